@@ -13,14 +13,14 @@ from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics
 
 
-def no_peers() -> tuple[Array, ...]:
-    """Return the peers of a comparison if the CPU cannot run in the tested dtype: none."""
+def no_implementations() -> tuple[Array, ...]:
+    """Return the reference implementations of a comparison if the CPU cannot run in the tested dtype: none."""
     return ()
 
 
 @runtime_checkable
 class WithMoved(Protocol):
-    """Peers that can also compute the bench of moved inputs."""
+    """Implementations that can also compute the bench of moved inputs."""
 
     @property
     def moved(self) -> Sequence[Array]:
@@ -28,37 +28,37 @@ class WithMoved(Protocol):
         much, and by next to nothing, both ways."""
 
 
-def moved_benches(peers: Sequence[Array]) -> Sequence[Array]:
-    """Return the benches of moved inputs; () where the peers have none."""
-    return peers.moved if isinstance(peers, WithMoved) else ()
+def moved_benches(implementations: Sequence[Array]) -> Sequence[Array]:
+    """Return the benches of moved inputs; () where the implementations have none."""
+    return implementations.moved if isinstance(implementations, WithMoved) else ()
 
 
-def coarse_peers(peers: Sequence[Array]) -> tuple[Sequence[Array], str]:
+def coarse_implementations(implementations: Sequence[Array]) -> tuple[Sequence[Array], str]:
     """Return the results of honest implementations whose float32 products have operands of fewer bits, as
     the tested one's have, and the words for these; (), "" where it has full float32, or makes no product."""
-    found = getattr(peers, "coarse", ())
-    return (found, getattr(peers, "formats", "")) if len(found) else ((), "")
+    found = getattr(implementations, "coarse", ())
+    return (found, getattr(implementations, "formats", "")) if len(found) else ((), "")
 
 
-def narrowed_peers(peers: Sequence[Array]) -> Sequence[Array]:
+def narrowed_implementations(implementations: Sequence[Array]) -> Sequence[Array]:
     """Return the results of implementations of a half type that also round the numbers of a formula to it;
     () where there are none."""
-    return getattr(peers, "narrowed", ())
+    return getattr(implementations, "narrowed", ())
 
 
-def moved_farther(peers: Sequence[Array]) -> float:
+def moved_farther(implementations: Sequence[Array]) -> float:
     """Return how many times as far from the bench as the moves bring it the benches of moved inputs are.
 
     It is 1 but for float64, which has no room for what half a unit in the last place of the inputs does.
     """
-    return float(getattr(peers, "moved_farther", 1.0))
+    return float(getattr(implementations, "moved_farther", 1.0))
 
 
-def kernel_of(peers: Sequence[Array]) -> Array | None:
+def kernel_of(implementations: Sequence[Array]) -> Array | None:
     """Return the values of torch's own operator on the CPU in the recorded dtypes, which may be wrong;
-    None if the peers do not have it, or if it is the kernel under test."""
+    None if the implementations do not have it, or if it is the kernel under test."""
     # No protocol: to look whether it is there would run it.
-    return getattr(peers, "kernel", None)
+    return getattr(implementations, "kernel", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,13 @@ class Comparison:
     `type_name` is the API without its number (`Mint.matmul`) in a dump of `framework` ("": unknown),
     `direction` forward, backward, or changed. `dtype` is the canonical dtype of the tested output and
     `device_out` its carrier array; `bench_out` is the bench in float64, complex128 or integers, before
-    it is rounded to `dtype`, and `metrics` are the distances to it after rounding. `peers` are the
+    it is rounded to `dtype`, and `metrics` are the distances to it after rounding. `implementations` are the
     results of honest implementations for the same inputs, carrier arrays of `dtype` computed without a
-    kernel of the tested dtype; () if there are none. The sequence is lazy: a peer is computed when it
-    is first read. `kernel_of`, `moved_benches`, `coarse_peers` and `narrowed_peers` give further results
-    that it may be compared with. `is_coarse`: the peers are those of `coarse_peers`.
-    `is_exact`: the output moves, compares or chooses the given numbers, so that it has one right value.
+    kernel of the tested dtype; () if there are none. The sequence is lazy: an implementation is computed
+    when it is first read. `kernel_of`, `moved_benches`, `coarse_implementations` and
+    `narrowed_implementations` give further results that it may be compared with. `is_coarse`: the
+    implementations are those of `coarse_implementations`. `is_exact`: the output moves, compares or chooses
+    the given numbers, so that it has one right value.
     """
 
     type_name: str
@@ -82,7 +83,7 @@ class Comparison:
     device_out: Array
     bench_out: Array
     metrics: Metrics
-    peers: Callable[[], Sequence[Array]] = no_peers
+    implementations: Callable[[], Sequence[Array]] = no_implementations
     framework: str = ""
     is_coarse: bool = False
     is_exact: bool = False

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison, no_peers
+from ray_precheck.accuracy.comparison import Comparison, no_implementations
 from ray_precheck.accuracy.metrics import metrics_of
 from ray_precheck.accuracy.standards.auto.rule import Auto, coarse_note
 from ray_precheck.accuracy.standards.base import Cells, Standard, added_cells
@@ -20,9 +20,8 @@ from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.descriptors.dtypes import framework_dtype
 from ray_precheck.numerics.rounding import round_to_dtype, smallest_normal
 from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
+from ray_precheck.schema.result import Metrics, OutputCheck, Uncompared, Verdict
 from ray_precheck.schema.storage import Quantized
-from ray_precheck.schema.uncompared import Uncompared
 from ray_precheck.schema.values import HostTensor
 
 
@@ -47,11 +46,11 @@ def check_output(
     tested: Any,
     bench: Any,
     judge: Judge,
-    peers: Callable[[], Sequence[Array]] = no_peers,
+    implementations: Callable[[], Sequence[Array]] = no_implementations,
 ) -> OutputCheck:
     """Compare one leaf: tensors by the standard of `judge`, everything else by equality.
 
-    `peers` are asked for only by standards that need them.
+    `implementations` are asked for only by standards that need them.
     """
     if isinstance(bench, Uncompared):
         return _not_compared(name, tested, bench, judge.framework)
@@ -60,7 +59,7 @@ def check_output(
     if isinstance(bench, HostTensor) and isinstance(tested, int | float | complex):
         tested = _number(tested)
     if isinstance(tested, HostTensor) and isinstance(bench, HostTensor):
-        return _check_tensor(name, tested, bench, judge, peers)
+        return _check_tensor(name, tested, bench, judge, implementations)
     return _check_value(name, tested, bench, judge.framework)
 
 
@@ -89,7 +88,7 @@ def _check_tensor(
     tested: HostTensor,
     bench: HostTensor,
     judge: Judge,
-    peers: Callable[[], Sequence[Array]],
+    implementations: Callable[[], Sequence[Array]],
 ) -> OutputCheck:
     metrics: Metrics | None = None
     columns: Cells = ()
@@ -110,7 +109,7 @@ def _check_tensor(
             device_out=tested.data,
             bench_out=bench.data,
             metrics=metrics,
-            peers=peers,
+            implementations=implementations,
             framework=judge.framework,
             is_exact=judge.is_exact,
         )

@@ -1,14 +1,26 @@
-"""Which calls can be checked, and the reasons why others cannot.
+"""Which calls can be checked, the reasons why others cannot, and which tensors a call changes.
 
 Comes in: names and records. Goes out: a reason for a SKIP row, or "". `skip_by_name` needs the
 name alone and is called by the planner; `skip_by_record` is called where the record is decoded.
+
+What a call changes beside its outputs (running statistics, the states of an optimizer) has rows of its own
+(`X.0.forward.changed.running_mean`). A dump of ours tells it. For one that does not, the table of operators
+does: they may change these tensors, and whether they did is seen when they have run.
 """
 
 import functools
+import re
+from typing import NamedTuple
 
 from ray_precheck.descriptors.known import built_in_frameworks, find_framework
 from ray_precheck.operators.drawing import DRAWING, Unjudged
-from ray_precheck.operators.effects import AUGMENTED, OF_A_STORAGE, READS_BITS, READS_LAYOUT
+from ray_precheck.operators.effects import (
+    AUGMENTED,
+    CHANGES,
+    OF_A_STORAGE,
+    READS_BITS,
+    READS_LAYOUT,
+)
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, Symbol, TensorSpec, UnknownSpec, ValueSpec
 
@@ -105,3 +117,53 @@ def changes_its_input(record: ApiRecord) -> bool:
     flagged = dict(record.kwargs).get("inplace") == Constant(True)
     positional = any(isinstance(arg, Constant) and arg.value is True for arg in record.args)
     return flagged or (record.name.prefix == "Functional" and positional)
+
+
+_PATH = re.compile(r"input_(?:args\.(?P<position>\d+)|kwargs\.(?P<name>[^.]*))(?P<rest>.*)")
+
+
+class Changed(NamedTuple):
+    """A tensor that a call may change: its position among all input tensors, its argument path, and its
+    name in rows, which has no dots."""
+
+    position: int
+    path: str
+    name: str
+
+
+def changed_tensors(record: ApiRecord) -> tuple[Changed, ...]:
+    """Return the tensors that a call may change, but for those that are its outputs, or lie in the memory of
+    one: a bench that has them apart does not change them."""
+    names, marked = _parameters(record)
+    told = {path for path, _ in record.changed or ()}
+    if not marked and not told:
+        return ()
+    in_place = changes_its_input(record)
+    found: list[Changed] = []
+    first: dict[str, str] = {}
+    outputs: set[str] = set()
+    for path, spec in record.input_tensors():
+        first[path] = first.get(spec.shares, path)
+        if path == "input_kwargs.out" or (in_place and path == "input_args.0"):
+            outputs.add(first[path])
+    for position, (path, _) in enumerate(record.input_tensors()):
+        match = _PATH.fullmatch(path)
+        assert match is not None
+        index = -1 if match["position"] is None else int(match["position"])
+        name = match["name"] if index < 0 else names[index] if index < len(names) else ""
+        is_output = match["name"] == "out" or (in_place and index == 0) or first[path] in outputs
+        if not is_output and (path in told or name in marked):
+            label = f"{name}{match['rest']}" if name else path
+            found.append(Changed(position, path, re.sub(r"\W", "_", label)))
+    return tuple(found)
+
+
+def _parameters(record: ApiRecord) -> tuple[list[str], set[str]]:
+    """Return the names of an operator's first parameters, and those of the tensors that it may change."""
+    row = CHANGES.of(record.name.type_name, record.framework)
+    words = [word.partition("!") for word in row.split()] if row else []
+    names = [word for word, _, _ in words]
+    arguments = (*zip(names, record.args, strict=False), *record.kwargs)
+    given = {name for name, spec in arguments if spec != Constant(None)}
+    marked = {name for name, mark, needed in words if mark and (not needed or needed in given)}
+    return names, marked

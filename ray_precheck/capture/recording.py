@@ -21,7 +21,7 @@ from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import PlainElements
 from ray_precheck.capture.writing.log import StepLog
 from ray_precheck.capture.writing.text import quoted
-from ray_precheck.inputs.meaning_table import looks_of
+from ray_precheck.inputs.roles.table import looks_of
 
 T = TypeVar("T")
 _NOTHING: Mapping[str, str] = {}

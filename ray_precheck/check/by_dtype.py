@@ -2,7 +2,8 @@
 
 Comes in: a call as the device gets it. Goes out: the call in which Python's numbers are rounded as the
 kernels take them (`x == 0.1`), and in which arguments have the values that the operator gives them for this
-dtype where they are left out (the largest number of `nan_to_num`). Called by `check.inputs`.
+dtype where they are left out (the largest number of `nan_to_num`). Called by `check.inputs`. `SCALARS` is
+the table of the operators that take Python's numbers.
 """
 
 from collections.abc import Callable
@@ -13,10 +14,52 @@ import numpy as np
 
 from ray_precheck.frameworks.base import map_leaves
 from ray_precheck.numerics.rounding import machine_epsilon, round_to_dtype
-from ray_precheck.operators.scalars import SCALARS
 from ray_precheck.operators.table import FactTable
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.values import HostCall, HostTensor
+
+# torch 2.13, ATen/native/cpu and ATen/native/cuda: the number is a tensor without dimensions that is cast to
+# the dtype of the others (comparisons, remainder, fmod, searches, the
+# gradient of clamp), or is taken as `scalar_t` (hardshrink).
+_IN_DTYPE = """
+    torch torch.Tensor:
+        eq ne lt le gt ge greater greater_equal less less_equal not_equal remainder fmod isin clamp clip
+        clamp_min clamp_max
+        bucketize searchsorted
+    torch.Tensor:
+        eq_ ne_ lt_ le_ gt_ ge_ greater_ greater_equal_ less_ less_equal_ not_equal_ remainder_ fmod_ clamp_
+        clip_ clamp_min_ clamp_max_
+        __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __mod__ __imod__ __rmod__ __rfloordiv__
+    mindspore.mint mindspore.Tensor mindspore.ops:
+        eq ne lt le gt ge greater greater_equal less less_equal not_equal
+    mindspore.Tensor: __eq__ __ne__ __lt__ __le__ __gt__ __ge__
+    torch torch.nn.functional: hardshrink
+    torch.Tensor: hardshrink
+"""
+# The number is taken in the type in which the kernel computes: float32 for half types, too (opmath_t). Of
+# sums kernels of half types on the CPU take it in the half type, those on GPUs in float32; both are honest.
+# Powers round it for each kernel that they call (x**2.3, and x**1.3 backward), as `bench.rounded` does.
+_AS_COMPUTED = """
+    torch torch.Tensor:
+        add sub subtract mul multiply div divide true_divide floor_divide
+        addcmul addcdiv addmm addmv addbmm baddbmm addr xlogy pow
+    torch: rsub
+    torch.Tensor:
+        add_ sub_ subtract_ mul_ multiply_ div_ divide_ true_divide_ floor_divide_ addcmul_ addcdiv_ addmm_
+        addmv_ addbmm_ baddbmm_ addr_ xlogy_ pow_
+        __add__ __iadd__ __radd__ __sub__ __isub__ __rsub__ __mul__ __imul__ __rmul__ __truediv__
+        __itruediv__ __rtruediv__ __floordiv__ __ifloordiv__ __div__ __idiv__
+        __pow__ __ipow__ __rpow__
+    torch torch.nn.functional: threshold threshold_ rrelu celu selu
+    torch.nn.functional:
+        softshrink softplus leaky_relu leaky_relu_ elu elu_ hardtanh hardtanh_ hinge_embedding_loss
+        margin_ranking_loss
+"""
+# "dtype": in the dtype of the tensors; "computed": at least in float32.
+SCALARS: FactTable[str] = FactTable(
+    "precision of scalars", [(_IN_DTYPE, "dtype"), (_AS_COMPUTED, "computed")]
+)
+
 
 _REAL = {"complex64": "float32", "complex128": "float64"}
 _COMPUTED_IN = {"float16": "float32", "bfloat16": "float32"}

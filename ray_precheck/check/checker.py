@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 from ray_precheck.bench.registry import References
 from ray_precheck.bench.run import Bench, computing_threads
 from ray_precheck.check.decode import decode
-from ray_precheck.check.evidence import with_evidence
 from ray_precheck.check.explain import with_explanations
 from ray_precheck.check.guard import Guard
 from ray_precheck.check.inputs import (
@@ -41,10 +40,9 @@ from ray_precheck.check.random.judge import (
 from ray_precheck.check.random.quiet_dropout import judge_identity_backward, quiet_dropout
 from ray_precheck.check.row import make_row
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.check.sides.again import layout_notes, run_transposed, run_twice
 from ray_precheck.check.sides.bench import Benched, run_bench
 from ray_precheck.check.sides.device import Device, DeviceNeeded
-from ray_precheck.check.sides.layouts import layout_notes, run_transposed
-from ray_precheck.check.sides.second_try import run_twice
 from ray_precheck.check.sides.tested import UnderTest, handed_over, held_by_dump, measured_elsewhere
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Backend
@@ -126,9 +124,7 @@ class Checker:
 
         def walk() -> TaskResult:
             inputs = self._inputs(payload, source, files, measured)
-            judged = self.judge(inputs, measured)
-            tested = self._settings.device_type if self._kind == BENCH else self._kind
-            return with_evidence(make_row(judged), judged, self._settings, tested)
+            return self._row(self.judge(inputs, measured))
 
         with computing_threads(bench_threads):
             result = self._timed(payload, walk)
@@ -152,12 +148,15 @@ class Checker:
         def walk() -> TaskResult:
             judged = self.judge(self._inputs(payload, source))
             found.append(judged)
-            tested = self._settings.device_type if self._kind == BENCH else self._kind
-            return with_evidence(make_row(judged), judged, self._settings, tested)
+            return self._row(judged)
 
         with computing_threads(1):
             result = self._timed(payload, walk)
         return result, found[0] if found else None
+
+    def _row(self, judged: Judged) -> TaskResult:
+        tested = self._settings.device_type if self._kind == BENCH else self._kind
+        return make_row(judged, self._settings, tested)
 
     def measure(
         self,

@@ -7,8 +7,12 @@ cannot be checked end here, before any of their tensors is allocated.
 from dataclasses import dataclass, replace
 
 from ray_precheck.accuracy.standards.msprobe import MSPROBE
-from ray_precheck.bench.changes import changed_tensors
-from ray_precheck.bench.checkable import changes_its_input, skip_by_name, skip_by_record
+from ray_precheck.bench.checkable import (
+    changed_tensors,
+    changes_its_input,
+    skip_by_name,
+    skip_by_record,
+)
 from ray_precheck.bench.drawing import is_random
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.memory import needed_bytes
@@ -79,7 +83,7 @@ def call_plan(record: ApiRecord) -> CallPlan:
 
 def _require_memory(record: ApiRecord, settings: CheckSettings) -> None:
     limit = settings.memory_limit_bytes
-    needed = needed_bytes(record, with_peers=settings.standard.name != MSPROBE.name)
+    needed = needed_bytes(record, with_implementations=settings.standard.name != MSPROBE.name)
     if limit and needed > limit:
         raise NotCheckable(
             f"it needs about {needed / 2**30:.3g} GiB of memory, more than the"

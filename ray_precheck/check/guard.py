@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from ray_precheck.check.row import out_of_memory_row, skipped_row
+from ray_precheck.check.sides.attempt import describe, is_out_of_memory
 from ray_precheck.check.sides.device import Device, DeviceNeeded
-from ray_precheck.check.sides.raised import describe, is_out_of_memory
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import caught
 from ray_precheck.schema.casualty import Cause
-from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.result import Outcome, TaskResult, failed, skipped
 from ray_precheck.schema.task import TaskPayload
 
 T = TypeVar("T")
@@ -42,12 +41,12 @@ class Guard:
         if error is None:
             found: T | TaskResult = value  # type: ignore[assignment]
         elif isinstance(error, NotCheckable):
-            found = skipped_row(payload, str(error))
+            found = _skipped_row(payload, str(error))
         elif is_out_of_memory(error):
             self.damage = Cause.OUT_OF_MEMORY
-            return out_of_memory_row(payload, error, self._limit_bytes)
+            return _out_of_memory_row(payload, error, self._limit_bytes)
         else:
-            found = skipped_row(payload, f"ray_precheck failed on this record: {describe(error)}")
+            found = _skipped_row(payload, f"ray_precheck failed on this record: {describe(error)}")
         why = self._unusable() if self._device.has_raised else ""
         return _with_note(found, why) if why and isinstance(found, TaskResult) else found
 
@@ -64,3 +63,21 @@ class Guard:
 def _with_note(result: TaskResult, why: str) -> TaskResult:
     note = f"the device was unusable afterwards: {why}"
     return replace(result, message="; ".join(filter(None, [result.message, note])))
+
+
+def _skipped_row(payload: TaskPayload, reason: str) -> TaskResult:
+    """Return the result of a call that cannot be checked."""
+    return skipped(payload.index, payload.name, reason, payload.backward is not None)
+
+
+def _out_of_memory_row(payload: TaskPayload, error: Exception, limit_bytes: int) -> TaskResult:
+    """Return the result of a call for which there was not enough memory.
+
+    `limit_bytes` is the limit of the worker, which the reason names; 0 for no limit.
+    """
+    limit = limit_bytes / 2**30
+    allowed = f" (a worker may take {limit:.3g} GiB, --max-memory)" if limit else ""
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    reason = f"ran out of memory: {describe(cause)}{allowed}"
+    has_backward = payload.backward is not None
+    return failed(payload.index, payload.name, Outcome.CRASHED, reason, has_backward)

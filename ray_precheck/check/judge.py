@@ -12,20 +12,18 @@ from functools import cache, partial
 import numpy as np
 
 from ray_precheck.accuracy.ambiguous import chosen_like
-from ray_precheck.accuracy.comparison import no_peers
+from ray_precheck.accuracy.comparison import no_implementations
 from ray_precheck.accuracy.exact import is_exact
 from ray_precheck.accuracy.outputs import Judge
 from ray_precheck.accuracy.steps import quantized_like
-from ray_precheck.check.changed import changed_pairs
 from ray_precheck.check.inputs import Inputs, cotangents_of
 from ray_precheck.check.judged import Compared, DirectionCheck, compared
 from ray_precheck.check.measured import Failure
 from ray_precheck.check.settings import Terms
-from ray_precheck.check.sides.attempt import attempt, attempt_gradients
-from ray_precheck.check.sides.bench import Benched, gradients_as_dumped
+from ray_precheck.check.sides.attempt import attempt, attempt_gradients, describe
+from ray_precheck.check.sides.bench import Benched, changed_pairs, gradients_as_dumped
 from ray_precheck.check.sides.captured import captured_gradients, has_captured_gradients
-from ray_precheck.check.sides.peers import Peers, Pick
-from ray_precheck.check.sides.raised import describe
+from ray_precheck.check.sides.implementations import Implementations, Pick
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by
 from ray_precheck.numerics.rounding import machine_epsilon, saturated_like
@@ -34,8 +32,7 @@ from ray_precheck.operators.effects import SIZED_BY_VALUES
 from ray_precheck.operators.exact import exactness
 from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.uncompared import Uncompared
+from ray_precheck.schema.result import Outcome, Uncompared, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 from ray_precheck.store.error_data import input_tensors
 
@@ -44,7 +41,7 @@ _UNDERIVABLE = Uncompared(
 )
 # How many times the error with contiguous inputs, or the distance of two numbers, is none of the layout.
 _NEAR = 8.0
-PeersByPlace = Callable[[int, Leaf], Callable[[], Sequence[Array]]]
+ImplementationsByPlace = Callable[[int, Leaf], Callable[[], Sequence[Array]]]
 
 
 def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
@@ -64,7 +61,7 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
     if len(tested) != len(expected):
         return _wrong_count(benched, terms, len(tested), len(expected))
     captured = benched.tested.is_captured
-    peers = _peers(benched, terms, _outputs_and_changed, captured=captured)
+    implementations = _implementations(benched, terms, _outputs_and_changed, captured=captured)
 
     known = exactness(name.type_name, terms.framework)
     # The bench compares with the numbers that it gets.
@@ -80,7 +77,7 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
             mine,
             _overflowing_like(mine, other),
             judge("forward", position, mine),
-            peers(position, mine),
+            implementations(position, mine),
         )
         for position, (mine, other) in enumerate(zip(tested, expected, strict=True))
     )
@@ -92,7 +89,7 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
             pair.tested,
             _overflowing_like(pair.tested, pair.bench),
             judge("changed", 0, pair.tested),
-            peers(number, pair.tested),
+            implementations(number, pair.tested),
         )
         for number, pair in zip(numbers, pairs, strict=True)
     )
@@ -134,10 +131,12 @@ def backward_transposed(benched: Benched, terms: Terms, plain: DirectionCheck) -
     except NotCheckable:
         return plain
     judge = _judge(inputs, terms, "backward")
-    peers = _peers(benched, terms, lambda run, moved: run.gradients(moved), plain.cotangents)
+    implementations = _implementations(
+        benched, terms, lambda run, moved: run.gradients(moved), plain.cotangents
+    )
     grads = [inputs.gradient_as_computed(grad) for grad in other.gradients]
     rows = tuple(
-        compared(row.check.name, mine, row.bench, judge, peers(position, mine))
+        compared(row.check.name, mine, row.bench, judge, implementations(position, mine))
         for position, (mine, row) in enumerate(zip(grads, plain.rows, strict=True))
     )
     return _if_worse(plain, replace(plain, rows=rows))
@@ -271,10 +270,14 @@ def _against_captured(benched: Benched, terms: Terms) -> DirectionCheck:
         ).items()
     }
     judge = _judge(inputs, terms, "backward")
-    peers = _peers(benched, terms, gradients, cotangents, captured=True)
+    implementations = _implementations(benched, terms, gradients, cotangents, captured=True)
     rows = tuple(
         compared(
-            inputs.output_name("backward", theirs), tested, grads[mine], judge, peers(mine, tested)
+            inputs.output_name("backward", theirs),
+            tested,
+            grads[mine],
+            judge,
+            implementations(mine, tested),
         )
         for mine, (theirs, tested) in matched.items()
     )
@@ -307,14 +310,16 @@ def _against_device(benched: Benched, terms: Terms) -> DirectionCheck:
         return _gradients_failed(result, failure)
     grads = [inputs.gradient_as_computed(grad) for grad in grads]
     judge = _judge(inputs, terms, "backward")
-    peers = _peers(benched, terms, lambda run, moved: run.gradients(moved), cotangents)
+    implementations = _implementations(
+        benched, terms, lambda run, moved: run.gradients(moved), cotangents
+    )
     rows = tuple(
         compared(
             inputs.output_name("backward", position),
             mine,
             _UNDERIVABLE if other is None else other,
             judge,
-            peers(position, mine),
+            implementations(position, mine),
         )
         for position, (mine, other) in enumerate(zip(grads, expected, strict=True))
     )
@@ -361,24 +366,24 @@ def _bench_failed(failure: Failure | None, bench_error: Exception | None) -> str
     )
 
 
-def _peers(
+def _implementations(
     benched: Benched,
     terms: Terms,
     pick: Pick,
     cotangents: Sequence[HostTensor | None] = (),
     *,
     captured: bool = False,
-) -> PeersByPlace:
-    """Return a function from the position of a leaf to its peers, which are computed once a standard
-    reads them. `captured`: the dump's results are judged, else those of the device."""
+) -> ImplementationsByPlace:
+    """Return a function from the position of a leaf to its implementations, which are computed once a
+    standard reads them. `captured`: the dump's results are judged, else those of the device."""
     measured, inputs = benched.tested.measured, benched.tested.inputs
     float32 = terms.float32 if captured or measured is None else measured.float32
     device = (inputs.record.autocast_device or "cpu") if captured else terms.device
 
-    # Most outputs are the bench's bits, and no standard reads their peers.
+    # Most outputs are the bench's bits, and no standard reads their implementations.
     @cache
-    def peers() -> Peers:
-        return Peers(
+    def implementations() -> Implementations:
+        return Implementations(
             benched.function,
             inputs.bench_call,
             inputs.plan,
@@ -391,7 +396,9 @@ def _peers(
 
     def of(position: int, tested: Leaf) -> Callable[[], Sequence[Array]]:
         return (
-            (lambda: peers().of(position, tested)) if isinstance(tested, HostTensor) else no_peers
+            (lambda: implementations().of(position, tested))
+            if isinstance(tested, HostTensor)
+            else no_implementations
         )
 
     return of

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray_precheck.accuracy.comparison import no_peers
+from ray_precheck.accuracy.comparison import no_implementations
 from ray_precheck.accuracy.outputs import Judge, check_output
 from ray_precheck.check.inputs import Inputs
 from ray_precheck.frameworks.base import Leaf
@@ -34,10 +34,10 @@ def compared(
     tested: Any,
     bench: Any,
     judge: Judge,
-    peers: Callable[[], Sequence[Array]] = no_peers,
+    implementations: Callable[[], Sequence[Array]] = no_implementations,
 ) -> Compared:
     """Compare one leaf with the bench's."""
-    return Compared(check_output(name, tested, bench, judge, peers), tested, bench)
+    return Compared(check_output(name, tested, bench, judge, implementations), tested, bench)
 
 
 @dataclass(frozen=True, slots=True)

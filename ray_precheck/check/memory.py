@@ -4,7 +4,7 @@ Comes in: an `ApiRecord`. Goes out: bytes. Called by the checker, which skips ca
 much.
 """
 
-from ray_precheck.bench.changes import changed_tensors
+from ray_precheck.bench.checkable import changed_tensors
 from ray_precheck.inputs.layouts import buffers_of
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiRecord
@@ -13,16 +13,16 @@ from ray_precheck.schema.values import TensorSpec, walk_specs
 _FLOAT64_BYTES = 8
 
 
-def needed_bytes(record: ApiRecord, *, with_peers: bool = False) -> int:
+def needed_bytes(record: ApiRecord, *, with_implementations: bool = False) -> int:
     """Return the bytes that the tensors of a call take at the same time, on one host.
 
     Every tensor exists on the host, on the device and, in float64, in the bench; outputs once more as
     the bench's result on the host. Tensors that are not contiguous lie in a buffer on the host and on the
     device. With a backward record each input has a gradient like an output.
     What the call changes is compared as outputs are.
-    `with_peers`: the standard compares with other implementations on the CPU, one at a time. Each of
-    them takes as much as the bench, and three times its results for the estimate of its rounding
-    errors; the results of two are kept.
+    `with_implementations`: the standard compares with other implementations on the CPU, one at a time. Each
+    of them takes as much as the bench, and three times its results for the estimate of its rounding errors;
+    the results of two are kept.
     """
     whole = [spec for _, spec in record.input_tensors()]
     inputs = [spec.stored for spec in whole]
@@ -40,7 +40,7 @@ def needed_bytes(record: ApiRecord, *, with_peers: bool = False) -> int:
         # The gradients of sparse inputs are compared with all their elements.
         inputs = [spec for spec in whole if spec.storage is None or spec.requires_grad is not False]
         total += sum(_copies(spec) + spec.size * _FLOAT64_BYTES for spec in inputs)
-    if with_peers:
+    if with_implementations:
         compared = [*results, *(inputs if record.has_backward else ())]
         total += sum(spec.size * _FLOAT64_BYTES for spec in (*inputs, *compared))
         total += 3 * sum(spec.size * _FLOAT64_BYTES for spec in compared)

@@ -314,3 +314,32 @@ def read_value(file: BinaryIO, span: ByteRange) -> bytes:
 def value_of(raw: bytes) -> bytes:
     """Return the bytes of a member's span without blanks and the comma that follows it."""
     return raw.rstrip().removesuffix(b",").strip()
+
+
+class RecordWindow:
+    """A piece of a file in memory, which moves to where the next record is."""
+
+    def __init__(self, file_descriptor: int) -> None:
+        self._fd = file_descriptor
+        self._start = self._end = 0
+        self._data = b""
+
+    def raw(self, span: ByteRange | None) -> bytes | None:
+        """Return the raw JSON of one record; None for a record that the dump does not have."""
+        if span is None:
+            return None
+        start, end = span
+        if end - start > _WINDOW_BYTES:  # so that no window keeps 64 MiB
+            return value_of(os.pread(self._fd, end - start, start))
+        if start < self._start or end > self._end:
+            self._move(start, end)
+        return value_of(self._data[start - self._start : end - self._start])
+
+    def _move(self, start: int, end: int) -> None:
+        """Read the record and what lies ahead of it, on the side that the window moves to."""
+        if start < self._start:
+            start = max(0, end - _WINDOW_BYTES)
+        else:
+            end = start + _WINDOW_BYTES
+        self._start, self._end = start, end
+        self._data = os.pread(self._fd, end - start, start)

@@ -1,17 +1,19 @@
-"""The field `structure` of a tensor's element, which captures of ours have where a look at the values
-showed more than their statistics.
+"""What captures of ours record of a tensor beyond msprobe's fields: the structure of its values, and its
+layout in memory.
 
-Comes in: the element. Goes out: a `Structure`, or `NotCheckable` with the place and the reason. Called by
-`dump.decode`. Fields that it does not know are those of later captures, and are passed over.
+Comes in: the element of a record. Goes out: a `Structure`; strides, offset and the argument whose memory is
+shared; or `NotCheckable` with the place and the reason. Called by `dump.decode`. A structure is there where
+a look at the values showed more than their statistics; fields of it that are not known here are those of
+later captures, and are passed over.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
-from ray_precheck.schema.values import Structure
+from ray_precheck.schema.values import Structure, TensorSpec
 
 _KINDS_OF_ROWS = ("zero_rows", "masked_rows", "equal_rows")
 
@@ -93,3 +95,61 @@ def finite(value: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+_LARGEST = 2**63 - 1
+
+
+def layout_of(
+    value: dict[str, Any], shape: tuple[int, ...], path: str
+) -> tuple[tuple[int, ...] | None, int, str]:
+    """Return the strides (None: those of a contiguous tensor), the offset and the path of an argument
+    whose memory a tensor shares ("" for none).
+
+    Raises:
+        NotCheckable: they are not those of a tensor of this shape.
+    """
+    stride, offset, shares = value.get("stride"), value.get("offset"), value.get("shares")
+    if stride is not None:
+        whole = isinstance(stride, list) and all(_is_count(step) for step in stride)
+        if not whole or len(stride) != len(shape):
+            raise NotCheckable(
+                f"{path}: stride {shown(stride)} is not a list of {len(shape)} steps of 0 or more"
+            )
+        stride = tuple(stride)
+    if offset is not None and not _is_count(offset):
+        raise NotCheckable(f"{path}: offset {shown(offset)} is not a count of elements")
+    if shares is not None and not isinstance(shares, str):
+        raise NotCheckable(f"{path}: shares {shown(shares)} is not the path of an argument")
+    return stride, offset or 0, shares or ""
+
+
+def lazy_of(value: dict[str, Any], path: str) -> str:
+    """Return what was still to be done to a tensor's memory: "conj", "neg" or "".
+
+    Raises:
+        NotCheckable: it is something else.
+    """
+    lazy = value.get("lazy", "")
+    if lazy not in ("", "conj", "neg"):
+        raise NotCheckable(f"{path}: lazy {shown(lazy)} is neither conj nor neg")
+    return str(lazy)
+
+
+def _is_count(number: Any) -> bool:
+    return type(number) is int and 0 <= number <= _LARGEST
+
+
+def require_earlier(tensors: Iterable[tuple[str, TensorSpec]]) -> None:
+    """Require that each tensor of a call shares the memory of one before it, if it shares any.
+
+    Raises:
+        NotCheckable: it names another path.
+    """
+    earlier: set[str] = set()
+    for path, spec in tensors:
+        if spec.shares and spec.shares not in earlier:
+            raise NotCheckable(
+                f"forward {path}: shares {shown(spec.shares)} names no tensor before it"
+            )
+        earlier.add(path)

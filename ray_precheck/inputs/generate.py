@@ -26,11 +26,11 @@ from ray_precheck.inputs.draws import (
     two_values,
     whole_numbers,
 )
-from ray_precheck.inputs.meaning import Meaning
-from ray_precheck.inputs.meaning_rows import with_nan, without_zero_rows
-from ray_precheck.inputs.meaning_table import meanings_of
 from ray_precheck.inputs.ranges import ValueRange, value_range
-from ray_precheck.inputs.safer import SAFE_MEANING, describe_safer, safe_spec, smallest_extent
+from ray_precheck.inputs.roles.role import Role, is_whole
+from ray_precheck.inputs.roles.rowwise import with_nan, without_zero_rows
+from ray_precheck.inputs.roles.table import roles_of
+from ray_precheck.inputs.roles.values import Matrix
 from ray_precheck.inputs.storages import as_whole_numbers, with_indices
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiRecord
@@ -46,6 +46,36 @@ from ray_precheck.schema.values import (
     UnknownSpec,
     ValueSpec,
 )
+
+# Safer inputs are for a second try, where both sides have raised: values that almost any API takes. Whole
+# numbers are below the smallest extent of the call's tensors; square matrices are positive definite.
+SAFE_FLOATS = (0.5, 1.5)
+# The role of arguments without one of their own: it changes square matrices only.
+SAFE_ROLE: Role = Matrix(symmetric=True)
+
+
+def smallest_extent(record: ApiRecord) -> int:
+    """Return the smallest extent of all tensor arguments that is not 0; 1 if there is none."""
+    return min((e for _, spec in record.input_tensors() for e in spec.shape if e), default=1)
+
+
+def safe_spec(spec: TensorSpec, below: int) -> TensorSpec:
+    """Return the spec with a range of safe values; booleans stay as they were recorded."""
+    if is_whole(spec):
+        most = 2 ** (DTYPES[spec.dtype].bits - 1) - 1
+        low, high = 0.0, float(min(below - 1, most))
+    elif DTYPES[spec.dtype].kind == "bool":
+        return spec
+    else:
+        low, high = SAFE_FLOATS
+    return replace(spec, low=low, high=high, mean=None, norm=None, structure=None)
+
+
+def describe_safer(below: int) -> str:
+    """Return a description of the safe values, for the Message."""
+    low, high = SAFE_FLOATS
+    return f"floats from {low:g} to {high:g}, whole numbers from 0 to {below - 1}"
+
 
 _INPUTS = ("input_args.", "input_kwargs.")
 _MOST_DIMENSIONS = 32
@@ -74,9 +104,9 @@ class TensorSource(Protocol):
 class GeneratedTensors:
     """Draws tensors of one API call as their records say; collects notes for the Message.
 
-    `meanings` are, by argument path, the meanings that an argument's values must have for the API.
+    `roles` are, by argument path, the roles that an argument's values must have for the API.
     With `distribution` uniform floats are uniform over their range, as are whole numbers, and
-    meanings do not count. `below` is None but for safer inputs, as `inputs.safer` has them. With
+    roles do not count. `below` is None but for safer inputs, as `safe_spec` has them. With
     `keeps` the drawn tensors are also kept in `drawn`, by argument path.
     """
 
@@ -85,7 +115,7 @@ class GeneratedTensors:
         seed: int,
         api_name: str,
         distribution: str = RECORDED,
-        meanings: Mapping[str, Meaning] | None = None,
+        roles: Mapping[str, Role] | None = None,
         below: int | None = None,
         *,
         keeps: bool = False,
@@ -93,7 +123,7 @@ class GeneratedTensors:
         self._seed = seed
         self._api_name = api_name
         self._is_recorded = distribution == RECORDED
-        self._meanings = meanings if meanings and self._is_recorded else {}
+        self._roles = roles if roles and self._is_recorded else {}
         self._below = below
         self._keeps = keeps
         self._given: Mapping[str, HostTensor] = {}
@@ -109,7 +139,7 @@ class GeneratedTensors:
         """Return the source of safer inputs of this call; `why` is the text of the device's error."""
         below = smallest_extent(record)
         found = GeneratedTensors(
-            self._seed, self._api_name, RECORDED, self._meanings, below, keeps=self._keeps
+            self._seed, self._api_name, RECORDED, self._roles, below, keeps=self._keeps
         )
         found.notes.append(
             f"checked with safer inputs ({describe_safer(below)}): with inputs in the recorded ranges"
@@ -124,7 +154,7 @@ class GeneratedTensors:
         self.notes = list(notes)
 
     def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
-        """Draw a tensor of its range, distribution and meaning, rounded once to its dtype."""
+        """Draw a tensor of its range, distribution and role, rounded once to its dtype."""
         given = self._given.get(path)
         # A cotangent has the shape of its output, and the two sides may have outputs of different
         # shapes.
@@ -139,11 +169,11 @@ class GeneratedTensors:
         if spec.storage is not None:
             return self._draw_stored(spec, spec.storage, path)
         _require_array(spec, path)
-        meaning = self._meanings.get(path)
+        role = self._roles.get(path)
         if self._below is not None and path.startswith(_INPUTS):
-            spec, meaning = safe_spec(spec, self._below), meaning or SAFE_MEANING
-        if meaning is not None:
-            spec = meaning.bounded(spec)
+            spec, role = safe_spec(spec, self._below), role or SAFE_ROLE
+        if role is not None:
+            spec = role.bounded(spec)
         span = value_range(spec)
         if span.note:
             self.notes.append(f"{path}: {span.note}")
@@ -151,11 +181,11 @@ class GeneratedTensors:
             note = f"called within vmap for {spec.vmapped} samples: one is checked, without vmap"
             self.notes += [] if note in self.notes else [note]
         data = self._drawn(spec, span, self._generator(path))
-        if meaning is not None and meaning.companion is not None:
-            path_beside, spec_beside = meaning.companion
-            data = meaning.beside(data, self._draw(spec_beside, path_beside).data)
-        elif meaning is not None and spec.size:
-            data = meaning.shaped(data, spec, self._generator(f"{meaning.stream(path)}\0meaning"))
+        if role is not None and role.companion is not None:
+            path_beside, spec_beside = role.companion
+            data = role.beside(data, self._draw(spec_beside, path_beside).data)
+        elif role is not None and spec.size:
+            data = role.shaped(data, spec, self._generator(f"{role.stream(path)}\0meaning"))
         if spec.structure is not None and spec.structure.nan and self._is_recorded:
             data = with_nan(data, spec, self._generator(f"{path}\0nan"))
         return HostTensor(spec.dtype, np.asarray(data))
@@ -200,7 +230,7 @@ def generated_tensors(
     seed: int, record: ApiRecord, distribution: str, *, keeps: bool = False
 ) -> GeneratedTensors:
     """Return the source of the generated tensors of a call. `keeps`: it keeps the tensors that it draws."""
-    return GeneratedTensors(seed, str(record.name), distribution, meanings_of(record), keeps=keeps)
+    return GeneratedTensors(seed, str(record.name), distribution, roles_of(record), keeps=keeps)
 
 
 def _require_array(spec: TensorSpec, path: str) -> None:

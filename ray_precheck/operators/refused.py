@@ -1,14 +1,16 @@
 """Operators that are never called, though the frameworks list them among their own.
 
-Goes out: `REFUSED`, the reasons by full name, and `refusal`. Called by `frameworks.denied`, and by
-`explain`. A dump may hold any name, so refusals are broad: a name is refused in all namespaces of its
-row, also in those where no version of the framework has it yet.
+Goes out: `REFUSED`, the reasons by full name, and `refusal`. Called by the backends when they resolve a
+name, and by `explain`. A dump may hold any name, so refusals are broad: a name is refused in all namespaces
+of its row, also in those where no version of the framework has it yet.
 """
 
 import functools
 
+from ray_precheck.errors import NotCheckable
 from ray_precheck.operators.names import is_known_prefix
 from ray_precheck.operators.table import FactTable, table_of_names
+from ray_precheck.schema.record import ApiName
 
 _MORE_THAN_ITS_TENSORS = "it touches more than its tensors"
 _UNINITIALISED = "its result is uninitialised memory"
@@ -96,6 +98,17 @@ def refusal(type_name: str, framework: str = "") -> str:
         if reason:
             return reason
     return ""
+
+
+def require_allowed(name: ApiName, framework: str) -> None:
+    """Let pass an API of a framework that may be called.
+
+    Raises:
+        NotCheckable: it is refused by name, with the reason.
+    """
+    reason = refusal(name.type_name, framework)
+    if reason:
+        raise NotCheckable(f"{name.type_name} is refused: {reason}")
 
 
 def _refused_form(part: str) -> str:

@@ -2,7 +2,7 @@
 
 Comes in: rows, each with the text of its operators and the fact. Goes out: a `FactTable`, in which a fact
 is found by full name or by the name in a dump. The other modules of this folder are such tables; so are
-the meanings (`inputs.meaning_table`) and the random distributions (`check.random.rules`).
+the roles (`inputs.roles.table`) and the random distributions (`check.random.rules`).
 
 A text has groups of namespaces and names. The names of a group are in each of its namespaces:
 

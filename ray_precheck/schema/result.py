@@ -145,3 +145,15 @@ def failed(index: int, name: str, outcome: Outcome, reason: str, has_backward: b
     """
     backward = Verdict.SKIP if has_backward else Verdict.NONE
     return TaskResult(index, name, outcome, Verdict.ERROR, backward, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Uncompared:
+    """Stands in a bench's outputs for an output that only the tested kernel can know, with the
+    reason.
+
+    A dropout mask's seed, a buffer whose layout differs between versions: such an output exists,
+    and any value of the tested side is right.
+    """
+
+    reason: str

@@ -21,7 +21,7 @@ class Structure:
     """What a look at a tensor's values has shown, beside their statistics.
 
     `distinct` is the number of different values, None where it was not counted. Of `rows` rows (the
-    operator decides what a row is: `inputs.meaning_rows`) `zero_rows` hold nothing but 0, `masked_rows`
+    operator decides what a row is: `inputs.roles.rowwise`) `zero_rows` hold nothing but 0, `masked_rows`
     one value of -1e4 or less, and `equal_rows` one other value. `row_means` are the smallest and the
     largest mean of a row, where these are large beside `row_deviation`, the root of the mean variance
     within the rows. `nan` elements are NaN.

@@ -22,7 +22,7 @@ from itertools import product
 
 import torch
 
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from scripts.attack.kinds import ALL, HIDDEN, KINDS, WrongKind
 from scripts.attack.record import TASKS, Tried, attack, honest, is_met
 from scripts.measuring import markdown_table

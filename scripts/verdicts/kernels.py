@@ -1,4 +1,5 @@
-"""Faults in the kernels themselves: whoever calls them gets the fault, the tested side and peers alike.
+"""Faults in the kernels themselves: whoever calls them gets the fault, the tested side and implementations
+alike.
 
 Comes in: a call. Goes out: the verdicts of the real `Checker` with a fault in one of the kernels that
 the call runs on the CPU, forward or backward. Called by `verdicts.py --kernels`.

@@ -29,7 +29,7 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from scripts.measuring import machine
 from scripts.verdicts.calls import Call, captured_calls, generated_calls
 from scripts.verdicts.cases import DTYPES

@@ -17,7 +17,7 @@ from ray_precheck.bench.run import Bench
 from ray_precheck.check.by_dtype import as_in_dtype
 from ray_precheck.check.decode import call_plan
 from ray_precheck.check.options import RECORDED
-from ray_precheck.check.sides.peers import Peers
+from ray_precheck.check.sides.implementations import Implementations
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
@@ -167,12 +167,12 @@ class Run:
             return {}
 
     @cached_property
-    def peers(self) -> Mapping[str, Peers]:
+    def implementations(self) -> Mapping[str, Implementations]:
         """What the tool itself takes for honest, for each direction."""
         function, call, plan = self.function, self.bench_call, self.plan
         return {
-            "forward": Peers(function, call, plan, lambda run, _: run.outputs),
-            "backward": Peers(
+            "forward": Implementations(function, call, plan, lambda run, _: run.outputs),
+            "backward": Implementations(
                 function, call, plan, lambda run, incoming: run.gradients(incoming), self.cotangents
             ),
         }

@@ -163,7 +163,7 @@ def comparison_of(run: Run, key: Key, leaf: HostTensor) -> Comparison:
         metrics=metrics_of(
             leaf.data, rounded_bench(bench, leaf.dtype), smallest_normal(leaf.dtype)
         ),
-        peers=lambda: run.peers[direction].of(position, leaf),
+        implementations=lambda: run.implementations[direction].of(position, leaf),
         framework=run.framework,
         is_exact=is_exact(known, given, position, leaf.dtype),
     )

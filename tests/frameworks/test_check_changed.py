@@ -20,7 +20,7 @@ from records import (
     whole,
 )
 
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings

@@ -12,7 +12,7 @@ import torch
 from optimizer_records import Lion, Records, captured, recorded
 from records import replace_kernel, rows, statistics_checker
 
-from ray_precheck.accuracy.standards.registry import STANDARDS as KINDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS as KINDS
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.frameworks.pytorch.optimizers import resolve_optimizer

@@ -158,7 +158,7 @@ def test_attention_of_many_heads_that_dropped_is_not_compared_element_by_element
 
 @pytest.mark.parametrize("standard", ["msprobe", "auto"])
 def test_a_device_that_drops_within_attention_is_never_passed(standard: str) -> None:
-    from ray_precheck.accuracy.standards.registry import STANDARDS
+    from ray_precheck.accuracy.standards.user_file import STANDARDS
 
     checker = statistics_checker("pytorch", standard=STANDARDS[standard]())
     x, weight = tensor(12, 2, 8), tensor(24, 8)

@@ -27,8 +27,7 @@ from torch.nn import functional
 from ray_precheck.accuracy.comparison import Comparison, kernel_of
 from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, Judgement, added_headings
 from ray_precheck.accuracy.standards.benchmark import Benchmark
-from ray_precheck.accuracy.standards.registry import STANDARDS
-from ray_precheck.accuracy.standards.user_file import parse_standard
+from ray_precheck.accuracy.standards.user_file import STANDARDS, parse_standard
 from ray_precheck.check import judge
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
@@ -60,15 +59,15 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seen: list[Comparison] = []
-        self.peers: list[list[Any]] = []
+        self.implementations: list[list[Any]] = []
 
     def judge(self, comparison: Comparison) -> Judgement:
         self.seen.append(comparison)
-        self.peers.append(list(comparison.peers()))
+        self.implementations.append(list(comparison.implementations()))
         return Judgement(Verdict.PASS, "", (("Own", 1.0),))
 
 
-def test_a_standard_gets_the_call_the_arrays_and_the_peers_of_both_directions() -> None:
+def test_a_standard_gets_the_call_the_arrays_and_the_implementations_of_both_directions() -> None:
     standard = Recorder()
     result = statistics_checker("pytorch", standard=standard).check(HALF_LINEAR)
     assert (result.forward, result.backward) == (Verdict.PASS, Verdict.PASS)
@@ -76,15 +75,17 @@ def test_a_standard_gets_the_call_the_arrays_and_the_peers_of_both_directions() 
         ("Functional.linear", "forward"),
         *[("Functional.linear", "backward")] * 2,
     ]
-    for seen, peers in zip(standard.seen, standard.peers, strict=True):
+    for seen, implementations in zip(standard.seen, standard.implementations, strict=True):
         assert (seen.dtype, str(seen.bench_out.dtype)) == ("bfloat16", "float64")
-        assert peers[0].shape == seen.device_out.shape
-        assert (peers[0] != seen.bench_out).any()
+        assert implementations[0].shape == seen.device_out.shape
+        assert (implementations[0] != seen.bench_out).any()
         # On the CPU torch's own kernel is what is tested, and no measure of itself.
-        assert kernel_of(seen.peers()) is None
+        assert kernel_of(seen.implementations()) is None
 
 
-def test_the_cpus_kernel_stands_beside_the_peers_of_other_devices_and_frameworks() -> None:
+def test_the_cpus_kernel_stands_beside_the_implementations_of_other_devices_and_frameworks() -> (
+    None
+):
     settings = CheckSettings("pytorch", "statistics", Path(), device_type="npu")
     assert not settings.tests_own_kernel(BENCH)
     assert not settings.tests_own_kernel("gpu")
@@ -98,7 +99,7 @@ def test_the_cpus_kernel_stands_beside_the_peers_of_other_devices_and_frameworks
     checker.check(HALF_LINEAR)
     assert standard.seen
     for seen in standard.seen:
-        assert np.array_equal(kernel_of(seen.peers()), seen.device_out)
+        assert np.array_equal(kernel_of(seen.implementations()), seen.device_out)
 
 
 def test_the_rows_have_the_errors_and_the_cells_of_the_standard() -> None:
@@ -108,16 +109,18 @@ def test_the_rows_have_the_errors_and_the_cells_of_the_standard() -> None:
         assert tuple(dict(check.columns)) == ("Standard", *ERROR_HEADINGS, "Own")
 
 
-def test_no_peer_is_run_where_the_standard_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_implementation_is_run_where_the_standard_needs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def run(*_: Any) -> Any:
-        raise AssertionError("a peer was run")
+        raise AssertionError("an implementation was run")
 
-    monkeypatch.setattr(judge.Peers, "leaves", run)
+    monkeypatch.setattr(judge.Implementations, "leaves", run)
     for name in ("msprobe", "absolute", "binary", "ulp", "thousandth"):
         result = statistics_checker("pytorch", standard=STANDARDS[name]()).check(LINEAR)
-        assert "a peer was run" not in result.message
+        assert "an implementation was run" not in result.message
     result = statistics_checker("pytorch", standard=Benchmark()).check(LINEAR)
-    assert "a peer was run" in result.message
+    assert "an implementation was run" in result.message
 
 
 def judged(capture: str, standard: str) -> list[TaskResult]:

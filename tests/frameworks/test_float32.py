@@ -15,7 +15,7 @@ from ray_precheck.accuracy.standards.user_file import load_standard
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides.peers import Peers
+from ray_precheck.check.sides.implementations import Implementations
 from ray_precheck.commands.compare.report import format_comparison_summary
 from ray_precheck.commands.compare.run import compare_captures
 from ray_precheck.commands.locate.run import run_location
@@ -384,13 +384,13 @@ def test_what_makes_no_product_of_fewer_bits_costs_no_more_runs(
     dump = captured(tmp_path, gpt, Device(same), "tensor")
     said(dump, {"convolutions": "tf32", "recurrent": "tf32"})  # as any GPU with cuDNN has it
     ran: list[bool] = []
-    computed = Peers._computed
+    computed = Implementations._computed
 
     def counted(self: Any, way: Any, *given: Any) -> Any:
         ran.append(way.operands is not None and way.operands.truncates)
         return computed(self, way, *given)
 
-    monkeypatch.setattr(Peers, "_computed", counted)
+    monkeypatch.setattr(Implementations, "_computed", counted)
     assert errors(checked(dump)) == {}
     assert ran
     assert not any(ran)

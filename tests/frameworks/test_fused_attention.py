@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ray_precheck.bench.fused import attention
 from ray_precheck.errors import NotCheckable
-from ray_precheck.schema.uncompared import Uncompared
+from ray_precheck.schema.result import Uncompared
 
 pytestmark = pytest.mark.frameworks
 

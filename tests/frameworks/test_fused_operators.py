@@ -15,7 +15,7 @@ from torch.nn import functional
 from ray_precheck.bench.fused.table import MINDSPORE_ROWS, NPU_ROWS
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.pytorch.signatures import Row
-from ray_precheck.schema.uncompared import Uncompared
+from ray_precheck.schema.result import Uncompared
 
 pytestmark = pytest.mark.frameworks
 

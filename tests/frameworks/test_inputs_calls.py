@@ -84,8 +84,8 @@ def test_a_call_of_which_nothing_is_known_runs_on_both_sides(
 
 
 @pytest.mark.parametrize("name", ["gather", "cross_entropy", "cholesky", "ctc_loss"])
-def test_without_meaning_these_calls_raise_or_say_nothing(name: str) -> None:
-    """Hold that the calls above need their meaning: uniform numbers do not do."""
+def test_without_role_these_calls_raise_or_say_nothing(name: str) -> None:
+    """Hold that the calls above need their role: uniform numbers do not do."""
     import torch
 
     payload = CALLS[name]

@@ -1,4 +1,4 @@
-"""Meanings hold for MindSpore's names and orders of arguments, and uniform stays what it was."""
+"""Roles hold for MindSpore's names and orders of arguments, and uniform stays what it was."""
 
 import hashlib
 from collections.abc import Iterator

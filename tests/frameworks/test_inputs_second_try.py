@@ -20,7 +20,7 @@ from ray_precheck.schema.task import BENCH, TaskPayload
 
 pytestmark = pytest.mark.frameworks
 
-# An API without a meaning in the table: its matrix must be invertible, which zeros are not.
+# An API without a role in the table: its matrix must be invertible, which zeros are not.
 PAYLOAD = call(
     "Torch.linalg.tensorinv",
     tensor(4, 4, low=0.0, high=0.0, grad=True),

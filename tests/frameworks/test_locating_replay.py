@@ -207,7 +207,7 @@ def test_an_error_of_an_exact_operator_is_beyond_all_rounding() -> None:
     exact = "must have the same bits as the bench (honest implementations are exact)"
     assert own_error(_checked(exact)) == float("inf")
     assert own_error(_checked("RMSE is too large", RMSE=4.0, HonestRMSE=2.0)) == 2.0
-    assert own_error(_checked("no peers are known")) == pytest.approx(1e-6 * 2**23)
+    assert own_error(_checked("no implementations are known")) == pytest.approx(1e-6 * 2**23)
 
 
 def test_a_dump_that_was_killed_before_its_first_row_keeps_the_stamp_of_all(tmp_path: Path) -> None:

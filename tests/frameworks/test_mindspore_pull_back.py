@@ -21,7 +21,7 @@ PASS, SKIP = Verdict.PASS, Verdict.SKIP
 @pytest.fixture(autouse=True)
 def _old_vjp(monkeypatch: pytest.MonkeyPatch, mindspore_checker: Checker) -> Iterator[None]:
     """`mindspore.vjp` as in 2.7: a run for the outputs, another one for the gradients."""
-    from ray_precheck.frameworks.mindspore import pull_back
+    from ray_precheck.frameworks.mindspore import run
 
     def twice(function: Callable[..., Any], *inputs: Any) -> tuple[Any, Callable[..., Any]]:
         grad = ms.ops.GradOperation(get_all=True, sens_param=True)
@@ -29,13 +29,13 @@ def _old_vjp(monkeypatch: pytest.MonkeyPatch, mindspore_checker: Checker) -> Ite
 
     mindspore_checker.device()
     monkeypatch.setattr(ms, "vjp", twice)
-    pull_back._runs_once.cache_clear()
+    run._runs_once.cache_clear()
     yield
-    pull_back._runs_once.cache_clear()
+    run._runs_once.cache_clear()
 
 
 def test_a_function_runs_once_for_its_outputs_and_its_gradients() -> None:
-    from ray_precheck.frameworks.mindspore.pull_back import vjp
+    from ray_precheck.frameworks.mindspore.run import vjp
 
     runs = []
 
@@ -62,7 +62,7 @@ def test_gradients_of_random_functions_are_those_of_their_outputs(
 def test_outputs_whose_gradients_nobody_asks_for_disturb_no_later_call(
     mindspore_checker: Checker,
 ) -> None:
-    from ray_precheck.frameworks.mindspore.pull_back import vjp
+    from ray_precheck.frameworks.mindspore.run import vjp
 
     vjp(lambda x: (x * x,), ms.Tensor(np.ones(3, np.float32)))
     fails = call("Functional.matmul", ms_tensor(3, 4), ms_tensor(3, 4), grads=[ms_tensor(3, 4)])

@@ -11,7 +11,7 @@ from records import NEEDS_MINDSPORE
 from ray_precheck.bench.fused.table import NPU_ROWS
 from ray_precheck.bench.optimizers import OPTIMIZER_ROWS
 from ray_precheck.check.random.rules import RULES
-from ray_precheck.inputs.meaning_table import TABLE as MEANINGS
+from ray_precheck.inputs.roles.table import TABLE as ROLES
 from ray_precheck.operators.catalogue import TABLES
 from ray_precheck.operators.names import NAMESPACES, type_names
 from ray_precheck.operators.refused import REFUSED
@@ -22,7 +22,7 @@ from scripts.coverage.main import DOCS
 
 pytestmark = pytest.mark.frameworks
 
-ALL: list[FactTable[Any]] = [*TABLES, RULES, MEANINGS]
+ALL: list[FactTable[Any]] = [*TABLES, RULES, ROLES]
 
 
 def exists(name: str) -> bool:
@@ -62,7 +62,7 @@ def _at(name: str) -> Any:
 
 
 def either_form(name: str) -> bool:
-    """Whether an operator is there, or the in-place form of it, which has the same meanings."""
+    """Whether an operator is there, or the in-place form of it, which has the same roles."""
     return exists(name) or exists(f"{name}_")
 
 
@@ -84,7 +84,7 @@ def missing_here(missing: list[str]) -> list[str]:
     "table", [table for table in ALL if table is not REFUSED], ids=lambda table: table.title
 )
 def test_every_row_names_operators_that_a_framework_has(table: FactTable[Any]) -> None:
-    is_there = either_form if table is MEANINGS else exists
+    is_there = either_form if table is ROLES else exists
     assert missing_here([name for name in asked(table.by_name) if not is_there(name)]) == []
 
 

@@ -10,7 +10,7 @@ import torch
 from records import Element, call, replace_kernel, statistics_checker, tensor, whole
 from torch.nn import functional
 
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import TaskPayload
 

@@ -17,7 +17,7 @@ from versions import DOCUMENTED, is_documented  # noqa: E402
 
 from ray_precheck.accuracy.standards.auto.measure import Measure  # noqa: E402
 from ray_precheck.accuracy.standards.auto.rule import Auto  # noqa: E402
-from ray_precheck.accuracy.standards.registry import STANDARDS  # noqa: E402
+from ray_precheck.accuracy.standards.user_file import STANDARDS  # noqa: E402
 from ray_precheck.check.checker import Checker  # noqa: E402
 from ray_precheck.check.options import CheckOptions  # noqa: E402
 from ray_precheck.check.settings import CheckSettings  # noqa: E402
@@ -147,7 +147,8 @@ class TestKernels:
     def test_the_exponent_of_a_power_goes_through_no_kernel(
         self, mindspore_checker: Checker
     ) -> None:
-        """The peers of a square's gradient are powers; one whose exponent is faulty explains the fault."""
+        """The implementations of a square's gradient are powers; one whose exponent is faulty explains the
+        fault."""
         tally = examine_kernels(["auto"], ["float32", "float16"], ["Torch.square"], [0]).tally
         assert total(tally, "planted", "auto") > 50
         assert total(tally, "found", "auto") == total(tally, "planted", "auto"), tally.named()

@@ -1,6 +1,6 @@
 """Attention that drops some of its weights.
 
-Comes in: query, key, value and output of one call, as float64 arrays. Goes out: `Look`s. Called by
+Comes in: query, key, value and output of one call, as float64 arrays. Goes out: `StatisticalTest`s. Called by
 `check.random.rules`. The mask does not show in the output, but the output's deviation from the one
 without dropout is a sum of independent terms whose variance is known: each weight a_k becomes
 a_k m_k / (1-p), where m_k is 1 with probability 1-p. One number a row is looked at, the deviation
@@ -12,14 +12,20 @@ import math
 import numpy as np
 
 from ray_precheck.accuracy.random.pooled import PATTERN_BITS, Sums, digest_of_draws
-from ray_precheck.accuracy.random.statistics import Look, Observation, SummedLook, fact, within
+from ray_precheck.accuracy.random.statistics import (
+    Observation,
+    StatisticalTest,
+    SummedTest,
+    fact,
+    within,
+)
 from ray_precheck.schema.dtypes import Array
 
 # Weights that are computed at most; heads beyond are left out.
 _MOST_WEIGHTS = 1 << 22
 
 
-def attention_looks(
+def attention_tests(
     query: Array,
     key: Array,
     value: Array,
@@ -28,24 +34,24 @@ def attention_looks(
     probability: float,
     scale: float | None,
     unit: float,
-) -> list[Look]:
-    """Look at an attention `(..., L, E)` x `(..., S, E)` x `(..., S, V)` with dropout.
+) -> list[StatisticalTest]:
+    """Test an attention `(..., L, E)` x `(..., S, E)` x `(..., S, V)` with dropout.
 
     `bias` is added to the scores, -inf where one is masked; `unit` is the relative size of one unit
     in the last place of the tested dtype.
     """
-    looks = [fact("are not finite", ~np.isfinite(out))]
+    tests = [fact("are not finite", ~np.isfinite(out))]
     if probability >= 1:
-        return [*looks, fact("are not 0", out != 0)]
+        return [*tests, fact("are not 0", out != 0)]
     weights, values, found = _weights(query, key, value, out, bias, scale)
     direction = np.random.Generator(np.random.Philox(key=0)).choice([-1.0, 1.0], value.shape[-1])
     plain = weights @ (values @ direction)[..., None]
     terms = weights * (values @ direction)[..., None, :] / (1 - probability)
     deviation = found @ direction - plain[..., 0]
     return [
-        *looks,
+        *tests,
         _slope(terms, plain[..., 0], deviation, probability, 4 * unit),
-        SummedLook(
+        SummedTest(
             _spread(terms, deviation, probability),
             _spread_sums(terms, deviation, probability, np.linalg.norm(found, axis=-1), unit),
             _pattern(weights, values, found, probability, unit),
@@ -121,11 +127,11 @@ def _weights(
     return weights / np.where(total > 0, total, 1.0), flat[2], flat[3]
 
 
-def _slope(terms: Array, plain: Array, deviation: Array, p: float, slack: float) -> Look:
-    """Look at the slope of the output on the one without dropout, which is 1 (Bernstein's bound)."""
+def _slope(terms: Array, plain: Array, deviation: Array, p: float, slack: float) -> StatisticalTest:
+    """Test the slope of the output on the one without dropout, which is 1 (Bernstein's bound)."""
     square = float(np.sum(plain**2))
 
-    def look(chance: float) -> Observation:
+    def test(chance: float) -> Observation:
         if not square:
             return Observation("no output to compare the size of", telling=False)
         parts = terms * plain[..., None] / square
@@ -140,7 +146,7 @@ def _slope(terms: Array, plain: Array, deviation: Array, p: float, slack: float)
     moved = terms * plain[..., None]
     variance = p * (1 - p) * float(np.sum(moved**2))
     if not square or not variance:
-        return look
+        return test
     # Weighted so that the calls whose dropout moves the output least count most.
     weight = square / variance
     sums = Sums(
@@ -152,11 +158,11 @@ def _slope(terms: Array, plain: Array, deviation: Array, p: float, slack: float)
         p * (1 - p) * (2 * p - 1) * float(np.sum(moved**3)) * weight**3,
         slack * square * weight,
     )
-    return SummedLook(look, (sums,))
+    return SummedTest(test, (sums,))
 
 
-def _spread(terms: Array, deviation: Array, p: float) -> Look:
-    """Look at the square of the deviation over the expected one.
+def _spread(terms: Array, deviation: Array, p: float) -> StatisticalTest:
+    """Test the square of the deviation over the expected one.
 
     Lower limit: P(sum of Y_i <= sum of E Y_i - t) <= exp(-t^2 / (2 sum of E Y_i^2)) for independent
     Y_i >= 0 (Maurer, A bound on the deviation probability for sums of non-negative random
@@ -167,7 +173,7 @@ def _spread(terms: Array, deviation: Array, p: float) -> Look:
     largest = float(np.max(np.sum(np.abs(terms), -1), initial=0.0) * max(p, 1 - p)) ** 2
     expected = float(np.sum(second))
 
-    def look(chance: float) -> Observation:
+    def test(chance: float) -> Observation:
         if not expected:
             return Observation("no weight whose loss would show", telling=False)
         level = math.log(2 / chance)
@@ -177,4 +183,4 @@ def _spread(terms: Array, deviation: Array, p: float) -> Look:
         limits = (max(0.0, expected - below) / expected, (expected + above) / expected)
         return within("the spread over the expected one", found / expected, limits, (0.0, 2.0))
 
-    return look
+    return test

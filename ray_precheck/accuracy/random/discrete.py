@@ -1,7 +1,7 @@
-"""The discrete distributions that random APIs draw from, and the looks at their draws.
+"""The discrete distributions that random APIs draw from, and the tests of their draws.
 
 Comes in: `Draws` and the parameters of their distribution, numbers or `(N,)` float64 where each draw
-has its own; `spread`, a generator. Goes out: `Look`s, empty for no draws. Called by
+has its own; `spread`, a generator. Goes out: `StatisticalTest`s, empty for no draws. Called by
 `check.random.rules`. A draw stands for a step of its distribution function; spread evenly over it
 draws are uniform if their distribution is right, and so judged like those of a continuous one.
 """
@@ -20,16 +20,16 @@ from ray_precheck.accuracy.random.pooled import (
 from ray_precheck.accuracy.random.special import gamma_cdf
 from ray_precheck.accuracy.random.statistics import (
     Draws,
-    Look,
     Observation,
     Parameter,
-    SummedLook,
+    StatisticalTest,
+    SummedTest,
     average,
     distribution,
     fact,
     neighbours,
     no_repeats,
-    share_look,
+    share_test,
     within,
 )
 from ray_precheck.schema.dtypes import Array
@@ -40,7 +40,7 @@ _LARGEST_POISSON_RATE = 1e4
 _GROUPS = 4
 
 
-def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[Look]:
+def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[StatisticalTest]:
     """Whole numbers uniform over low to high - 1: range, gap, mean, both ends, independence.
 
     Where the dtype cannot hold all of them they are blurred by its step, and `high` itself occurs.
@@ -52,13 +52,13 @@ def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[Look]:
     step = np.where(coarse, draws.step, 0.0)
     highest = np.where(coarse, high, high - 1)
     found = draws.values
-    looks = [
+    tests = [
         fact("are no whole numbers", found != np.rint(found)),
         fact(f"are outside of {low} to {high - 1}", (found < low - step) | (found > highest)),
     ]
     u = (found - low) / count
     # P(X <= x) = (x - low + 1) / count; the step before it is where the next lower number is.
-    looks.append(
+    tests.append(
         distribution(
             "the uniform distribution", u - step / count, np.minimum(u + (1 + step) / count, 1.0)
         )
@@ -66,15 +66,15 @@ def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[Look]:
     center = (count - 1) / 2 / count
     slack = float(np.mean(step)) / count
     variance = (1 - count**-2) / 12
-    looks.append(average("the mean, as a part of the range,", u, center, variance, slack, "place"))
+    tests.append(average("the mean, as a part of the range,", u, center, variance, slack, "place"))
     if not coarse.any():
-        looks.append(share_look(f"the share of {low}", found == low, 1 / count, "lowest"))
-        looks.append(
-            share_look(f"the share of {high - 1}", found == high - 1, 1 / count, "highest")
+        tests.append(share_test(f"the share of {low}", found == low, 1 / count, "lowest"))
+        tests.append(
+            share_test(f"the share of {high - 1}", found == high - 1, 1 / count, "highest")
         )
-        looks[0] = SummedLook(looks[0], (_square_in_range(found - low, count),))
+        tests[0] = SummedTest(tests[0], (_square_in_range(found - low, count),))
     half = count // 2 / count
-    return [*looks, neighbours(found < low + count // 2, half), no_repeats(found)]
+    return [*tests, neighbours(found < low + count // 2, half), no_repeats(found)]
 
 
 def _square_in_range(found: Array, count: int) -> Sums:
@@ -90,7 +90,7 @@ def _square_in_range(found: Array, count: int) -> Sums:
     return Sums("width", n, n * second, off, n * variance, n * third)
 
 
-def bernoulli(draws: Draws, probability: Parameter) -> list[Look]:
+def bernoulli(draws: Draws, probability: Parameter) -> list[StatisticalTest]:
     """Draws of 0 and 1: the share of ones, by groups where each draw has its own probability."""
     if not len(draws):
         return []
@@ -101,24 +101,24 @@ def bernoulli(draws: Draws, probability: Parameter) -> list[Look]:
     sums = Sums("ones", *counted, float(np.sum(both)), float(np.sum(both * (1 - 2 * p))))
     pattern = pattern_of_unequal(ones, np.maximum(p, 1 - p))
     impossible = fact("have a probability of 0", np.where(ones, p == 0, p == 1))
-    looks: list[Look] = [
+    tests: list[StatisticalTest] = [
         fact("are neither 0 nor 1", (draws.values != 0) & ~ones),
-        SummedLook(impossible, (sums,), pattern),
+        SummedTest(impossible, (sums,), pattern),
     ]
     if np.ndim(probability) == 0:
         rate = float(probability)
         independence = [neighbours(ones, rate), no_repeats(ones, max(rate, 1 - rate))]
-        return [*looks, share_look("the share of ones", ones, rate), *independence]
+        return [*tests, share_test("the share of ones", ones, rate), *independence]
     for hits in np.array_split(np.argsort(p, kind="stable"), _GROUPS):
         if len(hits):
             name = (
                 f"the share of ones where the probability is {p[hits[0]]:.3g} to {p[hits[-1]]:.3g}"
             )
-            looks.append(share_look(name, ones[hits], float(np.mean(p[hits]))))
-    return looks
+            tests.append(share_test(name, ones[hits], float(np.mean(p[hits]))))
+    return tests
 
 
-def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[Look]:
+def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[StatisticalTest]:
     """Poisson draws: whole, gap, total."""
     if not len(draws):
         return []
@@ -131,7 +131,7 @@ def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[
         found = float(np.sum(draws.values)) / expected
         return within("the mean over the expected one", found, (low - slack, high + slack))
 
-    looks = [
+    tests = [
         fact(
             "are no whole numbers of 0 or more",
             (draws.values < 0) | (draws.values != np.rint(draws.values)),
@@ -141,13 +141,13 @@ def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[
     if expected > 0:
         off = float(np.sum(draws.values)) - expected
         sums = Sums("ratio", len(rates), expected, off, expected, expected, slack * expected)
-        looks.append(SummedLook(total, (sums,), _pattern(draws.values, rates)))
+        tests.append(SummedTest(total, (sums,), _pattern(draws.values, rates)))
     small = (rates > 0) & (rates <= _LARGEST_POISSON_RATE) & (draws.step <= 1)
     if small.any():
         below = _poisson_cdf(rates[small], draws.values[small] - 1)
         at_most = _poisson_cdf(rates[small], draws.values[small])
-        looks += _stepwise("the Poisson distribution", below, at_most, draws.grain, spread)
-    return looks
+        tests += _stepwise("the Poisson distribution", below, at_most, draws.grain, spread)
+    return tests
 
 
 def _pattern(values: Array, variances: Array) -> str:
@@ -163,7 +163,9 @@ def _poisson_cdf(rates: Array, values: Array) -> Array:
     return np.asarray(np.where(values < 0, 0.0, found))
 
 
-def geometric(draws: Draws, probability: float, spread: np.random.Generator) -> list[Look]:
+def geometric(
+    draws: Draws, probability: float, spread: np.random.Generator
+) -> list[StatisticalTest]:
     """Numbers of trials up to the first success, 1 and more: whole, gap."""
     if not len(draws):
         return []
@@ -185,10 +187,10 @@ def geometric(draws: Draws, probability: float, spread: np.random.Generator) -> 
     below = -np.expm1(failure * np.maximum(draws.values - 1, 0))
     at_most = -np.expm1(failure * np.maximum(draws.values, 0))
     gap = _stepwise("the geometric distribution", below, at_most, draws.grain, spread)
-    return [SummedLook(whole, (sums,), pattern_of(draws.values)), *gap]
+    return [SummedTest(whole, (sums,), pattern_of(draws.values)), *gap]
 
 
-def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[Look]:
+def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[StatisticalTest]:
     """Numbers of successes: whole, range, and the share of successes among all trials."""
     if not len(draws):
         return []
@@ -196,7 +198,7 @@ def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[Lo
     p = np.broadcast_to(np.asarray(probability, np.float64), draws.values.shape)
     total = float(np.sum(counts))
     wrong = (draws.values < 0) | (draws.values > counts) | (draws.values != np.rint(draws.values))
-    looks = [fact("are no whole numbers of 0 to the number of trials", wrong)]
+    tests = [fact("are no whole numbers of 0 to the number of trials", wrong)]
     if total > 0:
         mean = float(np.sum(counts * p) / total)
 
@@ -210,13 +212,13 @@ def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[Lo
         off = float(np.sum(draws.values)) - expected
         moments = float(np.sum(both)), float(np.sum(both * (1 - 2 * p)))
         sums = Sums("ratio", len(p), expected, off, *moments)
-        looks.append(SummedLook(successes, (sums,), _pattern(draws.values, both)))
-    return looks
+        tests.append(SummedTest(successes, (sums,), _pattern(draws.values, both)))
+    return tests
 
 
 def categories(
     chosen: Array, below: Array, at_most: Array, grain: float, spread: np.random.Generator
-) -> list[Look]:
+) -> list[StatisticalTest]:
     """Draws of categories, `(N,)`: none without a chance, and the gap to their weights.
 
     `below` and `at_most` are the probabilities of a category below the drawn one, and of a category
@@ -226,7 +228,7 @@ def categories(
         return []
     impossible = fact("are categories without a weight", at_most <= below)
     u = below + spread.random(len(below)) * np.maximum(at_most - below, 0.0)
-    looks = _evenly("the given weights", u, grain)
+    tests = _evenly("the given weights", u, grain)
     count, squares = len(u), (2 * u - 1) ** 2
     variance, third = SQUARE_MOMENTS
     sums = (
@@ -242,21 +244,21 @@ def categories(
         ),
     )
     pattern = pattern_of_unequal(chosen, at_most - below)
-    return [SummedLook(impossible, sums, pattern), *looks]
+    return [SummedTest(impossible, sums, pattern), *tests]
 
 
-def permutation(values: Array) -> list[Look]:
+def permutation(values: Array) -> list[StatisticalTest]:
     """A permutation of 0 to n - 1: each once, not in order, few of them at their own place."""
     count = len(values)
     place = np.arange(count)
-    looks = [
+    tests = [
         fact(
             "are missing or there twice (each whole number below the length is due once)",
             np.sort(values) != place,
         )
     ]
-    looks.append(
-        share_look(
+    tests.append(
+        share_test(
             "the share of pairs of neighbours that ascend",
             values[: count // 2 * 2 : 2] < values[1::2],
             0.5,
@@ -272,17 +274,17 @@ def permutation(values: Array) -> list[Look]:
 
     # All orders are equally probable: 1 / count! for each.
     pattern = pattern_of(values, math.exp(-math.lgamma(count + 1) / max(count, 1)))
-    return [*looks, SummedLook(fixed, pattern=pattern)]
+    return [*tests, SummedTest(fixed, pattern=pattern)]
 
 
 def _stepwise(
     name: str, below: Array, at_most: Array, grain: float, spread: np.random.Generator
-) -> list[Look]:
-    """Look at discrete draws, spread evenly over their steps of the distribution function: then they
+) -> list[StatisticalTest]:
+    """Test discrete draws, spread evenly over their steps of the distribution function: then they
     are uniform if their distribution is right (randomised probability integral transform)."""
     u = below + spread.random(len(below)) * np.maximum(at_most - below, 0.0)
     return _evenly(name, u, grain)
 
 
-def _evenly(name: str, u: Array, grain: float) -> list[Look]:
+def _evenly(name: str, u: Array, grain: float) -> list[StatisticalTest]:
     return [distribution(name, u - grain, np.minimum(u + grain, 1.0)), neighbours(u < 0.5)]

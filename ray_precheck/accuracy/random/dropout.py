@@ -1,8 +1,8 @@
 """Dropout and rrelu, whose output shows the draws beside the input.
 
 Comes in: input and output of one call as `HostTensor`s of one shape, and how it drops. Goes out:
-`Look`s at the output, and at a gradient, which must follow the draws of the forward pass. Called by
-`check.random.rules`.
+`StatisticalTest`s of the output, and of a gradient, which must follow the draws of the forward pass. Called
+by `check.random.rules`.
 """
 
 import math
@@ -13,13 +13,13 @@ import numpy as np
 from ray_precheck.accuracy.random.laws import uniform
 from ray_precheck.accuracy.random.statistics import (
     Draws,
-    Look,
+    StatisticalTest,
     fact,
     grain_of,
     neighbours,
     no_repeats,
     sampled,
-    share_look,
+    share_test,
 )
 from ray_precheck.numerics.arrays import pieces
 from ray_precheck.numerics.rounding import machine_epsilon, smallest_normal, spacing
@@ -109,27 +109,27 @@ def _blur(values: Array, dtype: str, dropping: Dropping) -> Array:
     return np.asarray(relative * size + smallest_normal(dtype))
 
 
-def dropout_looks(mask: Mask, dropping: Dropping) -> list[Look]:
-    """Look at survivors, the share of dropped elements and their independence."""
+def dropout_tests(mask: Mask, dropping: Dropping) -> list[StatisticalTest]:
+    """Test survivors, the share of dropped elements and their independence."""
     p = dropping.probability
     survivors = f"x * {dropping.scale:.6g}" + (f" + {dropping.shift:.6g}" if dropping.shift else "")
     either = f"{dropping.dropped:.6g} or {survivors}"
-    looks = [fact(f"are not {either}", mask.wrong, f"all are {either}")]
+    tests = [fact(f"are not {either}", mask.wrong, f"all are {either}")]
     if dropping.unit_dims is None:
         dropped = ~mask.kept[mask.seen]
     else:
         seen, kept = _units(mask, dropping.unit_dims)
         partly = (mask.seen & ~mask.kept).reshape(*kept.shape, -1).any(-1) & kept
-        looks.append(
+        tests.append(
             fact("are dropped in part", partly, "no channel is dropped in part", "channels")
         )
         dropped = ~kept[seen]
     # Neighbours stay beside each other, so that a mask that is repeated in each row is seen.
     sample = dropped[sampled(len(dropped))]
     if not len(sample) or p >= 1:
-        return looks
-    looks.append(share_look("the share of dropped elements", sample, p, "dropped"))
-    return [*looks, neighbours(sample, p), no_repeats(dropped, max(p, 1 - p))]
+        return tests
+    tests.append(share_test("the share of dropped elements", sample, p, "dropped"))
+    return [*tests, neighbours(sample, p), no_repeats(dropped, max(p, 1 - p))]
 
 
 def _units(mask: Mask, unit_dims: int) -> tuple[Array, Array]:
@@ -139,16 +139,16 @@ def _units(mask: Mask, unit_dims: int) -> tuple[Array, Array]:
     return seen, (mask.seen & mask.kept).reshape(*channels, -1).any(-1)
 
 
-def recorded_mask_looks(mask: Mask, recorded: HostTensor) -> list[Look]:
-    """Look whether the mask that an API returns (native_dropout) is that of its output."""
+def recorded_mask_tests(mask: Mask, recorded: HostTensor) -> list[StatisticalTest]:
+    """Test whether the mask that an API returns (native_dropout) is that of its output."""
     differs = mask.seen & (recorded.data.astype(bool) != mask.kept)
     return [fact("are not what the output shows", differs, "it is the mask that the output shows")]
 
 
-def dropout_gradient_looks(
+def dropout_gradient_tests(
     mask: Mask, dropping: Dropping, incoming: HostTensor | None, grad: HostTensor
-) -> list[Look]:
-    """Look whether the gradient is the incoming one times the scale where the element was kept, and 0
+) -> list[StatisticalTest]:
+    """Test whether the gradient is the incoming one times the scale where the element was kept, and 0
     elsewhere. If the output does not show whether an element was kept, both values are right."""
     seen, kept = mask.seen, mask.kept
     if dropping.unit_dims is not None:
@@ -192,24 +192,24 @@ def slopes_of(x: HostTensor, out: HostTensor) -> tuple[Array, Array]:
     return np.where(usable, found / divisor, np.nan), step
 
 
-def rrelu_looks(x: HostTensor, out: HostTensor, low: float, high: float) -> list[Look]:
-    """Look at elements that stay, and at the slopes of the others: uniform in their range."""
+def rrelu_tests(x: HostTensor, out: HostTensor, low: float, high: float) -> list[StatisticalTest]:
+    """Test elements that stay, and the slopes of the others: uniform in their range."""
     slopes, step = slopes_of(x, out)
     stays = (x.data >= 0) & (out.data != x.data)
     drawn = ~np.isnan(slopes)
     place = sampled(int(drawn.sum()))
     draws = Draws(slopes[drawn][place], 2 * step[drawn][place], grain_of(out.dtype), math.inf)
-    looks = uniform(draws, low, high)
+    tests = uniform(draws, low, high)
     return [
         fact("change though they are not negative", stays, "what is not negative stays"),
-        *looks,
+        *tests,
     ]
 
 
-def rrelu_gradient_looks(
+def rrelu_gradient_tests(
     x: HostTensor, out: HostTensor, incoming: HostTensor | None, grad: HostTensor
-) -> list[Look]:
-    """Look whether the gradient is the incoming one times the slope that the output shows."""
+) -> list[StatisticalTest]:
+    """Test whether the gradient is the incoming one times the slope that the output shows."""
     slopes, step = slopes_of(x, out)
     arrived = np.zeros(grad.shape) if incoming is None else incoming.data.astype(np.float64)
     slopes = np.where(x.data > 0, 1.0, slopes)

@@ -1,8 +1,8 @@
-"""The continuous distributions that random APIs draw from, and the looks at their draws.
+"""The continuous distributions that random APIs draw from, and the tests of their draws.
 
 Comes in: `Draws` and the parameters of their distribution, numbers or `(N,)` float64 where each draw
-has its own. Goes out: `Look`s, empty for no draws. Called by `check.random.rules`. A distribution is
-judged by its support, the gap to its distribution function, its first moments, and the independence
+has its own. Goes out: `StatisticalTest`s, empty for no draws. Called by `check.random.rules`. A distribution
+is judged by its support, the gap to its distribution function, its first moments, and the independence
 of its elements. Every statistic allows for the rounding of the draws to their dtype.
 """
 
@@ -17,16 +17,16 @@ from ray_precheck.accuracy.random.pooled import SQUARE_MOMENTS, Sums, pattern_of
 from ray_precheck.accuracy.random.special import gamma_cdf, normal_cdf
 from ray_precheck.accuracy.random.statistics import (
     Draws,
-    Look,
     Observation,
     Parameter,
-    SummedLook,
+    StatisticalTest,
+    SummedTest,
     average,
     distribution,
     fact,
     neighbours,
     no_repeats,
-    share_look,
+    share_test,
     within,
 )
 from ray_precheck.schema.dtypes import Array
@@ -36,7 +36,7 @@ Cdf = Callable[[Array], Array]
 _LARGEST_SCORE = 12.0
 
 
-def normal(draws: Draws, mean: Parameter, std: Parameter) -> list[Look]:
+def normal(draws: Draws, mean: Parameter, std: Parameter) -> list[StatisticalTest]:
     """Normal draws: gap, mean, variance, independence. A standard deviation of 0 gives the mean."""
     if not len(draws):
         return []
@@ -51,10 +51,10 @@ def normal(draws: Draws, mean: Parameter, std: Parameter) -> list[Look]:
     mean, std = _kept(mean, keep), _kept(std, keep)
     z, step = (draws.values[keep] - mean) / std, draws.step[keep] / std
     gap = _gap("the normal distribution", replace(draws, values=z, step=step), normal_cdf)
-    looks = [fact("are not finite", ~np.isfinite(draws.values)), gap, *_normal_moments(z, step)]
+    tests = [fact("are not finite", ~np.isfinite(draws.values)), gap, *_normal_moments(z, step)]
     return [
         *([exact] if constant.any() else []),
-        *looks,
+        *tests,
         *_independence(draws.values[keep], z < 0, step, mean, std),
     ]
 
@@ -63,8 +63,8 @@ def _kept(parameter: Parameter, keep: Array) -> Parameter:
     return parameter if np.ndim(parameter) == 0 else np.asarray(parameter)[keep]
 
 
-def _normal_moments(z: Array, step: Array) -> list[Look]:
-    """Look at the mean and the mean square of standard normal draws, each known to one step."""
+def _normal_moments(z: Array, step: Array) -> list[StatisticalTest]:
+    """Test the mean and the mean square of standard normal draws, each known to one step."""
     magnitude, count = np.abs(z), len(z)
     found = float(np.mean(z**2))
     less = found - float(np.mean(np.maximum(magnitude - step, 0.0) ** 2))
@@ -80,11 +80,11 @@ def _normal_moments(z: Array, step: Array) -> list[Look]:
     sums = Sums("square", count, count, count * (found - 1), 2 * count, 8 * count, count * bias)
     return [
         average(what, z, 0.0, 1.0, float(np.mean(step)), "mean", bias),
-        SummedLook(square, (sums,)),
+        SummedTest(square, (sums,)),
     ]
 
 
-def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[Look]:
+def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[StatisticalTest]:
     """Draws uniform over [low, high): range, gap, two moments, independence."""
     if not len(draws):
         return []
@@ -92,16 +92,16 @@ def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[Look]:
     if np.ndim(width) == 0 and width <= 0:
         return [fact(f"differ from {low}", abs(draws.values - low) > draws.step)]
     outside = (draws.values < low - draws.step) | (draws.values > high + draws.step)
-    looks = [fact("are outside of their range", outside | np.isnan(draws.values))]
+    tests = [fact("are outside of their range", outside | np.isnan(draws.values))]
     u = (draws.values - low) / width
     blurred = replace(draws, values=u, step=draws.step / width)
-    looks.append(_gap("the uniform distribution", blurred, lambda x: np.clip(x, 0.0, 1.0)))
+    tests.append(_gap("the uniform distribution", blurred, lambda x: np.clip(x, 0.0, 1.0)))
     slack = float(np.mean(blurred.step)) + draws.grain
 
     if 4 * slack < 0.1:
-        looks += [
+        tests += [
             average("the mean, as a part of the range,", u, 0.5, 1 / 12, slack, "place"),
-            share_look(
+            share_test(
                 "the mean square over that of a half range",
                 np.clip(2 * u - 1, -1, 1) ** 2,
                 1 / 3,
@@ -109,10 +109,10 @@ def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[Look]:
                 SQUARE_MOMENTS,
             ),
         ]
-    return [*looks, *_independence(draws.values, u < 0.5, blurred.step, low, high)]
+    return [*tests, *_independence(draws.values, u < 0.5, blurred.step, low, high)]
 
 
-def exponential(draws: Draws, rate: Parameter) -> list[Look]:
+def exponential(draws: Draws, rate: Parameter) -> list[StatisticalTest]:
     """Exponential draws: sign, gap, mean, independence."""
     if not len(draws):
         return []
@@ -130,27 +130,27 @@ def _exponential_cdf(x: Array) -> Array:
     return np.asarray(-np.expm1(-np.maximum(x, 0.0)))
 
 
-def _mean_over(x: Array, shape: Parameter, step: Array) -> Look:
-    """Look at the mean of gamma draws of rate 1 over the expected one: their sum has the sum of their
+def _mean_over(x: Array, shape: Parameter, step: Array) -> StatisticalTest:
+    """Test the mean of gamma draws of rate 1 over the expected one: their sum has the sum of their
     shapes."""
     shapes, count = np.broadcast_to(np.asarray(shape, np.float64), x.shape), len(x)
     total = max(float(np.sum(shapes)), 1e-300)
     slack, found = float(np.sum(step)) / total, float(np.sum(x)) / total
 
-    def look(chance: float) -> Observation:
+    def test(chance: float) -> Observation:
         low, high = gamma_limits(total, chance)
         return within("the mean over the expected one", found, (low - slack, high + slack))
 
     off = total * (found - 1)
-    return SummedLook(look, (Sums("ratio", count, total, off, total, 2 * total, total * slack),))
+    return SummedTest(test, (Sums("ratio", count, total, off, total, 2 * total, total * slack),))
 
 
-def gamma(draws: Draws, shape: Parameter, rate: Parameter) -> list[Look]:
+def gamma(draws: Draws, shape: Parameter, rate: Parameter) -> list[StatisticalTest]:
     """Gamma draws: sign, gap, mean, independence."""
     if not len(draws):
         return []
     x, step = draws.values * rate, draws.step * rate
-    looks = [
+    tests = [
         fact("are not positive numbers", ~(draws.values >= 0)),
         _gap(
             "the gamma distribution",
@@ -160,37 +160,37 @@ def gamma(draws: Draws, shape: Parameter, rate: Parameter) -> list[Look]:
         _mean_over(x, shape, step + draws.grain),
     ]
     return [
-        *looks,
+        *tests,
         *_independence(draws.values, gamma_cdf(np.asarray(shape), x) < 0.5, step, shape, rate),
     ]
 
 
-def cauchy(draws: Draws, median: Parameter, scale: Parameter) -> list[Look]:
+def cauchy(draws: Draws, median: Parameter, scale: Parameter) -> list[StatisticalTest]:
     """Cauchy draws, which have no moments: gap, independence."""
     if not len(draws):
         return []
     z, step = (draws.values - median) / scale, draws.step / scale
     numbers = fact("are not numbers", np.isnan(draws.values))
     return [
-        SummedLook(numbers, _below_median(z, step, draws.grain)),
+        SummedTest(numbers, _below_median(z, step, draws.grain)),
         _gap(
             "the Cauchy distribution",
             replace(draws, values=z, step=step),
             lambda x: 0.5 + np.arctan(x) / math.pi,
         ),
-        share_look("the share of draws within the scale", np.abs(z) < 1, 0.5, "within"),
+        share_test("the share of draws within the scale", np.abs(z) < 1, 0.5, "within"),
         *_independence(draws.values, z < 0, step, median, scale),
     ]
 
 
-def laplace(draws: Draws, mean: Parameter, scale: Parameter) -> list[Look]:
+def laplace(draws: Draws, mean: Parameter, scale: Parameter) -> list[StatisticalTest]:
     """Laplace draws: gap, mean magnitude, independence."""
     if not len(draws):
         return []
     z, step = (draws.values - mean) / scale, draws.step / scale
     numbers = fact("are not numbers", np.isnan(draws.values))
     return [
-        SummedLook(numbers, _below_median(z, step, draws.grain)),
+        SummedTest(numbers, _below_median(z, step, draws.grain)),
         _gap("the Laplace distribution", replace(draws, values=z, step=step), _laplace_cdf),
         _mean_over(np.abs(z), 1.0, step + draws.grain),
         *_independence(draws.values, z < 0, step, mean, scale),
@@ -211,7 +211,7 @@ def _laplace_cdf(x: Array) -> Array:
     return np.asarray(np.where(x < 0, tail, 1.0 - tail))
 
 
-def log_normal(draws: Draws, mean: Parameter, std: Parameter) -> list[Look]:
+def log_normal(draws: Draws, mean: Parameter, std: Parameter) -> list[StatisticalTest]:
     """Draws whose logarithm is normal; those that overflow or vanish in their dtype are left out of
     the moments."""
     if not len(draws):
@@ -220,21 +220,21 @@ def log_normal(draws: Draws, mean: Parameter, std: Parameter) -> list[Look]:
     values, step = draws.values[usable], draws.step[usable]
     mean, std = _kept(mean, usable), _kept(std, usable)
     z = (np.log(values) - mean) / std
-    looks = [fact("are negative or no numbers", ~(draws.values >= 0))]
+    tests = [fact("are negative or no numbers", ~(draws.values >= 0))]
     if usable.all():
-        looks.append(
+        tests.append(
             _gap(
                 "the log-normal distribution",
                 replace(draws, values=z, step=step / values / std),
                 normal_cdf,
             )
         )
-        looks += _normal_moments(z, step / values / std)
+        tests += _normal_moments(z, step / values / std)
     else:
-        looks.append(
-            share_look("the share of draws below their median", _below(draws, usable, z), 0.5)
+        tests.append(
+            share_test("the share of draws below their median", _below(draws, usable, z), 0.5)
         )
-    return [*looks, *_independence(values, z < 0, step / values / std, mean, std)]
+    return [*tests, *_independence(values, z < 0, step / values / std, mean, std)]
 
 
 def _below(draws: Draws, usable: Array, z: Array) -> Array:
@@ -243,8 +243,8 @@ def _below(draws: Draws, usable: Array, z: Array) -> Array:
     return below
 
 
-def _gap(name: str, draws: Draws, cdf: Cdf) -> Look:
-    """Look at the gap between draws and a distribution function, blurred by rounding."""
+def _gap(name: str, draws: Draws, cdf: Cdf) -> StatisticalTest:
+    """Test the gap between draws and a distribution function, blurred by rounding."""
     with np.errstate(invalid="ignore"):
         lowest = cdf(
             np.where(np.isposinf(draws.values), np.finfo(np.float64).max, draws.values - draws.step)
@@ -256,11 +256,11 @@ def _gap(name: str, draws: Draws, cdf: Cdf) -> Look:
 
 def _independence(
     values: Array, below_median: Array, step: Array, *parameters: Parameter
-) -> list[Look]:
-    """Look at neighbours and, where all draws have the same distribution, for repeated stretches. `step` is
-    over the scale: a draw that is rounded to more than that does not show on which side it is."""
+) -> list[StatisticalTest]:
+    """Test neighbours for dependence and, where all draws have the same distribution, for repeated stretches.
+    `step` is over the scale: a draw that is rounded to more than that does not show on which side it is."""
     alike = neighbours(below_median[step < 1])
     if all(np.ndim(parameter) == 0 for parameter in parameters):
         return [alike, no_repeats(values)]
     pattern = pattern_of_unequal(values, np.where(step < 0.1, 0.5, 1.0))
-    return [SummedLook(alike, pattern=pattern)]
+    return [SummedTest(alike, pattern=pattern)]

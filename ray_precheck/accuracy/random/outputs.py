@@ -1,6 +1,6 @@
-"""One random output, judged by its looks: the detail row.
+"""One random output, judged by its tests: the detail row.
 
-Comes in: an output or gradient and its `Look`s. Goes out: an `OutputCheck` without metrics, whose
+Comes in: an output or gradient and its `StatisticalTest`s. Goes out: an `OutputCheck` without metrics, whose
 Message has each statistic with its value and its limits. Called by `check.random.judge`.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 from ray_precheck.accuracy.outputs import nothing_compared
 from ray_precheck.accuracy.random.bounds import FALSE_ALARM_RATE
 from ray_precheck.accuracy.random.pooled import Drawn
-from ray_precheck.accuracy.random.statistics import Look, Observation, SummedLook
+from ray_precheck.accuracy.random.statistics import Observation, StatisticalTest, SummedTest
 from ray_precheck.descriptors.dtypes import framework_dtype
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec
@@ -21,7 +21,7 @@ RANDOM = "random:"
 def check_random_output(
     name: str,
     tested: Any,
-    looks: Sequence[Look],
+    tests: Sequence[StatisticalTest],
     framework: str,
     *,
     chance: float = FALSE_ALARM_RATE,
@@ -33,7 +33,7 @@ def check_random_output(
     says so. If its draws are not `repeatable`, the numbers of a pass are left out of the Message, so
     that two runs write the same files."""
     findings = [*_as_recorded(tested, recorded)]
-    findings += [look(chance / max(len(looks), 1)) for look in looks]
+    findings += [test(chance / max(len(tests), 1)) for test in tests]
     wrong = [finding for finding in findings if not finding.passed]
     told = [finding.text for finding in wrong or findings]
     if not wrong and not repeatable:
@@ -64,11 +64,11 @@ def check_random_output(
     )
 
 
-def drawn_of(looks: Sequence[Look], is_captured: bool) -> Drawn:
+def drawn_of(tests: Sequence[StatisticalTest], is_captured: bool) -> Drawn:
     """Return what the statistics over all calls of an operator need of the draws of one."""
-    gathered = [look for look in looks if isinstance(look, SummedLook)]
-    pattern = next((look.pattern for look in gathered if look.pattern), "")
-    return Drawn(tuple(each for look in gathered for each in look.sums), pattern, is_captured)
+    gathered = [test for test in tests if isinstance(test, SummedTest)]
+    pattern = next((test.pattern for test in gathered if test.pattern), "")
+    return Drawn(tuple(each for test in gathered for each in test.sums), pattern, is_captured)
 
 
 def _as_recorded(tested: Any, recorded: object) -> list[Observation]:

@@ -1,7 +1,7 @@
 """The statistics of all random calls of one operator in a run.
 
 Comes in: for each call the `Sums` of its draws and the pattern that they form, as text that stands in its
-detail row. Goes out: the verdict on the operator, with a sentence. Made by the looks of
+detail row. Goes out: the verdict on the operator, with a sentence. Made by the tests of
 `accuracy.random`, read back and judged by `commands.precheck.distribution`.
 
 A call is standardised by its own parameters, so that calls with different arguments add up: of each

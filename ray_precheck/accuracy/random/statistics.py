@@ -1,6 +1,6 @@
-"""The looks at a random output: facts that hold for every draw, and statistics.
+"""The tests of a random output: facts that hold for every draw, and statistics.
 
-Comes in: draws of one output, and the known parameters of their distribution. Goes out: `Look`s,
+Comes in: draws of one output, and the known parameters of their distribution. Goes out: `StatisticalTest`s,
 each of which becomes an `Observation` once it is told its share of the false-alarm rate. Called by
 `accuracy.random.laws`, `random_dropout` and `random_attention`; judged by `accuracy.random.outputs`.
 """
@@ -19,7 +19,7 @@ from ray_precheck.schema.values import HostTensor
 
 # Of a distribution: one number, or `(N,)` float64 where each draw has its own.
 Parameter = float | Array
-# Statistics look at this many elements at most, spread evenly over the tensor; facts at all.
+# Statistics see this many elements at most, spread evenly over the tensor; facts at all.
 SAMPLE_ELEMENTS = 1 << 21
 # Where repeated stretches are looked for: this many elements from the first one on.
 _STRETCH_ELEMENTS = 1 << 18
@@ -27,7 +27,7 @@ _STRETCH_ELEMENTS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The finding of a look: a sentence with number and limits, and whether they hold.
+    """The finding of a test: a sentence with number and limits, and whether they hold.
 
     `telling` is False if there were too few elements for any outcome to be an error.
     """
@@ -37,21 +37,21 @@ class Observation:
     telling: bool = True
 
 
-# A look takes its share of the false-alarm rate; a fact does not need it.
-Look = Callable[[float], Observation]
+# A test takes its share of the false-alarm rate; a fact does not need it.
+StatisticalTest = Callable[[float], Observation]
 
 
 @dataclass(frozen=True, slots=True)
-class SummedLook:
-    """A look, and what the statistics over all calls of the operator need of its draws."""
+class SummedTest:
+    """A test, and what the statistics over all calls of the operator need of its draws."""
 
-    look: Look
+    test: StatisticalTest
     sums: tuple[Sums, ...] = ()
     pattern: str = ""
 
     def __call__(self, chance: float) -> Observation:
-        """Look."""
-        return self.look(chance)
+        """Test the draws."""
+        return self.test(chance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class Draws:
 
 
 def sampled(count: int) -> slice:
-    """Return which of so many elements statistics look at: all, or each k-th one."""
+    """Return which of so many elements statistics see: all, or each k-th one."""
     return slice(None, None, max(1, -(-count // SAMPLE_ELEMENTS)))
 
 
 def draws_of(tensor: HostTensor) -> Draws:
-    """Return the elements of a tensor that statistics look at."""
+    """Return the elements of a tensor that statistics see."""
     flat = tensor.data.reshape(-1)[sampled(tensor.data.size)].astype(np.float64)
     info = DTYPES[tensor.dtype]
     if info.kind != "float":
@@ -90,18 +90,18 @@ def grain_of(dtype: str) -> float:
     return max(unit_roundoff(dtype), unit_roundoff("float32"))
 
 
-def fact(what: str, wrong: Array, otherwise: str = "", noun: str = "elements") -> Look:
-    """Look for elements that no draw may have. `wrong` is True for each element that breaks the
+def fact(what: str, wrong: Array, otherwise: str = "", noun: str = "elements") -> StatisticalTest:
+    """Test for elements that no draw may have. `wrong` is True for each element that breaks the
     fact; `otherwise` is the sentence if none does."""
     count = int(np.count_nonzero(wrong))
 
-    def look(_: float) -> Observation:
+    def test(_: float) -> Observation:
         if not count:
             return Observation(otherwise or f"none {what}")
         index = [int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape)]
         return Observation(f"{count} of {wrong.size} {noun} {what}, the first at {index}", False)
 
-    return look
+    return test
 
 
 def within(
@@ -116,31 +116,31 @@ def within(
     return Observation(text, low <= value <= high)
 
 
-def share_look(
+def share_test(
     what: str,
     hits: Array,
     expected: float,
     key: str = "",
     moments: tuple[float, float] | None = None,
-) -> Look:
-    """Look at a share of independent hits, `(N,)` bool or in [0, 1], by an exact binomial bound.
+) -> StatisticalTest:
+    """Test a share of independent hits, `(N,)` bool or in [0, 1], by an exact binomial bound.
 
     With a `key` it is gathered over calls under this name; `moments` are the variance and the third
     central moment of a hit that is no bool.
     """
     count = hits.size
 
-    def look(chance: float) -> Observation:
+    def test(chance: float) -> Observation:
         found = float(np.mean(hits)) if count else expected
         return within(what, found, share_limits(expected, count, chance), (0.0, 1.0))
 
     if not key:
-        return look
+        return test
     spread = expected * (1 - expected)
     variance, third = moments or (spread, spread * (1 - 2 * expected))
     off = float(np.sum(hits)) - count * expected
-    return SummedLook(
-        look, (Sums(key, count, count * expected, off, count * variance, count * third),)
+    return SummedTest(
+        test, (Sums(key, count, count * expected, off, count * variance, count * third),)
     )
 
 
@@ -152,26 +152,26 @@ def average(
     slack: float,
     key: str,
     bias: float | None = None,
-) -> Look:
-    """Look at the mean of independent values, `(N,)` and not empty, distributed evenly around it, of
+) -> StatisticalTest:
+    """Test the mean of independent values, `(N,)` and not empty, distributed evenly around it, of
     which rounding may have moved the mean by `slack`.
 
     It is gathered over calls as `key`; `bias` is how far rounding moves a mean of many values, by default
     `slack`.
     """
 
-    def look(chance: float) -> Observation:
+    def test(chance: float) -> Observation:
         limit = mean_limit(variance, len(values), chance) + slack
         return within(what, float(np.mean(values)), (expected - limit, expected + limit))
 
     count = len(values)
     off, moved = float(np.sum(values - expected)), slack if bias is None else bias
     sums = Sums(key, count, count * expected, off, count * variance, 0.0, count * moved)
-    return SummedLook(look, (sums,))
+    return SummedTest(test, (sums,))
 
 
-def distribution(name: str, lowest: Array, highest: Array) -> Look:
-    """Look at the largest gap between the draws and their distribution (Kolmogorov and Smirnov).
+def distribution(name: str, lowest: Array, highest: Array) -> StatisticalTest:
+    """Test the largest gap between the draws and their distribution (Kolmogorov and Smirnov).
 
     `lowest` and `highest`, `(N,)`, bound the probability of at most each draw, as rounding and the
     generator's resolution have blurred it; the draws may have different parameters. The gap is the
@@ -179,7 +179,7 @@ def distribution(name: str, lowest: Array, highest: Array) -> Look:
     """
     count = len(lowest)
 
-    def look(chance: float) -> Observation:
+    def test(chance: float) -> Observation:
         ranks = np.arange(count + 1) / max(count, 1)
         above = ranks[1:] - np.sort(highest)
         below = np.sort(lowest) - ranks[:-1]
@@ -187,23 +187,23 @@ def distribution(name: str, lowest: Array, highest: Array) -> Look:
         what = f"the largest gap to {name}"
         return within(what, gap, (0.0, largest_gap(count, chance)), (0.0, 1.0))
 
-    return look
+    return test
 
 
-def neighbours(below_median: Array, expected: float = 0.5) -> Look:
-    """Look whether neighbours depend on each other: pairs (0, 1), (2, 3), ... that are alike.
+def neighbours(below_median: Array, expected: float = 0.5) -> StatisticalTest:
+    """Test whether neighbours depend on each other: pairs (0, 1), (2, 3), ... that are alike.
 
     `below_median` is `(N,)` bool, True with the probability `expected`.
     """
     even = below_median[: len(below_median) // 2 * 2]
     alike = even[0::2] == even[1::2]
-    return share_look(
+    return share_test(
         "the share of neighbours that are alike", alike, expected**2 + (1 - expected) ** 2
     )
 
 
-def no_repeats(values: Array, most_common: float | None = None) -> Look:
-    """Look for a stretch of elements that occurs twice, as if each row, block or thread had the same
+def no_repeats(values: Array, most_common: float | None = None) -> StatisticalTest:
+    """Test for a stretch of elements that occurs twice, as if each row, block or thread had the same
     seed. `values` are independent draws of one distribution; `most_common` is the probability of
     their most common value, by default estimated from the draws.
 
@@ -213,7 +213,7 @@ def no_repeats(values: Array, most_common: float | None = None) -> Look:
     values = np.ascontiguousarray(values[:_STRETCH_ELEMENTS])
     count = len(values)
 
-    def look(chance: float) -> Observation:
+    def test(chance: float) -> Observation:
         if count < 2:
             return Observation("too few elements to look for repeated stretches", telling=False)
         q, left = most_common, chance
@@ -234,7 +234,7 @@ def no_repeats(values: Array, most_common: float | None = None) -> Look:
             f"the {width} elements from {second} on repeat those from {first} on", False
         )
 
-    return SummedLook(look, pattern=pattern_of(values, most_common))
+    return SummedTest(test, pattern=pattern_of(values, most_common))
 
 
 def _repeated(values: Array, width: int) -> tuple[int, int] | None:

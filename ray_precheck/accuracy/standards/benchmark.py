@@ -121,18 +121,18 @@ def error_ratios(errors: Errors, reference: Errors, dtype: str) -> dict[str, flo
 def _reference(comparison: Comparison) -> tuple[str, Errors, str]:
     """Return the name of the reference, its errors, and the reason why the CPU's own kernel is refused,
     "" if it is not."""
-    peers = comparison.peers()
-    kernel, note = kernel_of(peers), ""
+    implementations = comparison.implementations()
+    kernel, note = kernel_of(implementations), ""
     if kernel is not None:
         note = Measure().refutation(comparison, kernel, explained(comparison))
         if not note:
             return _CPU, measure_errors(kernel, comparison.bench_out, comparison.dtype), ""
-    # Each peer is a run of its own, made when it is read: only the first is wanted.
-    peer = next(iter(peers), None)
-    label = _ROUNDED if peer is None else _COMPOSED
-    if peer is None:
-        peer = rounded_bench(comparison.bench_out, comparison.dtype)
-    return label, measure_errors(peer, comparison.bench_out, comparison.dtype), note
+    # Each implementation is a run of its own, made when it is read: only the first is wanted.
+    implementation = next(iter(implementations), None)
+    label = _ROUNDED if implementation is None else _COMPOSED
+    if implementation is None:
+        implementation = rounded_bench(comparison.bench_out, comparison.dtype)
+    return label, measure_errors(implementation, comparison.bench_out, comparison.dtype), note
 
 
 def _finding(

@@ -25,7 +25,7 @@ from ray_precheck.bench.fused.attention_masks import (
     seen_columns,
 )
 from ray_precheck.errors import NotCheckable
-from ray_precheck.schema.uncompared import Uncompared
+from ray_precheck.schema.result import Uncompared
 
 Tensor = torch.Tensor
 

@@ -6,18 +6,7 @@ op_plugin/config/op_plugin_functions.yaml), where the first tensor is called sel
 MindSpore are mindspore.ops 2.10.
 """
 
-from ray_precheck.bench.fused import (
-    activations,
-    attention,
-    bessel,
-    gating,
-    losses,
-    norms,
-    optimizers,
-    quantized,
-    rotary,
-    tensors,
-)
+from ray_precheck.bench.fused import attention, bessel, formulas, quantized
 from ray_precheck.frameworks.pytorch.signatures import Row, rows
 
 _QKV = "query key value head_num"
@@ -41,48 +30,48 @@ _ADAM_W = """beta1_power beta2_power lr weight_decay beta1 beta2 epsilon grad ma
     maximize * out!"""
 
 NPU_ROWS: dict[str, tuple[Row, ...]] = {
-    "NPU.fast_gelu": rows(activations.fast_gelu, "self", "input"),
-    "NPU.npu_add_rms_norm": rows(norms.add_rms_norm, "x1 x2 gamma epsilon"),
-    "NPU.npu_apply_adam": rows(optimizers.adam, _ADAM),
-    "NPU.npu_apply_adam_w": rows(optimizers.adam_w, _ADAM_W),
+    "NPU.fast_gelu": rows(formulas.fast_gelu, "self", "input"),
+    "NPU.npu_add_rms_norm": rows(formulas.add_rms_norm, "x1 x2 gamma epsilon"),
+    "NPU.npu_apply_adam": rows(formulas.adam, _ADAM),
+    "NPU.npu_apply_adam_w": rows(formulas.adam_w, _ADAM_W),
     "NPU.npu_confusion_transpose": rows(
-        tensors.confusion_transpose,
+        formulas.confusion_transpose,
         "self perm shape transpose_first",
         "input perm shape transpose_first",
     ),
     "NPU.npu_cross_entropy_loss": rows(
-        losses.cross_entropy_loss, f"input {_CROSS_ENTROPY}", f"self {_CROSS_ENTROPY}"
+        formulas.cross_entropy_loss, f"input {_CROSS_ENTROPY}", f"self {_CROSS_ENTROPY}"
     ),
-    "NPU.npu_fast_gelu": rows(activations.fast_gelu, "self", "input"),
+    "NPU.npu_fast_gelu": rows(formulas.fast_gelu, "self", "input"),
     "NPU.npu_fusion_attention": rows(attention.npu_fusion_attention, _ATTENTION),
     "NPU.npu_fusion_attention_v2": rows(attention.npu_fusion_attention, _ATTENTION_V2),
-    "NPU.npu_gelu": rows(activations.gelu, "self approximate", "input approximate"),
+    "NPU.npu_gelu": rows(formulas.gelu, "self approximate", "input approximate"),
     "NPU.npu_group_norm_silu": rows(
-        norms.group_norm_silu, "input weight bias group eps", "self weight bias group eps"
+        formulas.group_norm_silu, "input weight bias group eps", "self weight bias group eps"
     ),
     "NPU.npu_layer_norm_eval": rows(
-        norms.layer_norm,
+        formulas.layer_norm,
         "input normalized_shape weight bias eps",
         "self normalized_shape weight bias eps",
     ),
-    "NPU.npu_linear": rows(tensors.linear, "input weight bias", "self weight bias"),
-    "NPU.npu_mish": rows(activations.mish, "self", "input"),
-    "NPU.npu_moe_gating_top_k_softmax": rows(gating.top_k_softmax, "x finished k"),
-    "NPU.npu_rms_norm": rows(norms.rms_norm, "self gamma epsilon", "input gamma epsilon"),
+    "NPU.npu_linear": rows(formulas.linear, "input weight bias", "self weight bias"),
+    "NPU.npu_mish": rows(formulas.mish, "self", "input"),
+    "NPU.npu_moe_gating_top_k_softmax": rows(formulas.top_k_softmax, "x finished k"),
+    "NPU.npu_rms_norm": rows(formulas.rms_norm, "self gamma epsilon", "input gamma epsilon"),
     "NPU.npu_rotary_mul": rows(
-        rotary.rotary_mul,
+        formulas.rotary_mul,
         "self r1>cos r2>sin rotary_mode>mode rotate>:unused",
         "input r1>cos r2>sin rotary_mode>mode rotate>:unused",
         "x r1>cos r2>sin rotary_mode>mode rotate>:unused",
     ),
     "NPU.npu_scaled_masked_softmax": rows(
-        activations.scaled_masked_softmax, "x mask scale fixed_triu_mask"
+        formulas.scaled_masked_softmax, "x mask scale fixed_triu_mask"
     ),
-    "NPU.npu_silu": rows(activations.silu, "self", "input"),
+    "NPU.npu_silu": rows(formulas.silu, "self", "input"),
     "NPU.npu_sort_v2": rows(
-        tensors.sort_values, "self dim descending * out>", "input dim descending * out>"
+        formulas.sort_values, "self dim descending * out>", "input dim descending * out>"
     ),
-    "NPU.npu_swiglu": rows(activations.swiglu, "self dim", "input dim"),
+    "NPU.npu_swiglu": rows(formulas.swiglu, "self dim", "input dim"),
     "MindSpeed.npu_fusion_attention": rows(attention.npu_fusion_attention, _ATTENTION_V2),
 }
 MINDSPORE_ROWS: dict[str, tuple[Row, ...]] = {
@@ -90,14 +79,14 @@ MINDSPORE_ROWS: dict[str, tuple[Row, ...]] = {
         f"Functional.bessel_{name}": rows(getattr(bessel, name), "x")
         for name in ("j0", "j1", "y0", "y1")
     },
-    "Functional.add_rms_norm": rows(norms.add_rms_norm, "x1 x2 gamma epsilon"),
-    "Functional.cross_entropy_loss": rows(losses.cross_entropy_loss, f"input {_CROSS_ENTROPY}"),
-    "Functional.fast_gelu": rows(activations.fast_gelu, "x"),
+    "Functional.add_rms_norm": rows(formulas.add_rms_norm, "x1 x2 gamma epsilon"),
+    "Functional.cross_entropy_loss": rows(formulas.cross_entropy_loss, f"input {_CROSS_ENTROPY}"),
+    "Functional.fast_gelu": rows(formulas.fast_gelu, "x"),
     "Functional.flash_attention_score": rows(attention.fusion_attention, _FLASH_ATTENTION_SCORE),
-    "Functional.rms_norm": rows(norms.rms_norm, "x gamma epsilon"),
-    "Functional.rotary_position_embedding": rows(rotary.rotary_mul, "x cos sin mode"),
+    "Functional.rms_norm": rows(formulas.rms_norm, "x gamma epsilon"),
+    "Functional.rotary_position_embedding": rows(formulas.rotary_mul, "x cos sin mode"),
     "Functional.speed_fusion_attention": rows(attention.npu_fusion_attention, _ATTENTION_V2),
-    "Functional.swiglu": rows(activations.swiglu, "input dim"),
+    "Functional.swiglu": rows(formulas.swiglu, "input dim"),
 }
 _ASKED = "packed scale zero_point"
 BESSEL_ROWS: dict[str, tuple[Row, ...]] = {

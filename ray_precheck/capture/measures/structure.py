@@ -1,7 +1,7 @@
 """The structure of a tensor's values: how many differ, which rows are all zero, masked or equal, which have
 a mean that is large beside their deviation, how many values are NaN.
 
-Comes in: a tensor of any framework, and what is to be looked at (`inputs.meaning_table.looks_of`). Goes out:
+Comes in: a tensor of any framework, and what is to be looked at (`inputs.roles.table.looks_of`). Goes out:
 the field `structure` of its element, or "". Called for the arguments of those operators that behave in
 another way there.
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.capture.writing.text import mapping, number
-from ray_precheck.inputs.meaning_rows import (
+from ray_precheck.inputs.roles.rowwise import (
     CHANNELS,
     LINES,
     MASKED_SCORE,
@@ -25,7 +25,7 @@ from ray_precheck.inputs.meaning_rows import (
     in_rows,
     row_count,
 )
-from ray_precheck.inputs.meaning_rules import DIFFERENT, INDICES
+from ray_precheck.inputs.roles.rules import DIFFERENT, INDICES
 from ray_precheck.numerics.statistics import MAX, MIN
 
 Array = np.ndarray[Any, Any]

@@ -1,12 +1,12 @@
 """The rules of calls that choose categories or an order: multinomial, gumbel_softmax, shuffle.
 
-Comes in: a `RandomCall`. Goes out: `Look`s. Called through the table of `check.random.rules`.
+Comes in: a `RandomCall`. Goes out: `StatisticalTest`s. Called through the table of `check.random.rules`.
 """
 
 import numpy as np
 
 from ray_precheck.accuracy.random.discrete import categories, permutation
-from ray_precheck.accuracy.random.statistics import Look, fact, grain_of, sampled
+from ray_precheck.accuracy.random.statistics import StatisticalTest, fact, grain_of, sampled
 from ray_precheck.check.random.arguments import RandomCall
 from ray_precheck.errors import NotCheckable
 from ray_precheck.numerics.rounding import machine_epsilon
@@ -14,19 +14,21 @@ from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.values import HostTensor
 
 
-def multinomial(call: RandomCall) -> list[Look]:
+def multinomial(call: RandomCall) -> list[StatisticalTest]:
     """Categories drawn by weights, `(K)` or `(N, K)`, with or without replacement."""
     weights = call.tensor("input")
     return _chosen(call, weights.data.astype(np.float64), weights, call.flag("replacement"))
 
 
-def random_categorical(call: RandomCall) -> list[Look]:
+def random_categorical(call: RandomCall) -> list[StatisticalTest]:
     """Categories drawn by the softmax of logits, with replacement."""
     logits = call.tensor("logits")
     return _chosen(call, _softmax(logits.data.astype(np.float64), -1), logits, True)
 
 
-def _chosen(call: RandomCall, weights: Array, given: HostTensor, replacement: bool) -> list[Look]:
+def _chosen(
+    call: RandomCall, weights: Array, given: HostTensor, replacement: bool
+) -> list[StatisticalTest]:
     out = call.out.data.astype(np.int64)
     count = weights.shape[-1]
     rows, chosen = weights.reshape(-1, count), out.reshape(-1, out.shape[-1] if out.ndim else 1)
@@ -35,21 +37,21 @@ def _chosen(call: RandomCall, weights: Array, given: HostTensor, replacement: bo
             f"its output of shape {list(out.shape)} is not one row for each of weights"
         )
     outside = (chosen < 0) | (chosen >= count)
-    looks = [fact(f"are outside of 0 to {count - 1}", outside)]
+    tests = [fact(f"are outside of 0 to {count - 1}", outside)]
     if outside.any():
-        return looks
+        return tests
     if not replacement:
         ordered = np.sort(chosen, -1)
         twice = ordered[:, 1:] == ordered[:, :-1]
-        looks.append(fact("are drawn twice without replacement", twice))
+        tests.append(fact("are drawn twice without replacement", twice))
         # The first draw is distributed as the weights are; later draws are not.
         without = np.take_along_axis(rows, chosen, -1) <= 0
-        looks.append(fact("are categories without a weight", without))
+        tests.append(fact("are categories without a weight", without))
         chosen = chosen[:, :1]
-    return [*looks, *_by_weight(rows, chosen, given.dtype, call)]
+    return [*tests, *_by_weight(rows, chosen, given.dtype, call)]
 
 
-def _by_weight(rows: Array, chosen: Array, dtype: str, call: RandomCall) -> list[Look]:
+def _by_weight(rows: Array, chosen: Array, dtype: str, call: RandomCall) -> list[StatisticalTest]:
     total = rows.sum(-1, keepdims=True)
     upto = np.cumsum(rows / total, -1)
     below = np.concatenate([np.zeros_like(upto[:, :1]), upto[:, :-1]], -1)
@@ -66,7 +68,7 @@ def _softmax(logits: Array, dim: int) -> Array:
     return np.asarray(weights / weights.sum(dim, keepdims=True))
 
 
-def gumbel_softmax(call: RandomCall) -> list[Look]:
+def gumbel_softmax(call: RandomCall) -> list[StatisticalTest]:
     """Rows that sum to 1, the largest element of each drawn by the softmax of the logits."""
     logits, out = call.tensor("logits"), call.out
     dim = int(call.number("dim"))
@@ -74,20 +76,22 @@ def gumbel_softmax(call: RandomCall) -> list[Look]:
     count = found.shape[-1]
     unit = machine_epsilon(out.dtype)
     off = np.abs(found.sum(-1) - 1.0) > (count + 2) * unit
-    looks = [
+    tests = [
         fact("are negative or no numbers", ~(found >= -unit)),
         fact("do not sum to 1", off, "each row sums to 1", "rows"),
     ]
     if call.flag("hard"):
         partly = (np.abs(found) > 2 * unit) & (np.abs(found - 1.0) > 2 * unit)
-        looks.append(fact("are neither 0 nor 1", partly, "all are 0 or 1"))
+        tests.append(fact("are neither 0 nor 1", partly, "all are 0 or 1"))
     weights = np.moveaxis(_softmax(logits.data.astype(np.float64), dim), dim, -1)
     chosen = np.argmax(found, -1).reshape(-1, 1)
-    return [*looks, *_by_weight(weights.reshape(-1, count), chosen, out.dtype, call)]
+    return [*tests, *_by_weight(weights.reshape(-1, count), chosen, out.dtype, call)]
 
 
-def gumbel_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTensor) -> list[Look]:
-    """Look at the gradient of soft samples, which is the gradient of softmax at the samples."""
+def gumbel_gradient(
+    call: RandomCall, incoming: HostTensor | None, grad: HostTensor
+) -> list[StatisticalTest]:
+    """Test the gradient of soft samples, which is the gradient of softmax at the samples."""
     if call.flag("hard"):
         raise NotCheckable(
             "backward: the gradient of hard samples depends on draws that the samples do not show"
@@ -103,7 +107,7 @@ def gumbel_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTen
     return [fact(f"are not {what}", wrong, f"it is {what}")]
 
 
-def shuffle(call: RandomCall) -> list[Look]:
+def shuffle(call: RandomCall) -> list[StatisticalTest]:
     """The same rows in another order."""
     given, found = call.tensor("x").data, call.out.data
     if given.shape != found.shape:
@@ -112,7 +116,7 @@ def shuffle(call: RandomCall) -> list[Look]:
     rows = np.concatenate([given, found]).reshape(2 * len(given), -1)
     codes = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
     before, after = codes[: len(given)], codes[len(given) :]
-    looks = [
+    tests = [
         fact(
             "are missing or there twice",
             np.sort(before) != np.sort(after),
@@ -123,5 +127,5 @@ def shuffle(call: RandomCall) -> list[Look]:
     if len(np.unique(before)) == len(before) and np.array_equal(np.sort(before), np.sort(after)):
         position = np.empty(len(before))
         position[before] = np.arange(len(before))
-        looks += permutation(position[after])
-    return looks
+        tests += permutation(position[after])
+    return tests

@@ -1,26 +1,26 @@
 """The rules of calls that drop elements: dropout in all its forms, rrelu, attention with dropout.
 
-Comes in: a `RandomCall`. Goes out: `Look`s. Called through the table of `check.random.rules`.
+Comes in: a `RandomCall`. Goes out: `StatisticalTest`s. Called through the table of `check.random.rules`.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-from ray_precheck.accuracy.random.attention import attention_looks
+from ray_precheck.accuracy.random.attention import attention_tests
 from ray_precheck.accuracy.random.dropout import (
     Dropping,
     Mask,
     alpha_dropout,
     dropout,
-    dropout_gradient_looks,
-    dropout_looks,
+    dropout_gradient_tests,
+    dropout_tests,
     mask_of,
-    recorded_mask_looks,
-    rrelu_gradient_looks,
-    rrelu_looks,
+    recorded_mask_tests,
+    rrelu_gradient_tests,
+    rrelu_tests,
 )
-from ray_precheck.accuracy.random.statistics import Look
+from ray_precheck.accuracy.random.statistics import StatisticalTest
 from ray_precheck.check.random.arguments import RandomCall
 from ray_precheck.errors import NotCheckable
 from ray_precheck.numerics.rounding import machine_epsilon
@@ -54,45 +54,49 @@ def _dropped(call: RandomCall, api: str) -> tuple[Mask, Dropping]:
     return mask_of(x, out, dropping), dropping
 
 
-def drop_rule(api: str) -> Callable[[RandomCall], list[Look]]:
+def drop_rule(api: str) -> Callable[[RandomCall], list[StatisticalTest]]:
     """Return the rule of an API of `DROPPINGS`."""
-    return lambda call: dropout_looks(*_dropped(call, api))
+    return lambda call: dropout_tests(*_dropped(call, api))
 
 
 def drop_gradient_rule(
     api: str,
-) -> Callable[[RandomCall, HostTensor | None, HostTensor], list[Look]]:
+) -> Callable[[RandomCall, HostTensor | None, HostTensor], list[StatisticalTest]]:
     """Return the rule of the gradient of an API of `DROPPINGS`: its mask is that of the output."""
 
-    def rule(call: RandomCall, incoming: HostTensor | None, grad: HostTensor) -> list[Look]:
-        return dropout_gradient_looks(*_dropped(call, api), incoming, grad)
+    def rule(
+        call: RandomCall, incoming: HostTensor | None, grad: HostTensor
+    ) -> list[StatisticalTest]:
+        return dropout_gradient_tests(*_dropped(call, api), incoming, grad)
 
     return rule
 
 
-def returned_mask(call: RandomCall) -> list[Look]:
-    """Look at the mask that native_dropout returns beside its output."""
+def returned_mask(call: RandomCall) -> list[StatisticalTest]:
+    """Test the mask that native_dropout returns beside its output."""
     mask = call.outputs[1]
     if not isinstance(mask, HostTensor) or mask.shape != call.out.shape:
         raise NotCheckable("its second output is no mask of the shape of the first")
-    return recorded_mask_looks(_dropped(call, "dropout")[0], mask)
+    return recorded_mask_tests(_dropped(call, "dropout")[0], mask)
 
 
-def rrelu(call: RandomCall) -> list[Look]:
-    """Look at the slopes that rrelu draws."""
-    return rrelu_looks(call.tensor("input"), call.out, call.number("lower"), call.number("upper"))
+def rrelu(call: RandomCall) -> list[StatisticalTest]:
+    """Test the slopes that rrelu draws."""
+    return rrelu_tests(call.tensor("input"), call.out, call.number("lower"), call.number("upper"))
 
 
-def rrelu_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTensor) -> list[Look]:
-    """Look at its gradient, which has the same slopes."""
-    return rrelu_gradient_looks(call.tensor("input"), call.out, incoming, grad)
+def rrelu_gradient(
+    call: RandomCall, incoming: HostTensor | None, grad: HostTensor
+) -> list[StatisticalTest]:
+    """Test its gradient, which has the same slopes."""
+    return rrelu_gradient_tests(call.tensor("input"), call.out, incoming, grad)
 
 
-def attention(call: RandomCall) -> list[Look]:
-    """Look at scaled_dot_product_attention with dropout."""
+def attention(call: RandomCall) -> list[StatisticalTest]:
+    """Test scaled_dot_product_attention with dropout."""
     query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
     scale = call.arguments.get("scale")
-    return attention_looks(
+    return attention_tests(
         query.data.astype(np.float64),
         key.data.astype(np.float64),
         value.data.astype(np.float64),

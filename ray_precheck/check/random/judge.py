@@ -66,27 +66,27 @@ def judge_random_forward(tested: UnderTest, bench: Bench, terms: Terms) -> Direc
         return _device_failed(tested, bench)
     call = _random_call(inputs, rule, outputs, terms.seed)
     # An output without elements has no statistic; its row says so.
-    looks = [[] if _is_empty(outputs[0]) else rule.looks(call)] if outputs else []
+    tests = [[] if _is_empty(outputs[0]) else rule.tests(call)] if outputs else []
     repeatable = terms.tests_dump or is_seeded(name, terms.framework)
     drawn, is_own = Drawn(()), _seeds_itself(call, rule, name, terms.framework)
-    if looks and repeatable and not is_own:
-        drawn = drawn_of(looks[0], tested.is_captured)
+    if tests and repeatable and not is_own:
+        drawn = drawn_of(tests[0], tested.is_captured)
         again = () if tested.measured is None or tested.is_captured else tested.measured.again
         for leaf, which in zip(again, AGAIN, strict=False):
-            other = rule.looks(_random_call(inputs, rule, [leaf], terms.seed, which))
+            other = rule.tests(_random_call(inputs, rule, [leaf], terms.seed, which))
             drawn = drawn.with_sums_of(drawn_of(other, False))
         if drawn.pattern and tested.measured is not None and tested.measured.repeats_itself:
-            looks[0] = [*looks[0], lambda _: _REPEATED]
+            tests[0] = [*tests[0], lambda _: _REPEATED]
     if rule.others is not None and len(outputs) > 1:
-        looks.append(rule.others(call))
+        tests.append(rule.others(call))
     rows: list[Compared] = []
-    for position, (leaf, its_looks) in enumerate(zip(outputs, looks, strict=False)):
+    for position, (leaf, its_tests) in enumerate(zip(outputs, tests, strict=False)):
         check = check_random_output(
             inputs.output_name("forward", position),
             leaf,
-            its_looks,
+            its_tests,
             terms.framework,
-            chance=FALSE_ALARM_RATE / len(looks),
+            chance=FALSE_ALARM_RATE / len(tests),
             recorded=recorded[position] if position < len(recorded) else None,
             repeatable=repeatable,
         )
@@ -172,9 +172,9 @@ def judge_random_backward(tested: UnderTest, terms: Terms) -> DirectionCheck:
         )
     rows = []
     for position, grad in grads.items():
-        looks = [] if _is_empty(grad) else rule.gradient(call, cotangents[0], grad)
+        tests = [] if _is_empty(grad) else rule.gradient(call, cotangents[0], grad)
         name = inputs.output_name("backward", position)
-        rows.append(Compared(check_random_output(name, grad, looks, terms.framework), grad))
+        rows.append(Compared(check_random_output(name, grad, tests, terms.framework), grad))
     return DirectionCheck(tuple(rows), cotangents=cotangents)
 
 

@@ -1,6 +1,6 @@
 """The table of random APIs: the distribution that each of them draws from.
 
-Comes in: the name of a call, then its arguments and outputs. Goes out: the looks at its outputs and
+Comes in: the name of a call, then its arguments and outputs. Goes out: the tests of its outputs and
 gradients. Called by `check.random.judge`. To judge one more operator, add a row here under its full
 name, and its name to `operators.drawing`.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from ray_precheck.accuracy.random import discrete as random_discrete
 from ray_precheck.accuracy.random import laws as random_laws
-from ray_precheck.accuracy.random.statistics import Look, Parameter, fact
+from ray_precheck.accuracy.random.statistics import Parameter, StatisticalTest, fact
 from ray_precheck.check.random import choices as random_choices
 from ray_precheck.check.random import drops as random_drops
 from ray_precheck.check.random.arguments import RandomCall
@@ -22,12 +22,14 @@ from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostTensor
 
-Rule = Callable[[RandomCall], list[Look]]
-GradientRule = Callable[[RandomCall, HostTensor | None, HostTensor], list[Look]]
+Rule = Callable[[RandomCall], list[StatisticalTest]]
+GradientRule = Callable[[RandomCall, HostTensor | None, HostTensor], list[StatisticalTest]]
 
 
-def no_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTensor) -> list[Look]:
-    """Look at a gradient that must be 0, because the draws do not depend on the input."""
+def no_gradient(
+    call: RandomCall, incoming: HostTensor | None, grad: HostTensor
+) -> list[StatisticalTest]:
+    """Test a gradient that must be 0, because the draws do not depend on the input."""
     return [
         fact("are not 0, though the output does not depend on the input", grad.data != 0, "it is 0")
     ]
@@ -37,17 +39,17 @@ def no_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTensor)
 class RandomRule:
     """How the calls of an API are judged.
 
-    `signature` names its arguments, see `check.random.arguments`. `looks` gives the looks at the first
+    `signature` names its arguments, see `check.random.arguments`. `tests` gives the tests of the first
     output, `others` at the second, `gradient` at the gradient of the input; None where there are none.
     """
 
     signature: str
-    looks: Rule
+    tests: Rule
     gradient: GradientRule | None = None
     others: Rule | None = None
 
 
-def _drawn_from(law: Callable[..., list[Look]], *parameters: str) -> Rule:
+def _drawn_from(law: Callable[..., list[StatisticalTest]], *parameters: str) -> Rule:
     """Return the rule of draws from a law, whose parameters are the arguments of these names."""
     return lambda call: law(call.draws, *map(call.parameter, parameters))
 
@@ -61,52 +63,52 @@ _laplace = _drawn_from(random_laws.laplace, "mean", "scale")
 _binomial = _drawn_from(random_discrete.binomial, "count", "prob")
 
 
-def _normal(call: RandomCall) -> list[Look]:
+def _normal(call: RandomCall) -> list[StatisticalTest]:
     return _normal_of(call, call.parameter("mean"), call.parameter("std"))
 
 
-def _standard_normal(call: RandomCall) -> list[Look]:
+def _standard_normal(call: RandomCall) -> list[StatisticalTest]:
     return _normal_of(call, 0.0, 1.0)
 
 
-def _normal_of(call: RandomCall, mean: Parameter, std: Parameter) -> list[Look]:
+def _normal_of(call: RandomCall, mean: Parameter, std: Parameter) -> list[StatisticalTest]:
     # The parts of a complex draw have the mean, and half of the variance, each.
     share = 0.5**0.5 if DTYPES[call.out.dtype].kind == "complex" else 1.0
     return random_laws.normal(call.draws, mean, std * share)
 
 
-def _unit_uniform(call: RandomCall) -> list[Look]:
+def _unit_uniform(call: RandomCall) -> list[StatisticalTest]:
     return random_laws.uniform(call.draws, 0.0, 1.0)
 
 
-def _standard_laplace(call: RandomCall) -> list[Look]:
+def _standard_laplace(call: RandomCall) -> list[StatisticalTest]:
     return random_laws.laplace(call.draws, 0.0, 1.0)
 
 
-def _bernoulli(call: RandomCall) -> list[Look]:
+def _bernoulli(call: RandomCall) -> list[StatisticalTest]:
     name = "input" if call.arguments.get("p") is None else "p"
     return random_discrete.bernoulli(call.draws, call.parameter(name))
 
 
-def _poisson(call: RandomCall) -> list[Look]:
+def _poisson(call: RandomCall) -> list[StatisticalTest]:
     return random_discrete.poisson(call.draws, call.parameter("rate"), call.spread)
 
 
-def _geometric(call: RandomCall) -> list[Look]:
+def _geometric(call: RandomCall) -> list[StatisticalTest]:
     return random_discrete.geometric(call.draws, call.number("p"), call.spread)
 
 
-def _permutation(call: RandomCall) -> list[Look]:
+def _permutation(call: RandomCall) -> list[StatisticalTest]:
     return random_discrete.permutation(call.out.data.reshape(-1).astype(np.float64))
 
 
-def _integers(call: RandomCall) -> list[Look]:
+def _integers(call: RandomCall) -> list[StatisticalTest]:
     """randint(high, size), randint(low, high, size), randint_like(input, ...)."""
     low, high = _range(call, 0)
     return random_discrete.uniform_whole_numbers(call.draws, low, high)
 
 
-def _random(call: RandomCall) -> list[Look]:
+def _random(call: RandomCall) -> list[StatisticalTest]:
     """random_(), random_(to), random_(from, to); by default all values of the dtype, for floats the whole
     numbers up to 2 ** (bits of the significand)."""
     info = DTYPES[call.out.dtype]

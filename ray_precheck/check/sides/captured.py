@@ -9,7 +9,7 @@ from operator import itemgetter
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf, map_leaves
 from ray_precheck.inputs.generate import TensorSource
-from ray_precheck.inputs.meaning_optimizers import PREFIX as OPTIMIZER
+from ray_precheck.inputs.roles.records import PREFIX as OPTIMIZER
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
     Constant,

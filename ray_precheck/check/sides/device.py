@@ -1,6 +1,6 @@
 """The station of the device: it runs a call, forward and backward.
 
-Comes in: `Inputs`. Goes out: `UnderTest`. Called by the checker and by `check.sides.second_try`. Holds
+Comes in: `Inputs`. Goes out: `UnderTest`. Called by the checker and by `check.sides.again`. Holds
 the framework under test, which is opened once, where it is first needed.
 """
 
@@ -18,9 +18,8 @@ from ray_precheck.check.inputs import Inputs, cotangents_of
 from ray_precheck.check.measured import Failure, Measured
 from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides.attempt import attempt_forward, attempt_gradients
+from ray_precheck.check.sides.attempt import attempt_forward, attempt_gradients, describe
 from ray_precheck.check.sides.captured import has_captured_gradients
-from ray_precheck.check.sides.raised import describe
 from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import Backend, Leaf, Precise, changed_by

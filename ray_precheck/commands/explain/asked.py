@@ -17,7 +17,7 @@ from typing import Any
 from ray_precheck.check.random.rules import RULES
 from ray_precheck.descriptors.known import find_framework
 from ray_precheck.errors import UsageError
-from ray_precheck.inputs.meaning_table import TABLE as MEANINGS
+from ray_precheck.inputs.roles.table import TABLE as ROLES
 from ray_precheck.operators.catalogue import TABLES
 from ray_precheck.operators.names import NAMESPACES, full_name, is_known_prefix, type_names
 
@@ -110,7 +110,7 @@ def _operator(name: str, framework: str, given: str) -> AskedOperator:
 
 def has_facts(operator: AskedOperator) -> bool:
     """Return whether a table has a row for an operator."""
-    return any(operator.name in table.by_name for table in (*TABLES, RULES, MEANINGS))
+    return any(operator.name in table.by_name for table in (*TABLES, RULES, ROLES))
 
 
 def installed_version(operator: AskedOperator) -> str:
@@ -151,7 +151,7 @@ def _unlike(text: str) -> Any:
 
 def _known_names(text: str) -> Iterable[str]:
     """Return the names of all rows, and of the namespace where a full name should be."""
-    names = {name for table in (*TABLES, RULES, MEANINGS) for name in table.by_name}
+    names = {name for table in (*TABLES, RULES, ROLES) for name in table.by_name}
     namespace = text.rpartition(".")[0]
     known = {each for prefixes in NAMESPACES.values() for each in prefixes.values()}
     root, *parts = namespace.split(".")

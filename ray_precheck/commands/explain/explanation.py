@@ -23,7 +23,7 @@ from ray_precheck.commands.explain.asked import (
 from ray_precheck.commands.explain.bench import BenchAnswer, api_name, bench_answer
 from ray_precheck.commands.explain.inputs import input_lines
 from ray_precheck.commands.explain.limits import auto_lines, msprobe_lines, published_lines
-from ray_precheck.inputs.meaning_table import rows_about
+from ray_precheck.inputs.roles.table import rows_about
 from ray_precheck.operators.ambiguous import AMBIGUOUS, Ambiguity, Basis, SignOfSum, ToWhole
 from ray_precheck.operators.drawing import DRAWING, UNSEEDED, Always, Switch, Unjudged
 from ray_precheck.operators.effects import READS_BITS, SIZED_BY_VALUES

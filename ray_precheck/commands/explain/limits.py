@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ray_precheck.accuracy.standards.auto.limits import allowed
 from ray_precheck.accuracy.standards.benchmark import METRIC_NAMES, level_of, ratio_limits
-from ray_precheck.accuracy.standards.choice import published_standard
+from ray_precheck.accuracy.standards.published import published_standard
 from ray_precheck.accuracy.thresholds import (
     ABSOLUTE_RTOL,
     ABSOLUTE_SMALL_VALUE_ATOL,

@@ -33,7 +33,7 @@ from ray_precheck.store.resume import RunFiles
 if TYPE_CHECKING:
     import pandas
 
-# A call runs under both sides, several times, and its bench with its peers is computed for each.
+# A call runs under both sides, several times, and its bench with its implementations is computed for each.
 _COSTS_AS_MANY_CHECKS = 8.0
 # Settings of a precheck that mean nothing here.
 _WITHOUT = ("standard", "tested")

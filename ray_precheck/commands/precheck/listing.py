@@ -158,7 +158,7 @@ def _reason(
     try:
         record = decode_record(payload.name, payload.forward, payload.backward, framework)
         reason = skip_by_record(record)
-        needed = needed_bytes(record, with_peers=standard.name != "msprobe")
+        needed = needed_bytes(record, with_implementations=standard.name != "msprobe")
         if reason:
             return reason
         if needed > limit_bytes:

@@ -16,7 +16,6 @@ from mindspore import mint, ops
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, require_answer
-from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.hf32 import differs, mindspore_compute_in
 from ray_precheck.frameworks.mindspore.descriptor import FRAMEWORK
 from ray_precheck.frameworks.mindspore.run import (
@@ -25,6 +24,7 @@ from ray_precheck.frameworks.mindspore.run import (
     require_no_open_recording,
 )
 from ray_precheck.frameworks.pytorch.denormals import flushed_denormals
+from ray_precheck.operators.refused import require_allowed
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.float32 import Float32
 from ray_precheck.schema.record import ApiName

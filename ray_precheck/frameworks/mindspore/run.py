@@ -3,14 +3,19 @@ MindSpore's.
 
 Comes in: a function, a `HostCall` and a `MindSporeFace`. Goes out: a `MindSporeExecution`. Called by
 `mindspore_backend`, and by `mindtorch_device` in the process in which MSAdapter is `torch`. Gradients
-come from MindSpore's `vjp` (`mindspore.pull_back`), in which one forward pass serves both checks, so that
+come from MindSpore's `vjp`, in which one forward pass serves both checks, so that
 nothing depends on how MSAdapter does its own autograd.
+
+`mindspore.vjp` of older versions (2.5 and 2.7, not 2.10) runs the function once for its outputs and once
+more for its gradients: a random function then draws other numbers, and its gradients are not those of its
+outputs. There MindSpore's executor records the only run, as 2.10 does.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 from weakref import WeakMethod
 
@@ -20,7 +25,6 @@ import numpy as np
 from ray_precheck import private_parts
 from ray_precheck.errors import DeviceError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf, flatten_outputs, map_leaves
-from ray_precheck.frameworks.mindspore.pull_back import vjp
 from ray_precheck.schema.dtypes import DTYPES, canonical_dtype, is_differentiable
 from ray_precheck.schema.values import HostCall, HostTensor
 
@@ -243,3 +247,43 @@ def _tensor_to_host(tensor: ms.Tensor) -> HostTensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return HostTensor(name, np.asarray(tensor.asnumpy()))
+
+
+def vjp(function: Callable[..., Any], *inputs: ms.Tensor) -> tuple[Any, Callable[..., Any]]:
+    """Run a function that returns a tuple of tensors; return them and their pull-back.
+
+    The pull-back takes a tuple with a cotangent for each output and returns the gradient of each input;
+    it may be called once. On a version whose `vjp` runs the function twice, and which lacks the executor,
+    it runs the function again.
+    """
+    executor = None if _runs_once() else private_parts.find(private_parts.MINDSPORE_RECORDER)
+    if executor is None:
+        outputs, pull_back = ms.vjp(function, *inputs)
+        return outputs, pull_back
+    executor.set_grad_flag(True)
+    executor.new_graph(function, *inputs)
+    outputs = function(*inputs)
+    executor.end_graph(function, outputs, *inputs)
+    return outputs, partial(_pulled_back, function, inputs)
+
+
+def _pulled_back(
+    function: Callable[..., Any], inputs: tuple[ms.Tensor, ...], cotangents: tuple[ms.Tensor, ...]
+) -> Any:
+    """Return the gradients. The executor knows the function and its inputs, and does not run it again."""
+    return ms.ops.GradOperation(get_all=True, sens_param=True)(function)(*inputs, cotangents)
+
+
+@cache
+def _runs_once() -> bool:
+    """Return whether `mindspore.vjp` runs the function once, by a trial."""
+    runs: list[None] = []
+
+    def doubled(value: ms.Tensor) -> ms.Tensor:
+        runs.append(None)
+        return value + value
+
+    one = ms.Tensor(np.ones(1, np.float32))
+    _, pull_back = ms.vjp(doubled, one)
+    pull_back(one)
+    return len(runs) == 1

@@ -18,9 +18,9 @@ from typing import Any
 
 from ray_precheck.errors import DeviceError, NotCheckable
 from ray_precheck.foreign import caught
-from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.mindtorch import messages
 from ray_precheck.frameworks.mindtorch.paths import adapter_folder
+from ray_precheck.operators.refused import require_allowed
 from ray_precheck.prctl import end_with_parent
 from ray_precheck.schema.float32 import Float32
 from ray_precheck.schema.record import ApiName

@@ -2,10 +2,18 @@
 
 Comes in: values of a `HostCall`. Goes out: values that MSAdapter takes, and the other way round.
 Called by `mindtorch_device` in the process in which MSAdapter is `torch`.
+
+While MindSpore computes, denormal numbers are flushed (`pytorch.denormals` says why). No native torch may be
+loaded here, so that is done through the C library's fenv.h: the flags that it saves and sets hold the
+processor's switch.
 """
 
+import ctypes
 import importlib
+import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,7 +22,6 @@ import numpy as np
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.frameworks.mindspore.run import MindSporeFace
-from ray_precheck.frameworks.mindtorch.denormals import flushed_denormals
 from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 from ray_precheck.schema.values import HostTensor, Symbol
 
@@ -81,3 +88,36 @@ def _plain(leaf: Any) -> Leaf:
     if type(leaf) in _PLAIN:
         return leaf
     raise NotCheckable(f"an output of type {type(leaf).__name__} cannot be compared")
+
+
+_BUFFER_BYTES = 64
+_LIBRARY = ctypes.CDLL(None)
+# processor -> (offset of its control word in glibc's fenv_t, the bits that flush)
+_SWITCHES = {
+    # MXCSR: flush to zero (15) and denormals are zero (6); Intel SDM volume 1, section 10.2.3.
+    "x86_64": (28, 1 << 15 | 1 << 6),
+    # FPCR: FZ (24); Arm ARM, C5.2.8.
+    "aarch64": (0, 1 << 24),
+}
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Flush denormal numbers inside of the block, and not after it, on processors that can."""
+    _set_flush(on=True)
+    try:
+        yield
+    finally:
+        _set_flush(on=False)
+
+
+def _set_flush(*, on: bool) -> None:
+    switch = _SWITCHES.get(platform.machine())
+    if switch is None or not hasattr(_LIBRARY, "fegetenv"):
+        return
+    offset, bits = switch
+    environment = (ctypes.c_uint8 * _BUFFER_BYTES)()
+    _LIBRARY.fegetenv(environment)
+    word = ctypes.c_uint32.from_buffer(environment, offset)
+    word.value = word.value | bits if on else word.value & ~bits
+    _LIBRARY.fesetenv(environment)

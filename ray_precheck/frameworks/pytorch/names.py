@@ -14,9 +14,8 @@ import torch.nn.functional
 from torch.overrides import get_overridable_functions
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.pytorch.descriptor import NAMESPACES
-from ray_precheck.operators.refused import PRIVATE_BUT_CALLED
+from ray_precheck.operators.refused import PRIVATE_BUT_CALLED, require_allowed
 from ray_precheck.schema.record import ApiName
 
 _ROOTS: dict[str, Any] = {

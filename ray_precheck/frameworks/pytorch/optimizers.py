@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.pytorch.optimizer_record import (
     STATES,
     ParameterGroup,
@@ -24,6 +23,7 @@ from ray_precheck.frameworks.pytorch.optimizer_record import (
     parameter_state,
     read_groups,
 )
+from ray_precheck.operators.refused import require_allowed
 from ray_precheck.schema.record import ApiName
 
 Tensor = torch.Tensor

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ray_precheck.frameworks.pytorch.signatures import Row, rows
-from ray_precheck.schema.uncompared import Uncompared
+from ray_precheck.schema.result import Uncompared
 
 _WORKSPACE = tuple(
     Uncompared(f"{what}, which the kernel keeps for its backward pass")

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from ray_precheck.bench.checkable import skip_by_name
 from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.parse import LARGEST_RECORD_BYTES, Dump, DumpCall
-from ray_precheck.dump.scan import OnProgress, silent
-from ray_precheck.dump.window import RecordWindow
+from ray_precheck.dump.scan import OnProgress, RecordWindow, silent
 from ray_precheck.replay.plan.alike import AlikeCalls
 from ray_precheck.replay.plan.cost import estimate_load
 from ray_precheck.schema.record import ApiName

@@ -15,7 +15,7 @@ from unittest import mock
 
 import orjson
 
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.locate.work.job import LocationOpener

@@ -11,7 +11,7 @@ from mindspore import Tensor, amp, nn, ops
 from mindspore_networks import NETWORKS, captured_step, gradients_of
 from records import capture_settings, failing, payloads_of
 
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.frameworks.mindspore.backend import _primitive

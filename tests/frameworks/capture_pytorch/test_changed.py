@@ -12,7 +12,7 @@ import torch
 from records import capture_settings, payloads_of
 from torch.nn.functional import batch_norm
 
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.schema.result import TaskResult, Verdict

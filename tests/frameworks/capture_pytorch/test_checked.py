@@ -16,7 +16,7 @@ import torch.nn.functional
 from records import capture_settings, failing, payloads_of
 from torch.utils.checkpoint import checkpoint
 
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.commands.repro.script import repro_script

@@ -15,7 +15,7 @@ import pytest
 import torch.distributed
 from records import capture_settings, payloads_of
 
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.check.checker import Checker
 from ray_precheck.schema.result import Verdict
 from ray_precheck.trace.flow.meetings import meetings_of

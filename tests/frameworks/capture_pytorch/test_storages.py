@@ -12,7 +12,7 @@ import torch
 from records import capture_settings, failing, payloads_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.schema.result import TaskResult, Verdict

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.inputs.generate import build_call, generated_tensors
-from ray_precheck.inputs.meaning_rows import MASKED_SCORE
+from ray_precheck.inputs.roles.rowwise import MASKED_SCORE
 from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.frameworks

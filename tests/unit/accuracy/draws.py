@@ -1,4 +1,4 @@
-"""Draws of known distributions, and what is said of looks at them."""
+"""Draws of known distributions, and what tests say of them."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from ray_precheck.accuracy.random.bounds import (
     FALSE_ALARM_RATE,
 )
 from ray_precheck.accuracy.random.outputs import check_random_output
-from ray_precheck.accuracy.random.statistics import Draws, Look, draws_of
+from ray_precheck.accuracy.random.statistics import Draws, StatisticalTest, draws_of
 from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import OutputCheck, Verdict
@@ -34,10 +34,10 @@ def whole(values: Array) -> Draws:
     return draws_of(HostTensor("int64", np.asarray(values, np.int64)))
 
 
-def judged(looks: Sequence[Look], chance: float = FALSE_ALARM_RATE) -> OutputCheck:
+def judged(tests: Sequence[StatisticalTest], chance: float = FALSE_ALARM_RATE) -> OutputCheck:
     tensor = held(np.zeros(1))
-    return check_random_output("X.0.forward.output.0", tensor, looks, "pytorch", chance=chance)
+    return check_random_output("X.0.forward.output.0", tensor, tests, "pytorch", chance=chance)
 
 
-def alarms(looks: Sequence[Look], chance: float = FALSE_ALARM_RATE) -> bool:
-    return judged(looks, chance).verdict is Verdict.ERROR
+def alarms(tests: Sequence[StatisticalTest], chance: float = FALSE_ALARM_RATE) -> bool:
+    return judged(tests, chance).verdict is Verdict.ERROR

@@ -19,7 +19,7 @@ def comparison(
     *,
     api: str = "Torch.exp",
     direction: str = "forward",
-    peers: Sequence[Array] = (),
+    implementations: Sequence[Array] = (),
 ) -> Comparison:
     """One output beside its bench; `device` is rounded to `dtype`, `bench` is exact."""
     exact = np.asarray(bench)
@@ -32,7 +32,7 @@ def comparison(
         device_out=device_out,
         bench_out=exact,
         metrics=metrics_of(device_out, rounded_bench(exact, dtype), smallest),
-        peers=lambda: peers,
+        implementations=lambda: implementations,
     )
 
 

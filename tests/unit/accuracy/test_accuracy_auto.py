@@ -1,4 +1,4 @@
-"""`auto`: the errors of honest peers are the measure."""
+"""`auto`: the errors of honest implementations are the measure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.unit
 API = "Torch.add"  # no approximation is allowed for it
 
 
-class Peers(Sequence[Array]):
-    """Peers that count how many of them are read, with benches of moved inputs."""
+class Implementations(Sequence[Array]):
+    """Implementations that count how many of them are read, with benches of moved inputs."""
 
     def __init__(self, *found: Any, moved: Sequence[Any] = (), kernel: Any = None) -> None:
         self._found = [np.asarray(each) for each in found]
@@ -63,28 +63,37 @@ def verdict(case: Comparison) -> Verdict:
     return Auto().judge(case).verdict
 
 
-def test_a_correctly_rounded_output_passes_and_no_peer_is_run() -> None:
-    peers = Peers(half([1.0, 2.0]))
+def test_a_correctly_rounded_output_passes_and_no_implementation_is_run() -> None:
+    implementations = Implementations(half([1.0, 2.0]))
     bench = np.array([1.0001, 2.0001])
-    assert verdict(comparison(bench, bench, "float16", api=API, peers=peers)) is Verdict.PASS
-    assert peers.read == 0
+    assert (
+        verdict(comparison(bench, bench, "float16", api=API, implementations=implementations))
+        is Verdict.PASS
+    )
+    assert implementations.read == 0
 
 
-def test_an_error_of_one_rounding_passes_and_no_peer_is_run() -> None:
+def test_an_error_of_one_rounding_passes_and_no_implementation_is_run() -> None:
     bench = normal(4096)
     step = spacing(bench, "float32") * np.random.default_rng(1).choice([-1.0, 1.0], size=4096)
-    peers = Peers(bench)
+    implementations = Implementations(bench)
     tested = round_to_dtype(bench, "float32").astype(np.float64) + step
-    assert verdict(comparison(tested, bench, api=API, peers=peers)) is Verdict.PASS
-    assert peers.read == 0
+    assert (
+        verdict(comparison(tested, bench, api=API, implementations=implementations)) is Verdict.PASS
+    )
+    assert implementations.read == 0
 
 
-def test_an_error_like_that_of_a_peer_passes_and_one_of_four_times_it_does_not() -> None:
+def test_an_error_like_that_of_an_implementation_passes_and_one_of_four_times_it_does_not() -> None:
     bench = normal(4096) + 8.0
-    peer = off(bench, 0.05)
+    implementation = off(bench, 0.05)
     same, larger = off(bench, 0.05, seed=2), off(bench, 0.2, seed=3)
-    passed = comparison(same, bench, "float16", api=API, peers=Peers(peer))
-    failed = comparison(larger, bench, "float16", api=API, peers=Peers(peer))
+    passed = comparison(
+        same, bench, "float16", api=API, implementations=Implementations(implementation)
+    )
+    failed = comparison(
+        larger, bench, "float16", api=API, implementations=Implementations(implementation)
+    )
     assert verdict(passed) is Verdict.PASS
     found, message = judged(failed)
     assert found is Verdict.ERROR
@@ -93,37 +102,48 @@ def test_an_error_like_that_of_a_peer_passes_and_one_of_four_times_it_does_not()
     assert "the worst honest implementation's is" in message
 
 
-def test_the_worst_of_the_peers_counts() -> None:
+def test_the_worst_of_the_implementations_counts() -> None:
     bench = normal(4096) + 8.0
     good, poor = off(bench, 0.0), off(bench, 0.1)
     tested, wrong = off(bench, 0.15, seed=2), off(bench, 0.6, seed=2)
-    assert verdict(comparison(tested, bench, "float16", api=API, peers=[good])) is Verdict.ERROR
-    for peers in ([good, poor], [poor, good]):
-        passed = comparison(tested, bench, "float16", api=API, peers=peers)
+    assert (
+        verdict(comparison(tested, bench, "float16", api=API, implementations=[good]))
+        is Verdict.ERROR
+    )
+    for implementations in ([good, poor], [poor, good]):
+        passed = comparison(tested, bench, "float16", api=API, implementations=implementations)
         assert verdict(passed) is Verdict.PASS
-        failed = comparison(wrong, bench, "float16", api=API, peers=peers)
+        failed = comparison(wrong, bench, "float16", api=API, implementations=implementations)
         worst = np.sqrt(np.mean((poor - bench) ** 2))
         assert f"the worst honest implementation's is {worst:.4g}" in judged(failed)[1]
 
 
-def test_peers_are_run_until_the_output_passes_and_no_further() -> None:
+def test_implementations_are_run_until_the_output_passes_and_no_further() -> None:
     bench = normal(4096) + 8.0
-    peers = Peers(off(bench, 0.05), off(bench, 0.05, seed=4))
+    implementations = Implementations(off(bench, 0.05), off(bench, 0.05, seed=4))
     tested = off(bench, 0.05, seed=2)
-    assert verdict(comparison(tested, bench, "float16", api=API, peers=peers)) is Verdict.PASS
-    assert peers.read == 1
+    assert (
+        verdict(comparison(tested, bench, "float16", api=API, implementations=implementations))
+        is Verdict.PASS
+    )
+    assert implementations.read == 1
     wrong = off(bench, 1.0, seed=2)
-    assert verdict(comparison(wrong, bench, "float16", api=API, peers=peers)) is Verdict.ERROR
-    assert peers.read == 2
+    assert (
+        verdict(comparison(wrong, bench, "float16", api=API, implementations=implementations))
+        is Verdict.ERROR
+    )
+    assert implementations.read == 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_where_peers_are_exact_one_unit_in_one_element_is_an_error(dtype: str) -> None:
+def test_where_implementations_are_exact_one_unit_in_one_element_is_an_error(dtype: str) -> None:
     bench = round_to_dtype(normal(64), dtype).astype(np.float64)
     tested = bench.copy()
     tested[7] += spacing(bench, dtype)[7]
-    peers = [round_to_dtype(bench, dtype)]
-    found, message = judged(comparison(tested, bench, dtype, api=API, peers=peers))
+    implementations = [round_to_dtype(bench, dtype)]
+    found, message = judged(
+        comparison(tested, bench, dtype, api=API, implementations=implementations)
+    )
     assert found is Verdict.ERROR
     assert "honest implementations are exact" in message
     assert "at index [7]" in message
@@ -134,7 +154,7 @@ def test_one_wrong_element_is_found_among_many() -> None:
     bench = normal(100_000)
     tested = bench.copy()
     tested[500] += 0.01
-    case = comparison(tested, bench, api=API, peers=[off(bench, 1e-7, "float32")])
+    case = comparison(tested, bench, api=API, implementations=[off(bench, 1e-7, "float32")])
     found, message = judged(case)
     assert found is Verdict.ERROR
     assert "at index [500]" in message
@@ -142,11 +162,13 @@ def test_one_wrong_element_is_found_among_many() -> None:
 
 def test_flipped_signs_of_small_elements_are_found_by_their_relative_error() -> None:
     bench = np.concatenate([normal(64) * 100.0, [1e-5, -1e-5]])
-    peer = bench * (1 + 5e-8)
+    implementation = bench * (1 + 5e-8)
     tested = np.where(np.abs(bench) < 2e-5, -bench, bench)
-    limit = 8.0 * np.abs(peer - bench).max()
+    limit = 8.0 * np.abs(implementation - bench).max()
     assert limit > 2e-5  # the error itself is none to speak of
-    case = comparison(tested, bench, api=API, peers=[round_to_dtype(peer, "float32")])
+    case = comparison(
+        tested, bench, api=API, implementations=[round_to_dtype(implementation, "float32")]
+    )
     found, message = judged(case)
     assert found is Verdict.ERROR
     assert "largest relative error" in message
@@ -154,28 +176,35 @@ def test_flipped_signs_of_small_elements_are_found_by_their_relative_error() -> 
 
 def test_small_sums_of_large_terms_may_be_off_by_more_than_their_own_size() -> None:
     bench = np.concatenate([normal(64) * 100.0, [1e-5]])
-    # The peer is by luck right where much cancels, and off by more than the device elsewhere.
-    peer = bench + np.concatenate([np.full(64, 3e-5), [0.0]])
+    # The implementation is by luck right where much cancels, and off by more than the device elsewhere.
+    implementation = bench + np.concatenate([np.full(64, 3e-5), [0.0]])
     tested = bench.copy()
     tested[-1] -= 2e-5
-    case = comparison(tested, bench, api=API, peers=[peer])
+    case = comparison(tested, bench, api=API, implementations=[implementation])
     assert verdict(case) is Verdict.PASS
     tested[-1] -= 2e-5
-    assert verdict(comparison(tested, bench, api=API, peers=[peer])) is Verdict.ERROR
+    assert (
+        verdict(comparison(tested, bench, api=API, implementations=[implementation]))
+        is Verdict.ERROR
+    )
 
 
 class TestNonFinite:
     BENCH = np.array([1.0, 70000.0, 3.0])
 
-    def judge(self, tested: Sequence[float], peer: Sequence[float]) -> Verdict:
-        return verdict(comparison(tested, self.BENCH, "float16", api=API, peers=[half(peer)]))
+    def judge(self, tested: Sequence[float], implementation: Sequence[float]) -> Verdict:
+        return verdict(
+            comparison(
+                tested, self.BENCH, "float16", api=API, implementations=[half(implementation)]
+            )
+        )
 
     def test_an_overflow_that_the_rounded_bench_has_too_passes(self) -> None:
         assert self.judge([1.0, np.inf, 3.0], [1.0, np.inf, 3.0]) is Verdict.PASS
 
     def test_a_nan_is_an_error_that_names_the_place(self) -> None:
         case = comparison(
-            [1.0, np.inf, np.nan], self.BENCH, "float16", api=API, peers=[half([1, 2, 3])]
+            [1.0, np.inf, np.nan], self.BENCH, "float16", api=API, implementations=[half([1, 2, 3])]
         )
         found, message = judged(case)
         assert found is Verdict.ERROR
@@ -184,7 +213,7 @@ class TestNonFinite:
     def test_a_clamped_infinity_is_an_error(self) -> None:
         assert self.judge([1.0, 65504.0, 3.0], [1.0, np.inf, 3.0]) is Verdict.ERROR
 
-    def test_what_a_peer_has_in_the_same_place_is_none(self) -> None:
+    def test_what_an_implementation_has_in_the_same_place_is_none(self) -> None:
         assert self.judge([1.0, 65504.0, 3.0], [1.0, 65504.0, 3.0]) is Verdict.PASS
         assert self.judge([1.0, np.inf, np.inf], [1.0, np.inf, np.inf]) is Verdict.PASS
 
@@ -197,9 +226,9 @@ class TestConditioning:
 
     def case(self, size: float) -> Comparison:
         moved = [self.BENCH + self.STEEP * share for share in (1.0, -1.0, 2.0**-6, -(2.0**-6))]
-        peers = Peers(round_to_dtype(self.BENCH, "float32"), moved=moved)
+        implementations = Implementations(round_to_dtype(self.BENCH, "float32"), moved=moved)
         tested = off(self.BENCH, size, "float32")
-        return comparison(tested, self.BENCH, api=API, peers=peers)
+        return comparison(tested, self.BENCH, api=API, implementations=implementations)
 
     def test_an_error_of_that_size_passes(self) -> None:
         assert verdict(self.case(7.0 * self.STEEP)) is Verdict.PASS
@@ -213,14 +242,20 @@ class TestKernel:
 
     BENCH = normal(4096) + 8.0
 
-    def judged(self, kernel_error: float, error: float) -> tuple[tuple[Verdict, str], Peers]:
-        peers = Peers(off(self.BENCH, 0.02), kernel=off(self.BENCH, kernel_error, seed=5))
+    def judged(
+        self, kernel_error: float, error: float
+    ) -> tuple[tuple[Verdict, str], Implementations]:
+        implementations = Implementations(
+            off(self.BENCH, 0.02), kernel=off(self.BENCH, kernel_error, seed=5)
+        )
         tested = off(self.BENCH, error, seed=2)
-        return judged(comparison(tested, self.BENCH, "float16", api=API, peers=peers)), peers
+        return judged(
+            comparison(tested, self.BENCH, "float16", api=API, implementations=implementations)
+        ), implementations
 
     def test_a_kernel_within_the_limits_widens_them(self) -> None:
-        found, peers = self.judged(kernel_error=0.04, error=0.08)
-        assert peers.kernel_was_run
+        found, implementations = self.judged(kernel_error=0.04, error=0.08)
+        assert implementations.kernel_was_run
         assert found == (Verdict.PASS, "")
 
     def test_a_kernel_that_rounding_does_not_explain_is_left_out(self) -> None:
@@ -231,25 +266,30 @@ class TestKernel:
 
     def test_a_kernel_with_a_fault_of_its_own_does_not_hide_that_of_the_device(self) -> None:
         shifted = np.roll(half(self.BENCH), 1)
-        peers = Peers(half(self.BENCH), kernel=shifted)
-        case = comparison(shifted, self.BENCH, "float16", api=API, peers=peers)
+        implementations = Implementations(half(self.BENCH), kernel=shifted)
+        case = comparison(shifted, self.BENCH, "float16", api=API, implementations=implementations)
         assert verdict(case) is Verdict.ERROR
         with_nan = half(self.BENCH)
         with_nan[7] = np.nan
-        peers = Peers(half(self.BENCH), kernel=with_nan)
-        found, message = judged(comparison(with_nan, self.BENCH, "float16", api=API, peers=peers))
+        implementations = Implementations(half(self.BENCH), kernel=with_nan)
+        found, message = judged(
+            comparison(with_nan, self.BENCH, "float16", api=API, implementations=implementations)
+        )
         assert found is Verdict.ERROR
         assert "NaN or infinities where none belong" in message
 
     def test_a_device_that_passes_without_it_does_not_have_it_run(self) -> None:
-        _, peers = self.judged(kernel_error=0.5, error=0.02)
-        assert not peers.kernel_was_run
+        _, implementations = self.judged(kernel_error=0.5, error=0.02)
+        assert not implementations.kernel_was_run
 
     def test_whole_numbers_are_not_measured_against_it(self) -> None:
         bench = np.arange(10)
-        peers = Peers(kernel=bench + 1)
-        assert verdict(comparison(bench + 1, bench, "int64", api=API, peers=peers)) is Verdict.ERROR
-        assert not peers.kernel_was_run
+        implementations = Implementations(kernel=bench + 1)
+        assert (
+            verdict(comparison(bench + 1, bench, "int64", api=API, implementations=implementations))
+            is Verdict.ERROR
+        )
+        assert not implementations.kernel_was_run
 
 
 class TestJumps:
@@ -261,7 +301,9 @@ class TestJumps:
         tested = self.BENCH.copy()
         tested[-1] = last
         moved = [np.concatenate([self.BENCH[:-1], [x]]) for x in (ahead, back, least, 0.5)]
-        return comparison(tested, self.BENCH, api=API, peers=Peers(self.BENCH, moved=moved))
+        return comparison(
+            tested, self.BENCH, api=API, implementations=Implementations(self.BENCH, moved=moved)
+        )
 
     def test_an_element_at_a_tie_may_be_on_either_side(self) -> None:
         assert verdict(self.case(1.0, ahead=1.0, back=0.0, least=1.0)) is Verdict.PASS
@@ -295,8 +337,11 @@ class TestJumps:
     def test_a_function_that_jumps_everywhere_excuses_nothing(self) -> None:
         bench = np.ones(100)
         moved = [bench + 1.0, bench - 1.0, bench + 1.0, bench]
-        peers = Peers(bench, moved=moved)
-        assert verdict(comparison(bench + 0.5, bench, api=API, peers=peers)) is Verdict.ERROR
+        implementations = Implementations(bench, moved=moved)
+        assert (
+            verdict(comparison(bench + 0.5, bench, api=API, implementations=implementations))
+            is Verdict.ERROR
+        )
 
     def test_an_element_that_does_not_jump_is_not_excused_by_one_that_does(self) -> None:
         case = self.case(1.0, ahead=1.0, back=0.0, least=1.0)
@@ -308,38 +353,47 @@ class TestJumps:
 class TestWholeNumbers:
     BENCH = np.array([3, 1, 2])
 
-    def case(self, tested: Sequence[int], peers: Sequence[Array]) -> Comparison:
-        return comparison(np.array(tested), self.BENCH, "int64", api="Torch.argmax", peers=peers)
+    def case(self, tested: Sequence[int], implementations: Sequence[Array]) -> Comparison:
+        return comparison(
+            np.array(tested),
+            self.BENCH,
+            "int64",
+            api="Torch.argmax",
+            implementations=implementations,
+        )
 
     def test_a_number_that_nobody_has_is_an_error(self) -> None:
-        found, message = judged(self.case([3, 1, 0], Peers([3, 1, 2], moved=[[3, 1, 4]])))
+        found, message = judged(self.case([3, 1, 0], Implementations([3, 1, 2], moved=[[3, 1, 4]])))
         assert found is Verdict.ERROR
         assert "at index [2]" in message
 
     def test_of_equal_values_any_may_be_chosen(self) -> None:
-        assert verdict(self.case([3, 1, 4], Peers([3, 1, 2], moved=[[3, 1, 4]]))) is Verdict.PASS
+        assert (
+            verdict(self.case([3, 1, 4], Implementations([3, 1, 2], moved=[[3, 1, 4]])))
+            is Verdict.PASS
+        )
 
-    def test_each_element_may_be_that_of_another_peer(self) -> None:
-        peers = Peers([7, 1, 2], moved=[[3, 1, 4]])
-        assert verdict(self.case([7, 1, 4], peers)) is Verdict.PASS
+    def test_each_element_may_be_that_of_another_implementation(self) -> None:
+        implementations = Implementations([7, 1, 2], moved=[[3, 1, 4]])
+        assert verdict(self.case([7, 1, 4], implementations)) is Verdict.PASS
 
-    def test_equal_ones_pass_and_no_peer_is_run(self) -> None:
-        peers = Peers([3, 1, 2])
-        assert verdict(self.case([3, 1, 2], peers)) is Verdict.PASS
-        assert peers.read == 0
+    def test_equal_ones_pass_and_no_implementation_is_run(self) -> None:
+        implementations = Implementations([3, 1, 2])
+        assert verdict(self.case([3, 1, 2], implementations)) is Verdict.PASS
+        assert implementations.read == 0
 
 
 class TestAllowances:
-    def test_only_approximations_in_float32_may_be_coarser_than_peers(self) -> None:
+    def test_only_approximations_in_float32_may_be_coarser_than_implementations(self) -> None:
         bench = np.linspace(1.0, 4.0, 512)
         for api, dtype, expected in (
             ("Mint.tanh", "float32", Verdict.PASS),
             ("Mint.mul", "float32", Verdict.ERROR),
             ("Mint.tanh", "float64", Verdict.ERROR),
         ):
-            peer = round_to_dtype(bench * (1 + 1e-9), dtype)
+            implementation = round_to_dtype(bench * (1 + 1e-9), dtype)
             tested = bench + np.where(np.arange(512) % 2, 3e-5, -3e-5)
-            case = comparison(tested, bench, dtype, api=api, peers=[peer])
+            case = comparison(tested, bench, dtype, api=api, implementations=[implementation])
             assert verdict(case) is expected, (api, dtype)
 
     @pytest.mark.parametrize(
@@ -354,15 +408,19 @@ class TestAllowances:
         self, dtype: str, tiny: float, expected: Verdict
     ) -> None:
         bench = np.full(64, tiny) * np.linspace(0.5, 1.0, 64)
-        peer = round_to_dtype(bench, dtype)
-        case = comparison(np.zeros(64), bench, dtype, api=API, peers=[peer])
+        implementation = round_to_dtype(bench, dtype)
+        case = comparison(np.zeros(64), bench, dtype, api=API, implementations=[implementation])
         assert verdict(case) is expected
 
-    def test_a_single_element_may_be_off_by_some_units_though_the_peers_are_luckier(self) -> None:
+    def test_a_single_element_may_be_off_by_some_units_though_the_implementations_are_luckier(
+        self,
+    ) -> None:
         unit = 2.0**-23
         bench = np.array(1.0 + 0.01 * unit)
         for units, expected in ((6, Verdict.PASS), (10, Verdict.ERROR)):
-            case = comparison(np.array(1.0 + units * unit), bench, api=API, peers=[np.array(1.0)])
+            case = comparison(
+                np.array(1.0 + units * unit), bench, api=API, implementations=[np.array(1.0)]
+            )
             assert verdict(case) is expected
 
     def test_every_rule_leaves_half_types_less_room_than_wider_ones(self) -> None:
@@ -371,7 +429,7 @@ class TestAllowances:
                 assert allowed(API, narrow).rmse < allowed(API, wide).rmse
 
 
-def test_without_peers_the_published_standard_judges() -> None:
+def test_without_implementations_the_published_standard_judges() -> None:
     bench = normal(64)
     passed = Auto().judge(comparison(off(bench, 1e-7, "float32"), bench, api="Torch.mul"))
     failed = Auto().judge(comparison(bench * 1.1, bench, api="Torch.mul"))
@@ -381,8 +439,8 @@ def test_without_peers_the_published_standard_judges() -> None:
 
 def test_its_own_factors_may_be_given() -> None:
     bench = normal(4096) + 8.0
-    tested, peers = off(bench, 0.05, seed=2), [off(bench, 0.05)]
-    case = comparison(tested, bench, "float16", api=API, peers=peers)
+    tested, implementations = off(bench, 0.05, seed=2), [off(bench, 0.05)]
+    case = comparison(tested, bench, "float16", api=API, implementations=implementations)
     assert Auto(rmse=0.5).judge(case).verdict is Verdict.ERROR
     assert Auto(max_abs_err=0.5).judge(case).verdict is Verdict.ERROR
     assert Auto(rmse=2.0, max_abs_err=2.0).judge(case).verdict is Verdict.PASS
@@ -390,12 +448,14 @@ def test_its_own_factors_may_be_given() -> None:
 
 def test_an_empty_output_passes() -> None:
     empty = np.zeros((0, 3))
-    assert verdict(comparison(empty, empty, api=API, peers=[empty])) is Verdict.PASS
+    assert verdict(comparison(empty, empty, api=API, implementations=[empty])) is Verdict.PASS
 
 
 def test_the_largest_float64_numbers_do_not_overflow_the_measure() -> None:
     bench = np.array([1e300, -1e300, 1e300])
-    case = comparison(bench * (1 + 1e-3), bench, "float64", api=API, peers=[bench * (1 + 1e-15)])
+    case = comparison(
+        bench * (1 + 1e-3), bench, "float64", api=API, implementations=[bench * (1 + 1e-15)]
+    )
     found, message = judged(case)
     assert found is Verdict.ERROR
     assert "inf" not in message

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from standard_cases import comparison
-from test_accuracy_auto import API, Peers, judged
+from test_accuracy_auto import API, Implementations, judged
 
 from ray_precheck.accuracy.comparison import Comparison
 from ray_precheck.accuracy.standards.auto.envelope import Distance, distance
@@ -53,7 +53,7 @@ class TestMeasure:
         ("own", "passes"),
         [
             (Distance(1.0, 1.0, 1.0), True),
-            (Distance(1.0, 1.0, 5.0), True),  # measured again for these peers it is 0
+            (Distance(1.0, 1.0, 5.0), True),  # measured again for these implementations it is 0
             (Distance(2.0, 1.0, 0.0), False),
             (Distance(1.0, 2.0, 0.0), False),
         ],
@@ -90,10 +90,11 @@ class TestMeasure:
 
 
 def test_a_largest_error_on_its_limit_is_not_blamed_beside_the_rmse() -> None:
-    # For one element the limits are 2 * 2.4 and 2 * 3 times the peer's error of 2 units: 9.6 and 12.
+    # For one element the limits are 2 * 2.4 and 2 * 3 times the implementation's error of 2 units: 9.6 and
+    # 12.
     unit = 2.0**-10
-    peers = Peers(np.array([1.0 + 2 * unit]))
-    case = comparison([1.0 + 12 * unit], [1.0], "float16", api=API, peers=peers)
+    implementations = Implementations(np.array([1.0 + 2 * unit]))
+    case = comparison([1.0 + 12 * unit], [1.0], "float16", api=API, implementations=implementations)
     found, message = judged(case)
     assert found is Verdict.ERROR
     assert "RMSE" in message
@@ -108,7 +109,9 @@ class TestMoved:
         bench, device = np.zeros(100), np.zeros(100)
         device[:count] = error
         benches = [np.where(np.arange(100) < count, by, 0.0) for by in moved]
-        return comparison(device, bench, "float64", api=API, peers=Peers(bench, moved=benches))
+        return comparison(
+            device, bench, "float64", api=API, implementations=Implementations(bench, moved=benches)
+        )
 
     def excused(self, case: Comparison, limit: float, steep: float = 0.0) -> int:
         return int(excused_elements(case, Distance(largest=limit), steep).sum())
@@ -156,6 +159,6 @@ class TestMoved:
     def test_an_element_that_is_far_steeper_than_most_has_16_times_their_error(self) -> None:
         steep = np.array([1.0, 100.0, 1.0])
         zero = np.zeros(3)
-        peers = Peers(zero, moved=[steep, steep, zero, zero])
-        case = comparison(zero, zero, "float64", api=API, peers=peers)
+        implementations = Implementations(zero, moved=[steep, steep, zero, zero])
+        case = comparison(zero, zero, "float64", api=API, implementations=implementations)
         assert steep_result(case).tolist() == [1.0, 16.0, 1.0]

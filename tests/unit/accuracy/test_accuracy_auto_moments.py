@@ -14,7 +14,7 @@ from ray_precheck.schema.result import Verdict
 pytestmark = pytest.mark.unit
 
 HALVES = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-# A function whose kernel rounds its result once, for which no peer is far off.
+# A function whose kernel rounds its result once, for which no implementation is far off.
 API = "Torch.sin"
 
 
@@ -23,8 +23,10 @@ def rounded(values: Array, dtype: str) -> Array:
 
 
 def judged(tested: Array, bench: Array, dtype: str, **options: Any) -> tuple[Verdict, str]:
-    peers = options.pop("peers", [rounded(bench, dtype)])
-    case = comparison(tested, bench, dtype, **{"api": API, "peers": peers, **options})
+    implementations = options.pop("implementations", [rounded(bench, dtype)])
+    case = comparison(
+        tested, bench, dtype, **{"api": API, "implementations": implementations, **options}
+    )
     found = Auto().judge(case)
     return found.verdict, found.message
 
@@ -97,7 +99,7 @@ def test_equal_values_count_once() -> None:
 def test_a_shift_that_another_honest_implementation_has_passes() -> None:
     bench = normal(4096)
     tested = cut_off(bench, "bfloat16")
-    assert judged(tested, bench, "bfloat16", peers=[tested])[0] is Verdict.PASS
+    assert judged(tested, bench, "bfloat16", implementations=[tested])[0] is Verdict.PASS
 
 
 def test_what_channels_share_in_an_honest_implementation_they_may_share_in_this_one() -> None:
@@ -105,9 +107,9 @@ def test_what_channels_share_in_an_honest_implementation_they_may_share_in_this_
     bench = np.random.default_rng(0).uniform(0.5, 1.0, (4, 5, 100))
     near, unit = rounded(bench, "float16"), 2.0**-11
     own, others = np.array([1.0, 1.0, 1.0, 0.0, 0.0]), np.array([-1.0, 1.0, 0.0, 0.0, 0.0])
-    tested, peer = (near + unit * shifts[:, None] for shifts in (own, others))
-    assert judged(tested, bench, "float16", peers=[peer])[0] is Verdict.PASS
-    assert judged(near + unit, bench, "float16", peers=[near])[0] is Verdict.ERROR
+    tested, implementation = (near + unit * shifts[:, None] for shifts in (own, others))
+    assert judged(tested, bench, "float16", implementations=[implementation])[0] is Verdict.PASS
+    assert judged(near + unit, bench, "float16", implementations=[near])[0] is Verdict.ERROR
 
 
 def test_few_elements_and_what_has_no_error_say_nothing() -> None:

@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from ray_precheck.accuracy.standards.base import added_headings
-from ray_precheck.accuracy.standards.choice import published_standard
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.published import published_standard
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.check.options import STANDARDS as OPTION_VALUES
 from ray_precheck.operators.accuracy import PUBLISHED_STANDARD
 

@@ -30,7 +30,7 @@ def exact(api: str, *args: Any, dtype: str = "float32", place: int = 0, **kwargs
 
 
 class Moved(list[Array]):
-    """Peers with benches of moved inputs that have every element either way."""
+    """Implementations with benches of moved inputs that have every element either way."""
 
     def __init__(self, *moved: Any) -> None:
         super().__init__()
@@ -110,7 +110,9 @@ def test_a_copy_that_is_one_unit_off_in_one_element_is_an_error(dtype: str) -> N
     bench = round_to_dtype(normal(4096), dtype).astype(np.float64)
     tested = bench.copy()
     tested[7] += spacing(bench, dtype)[7]
-    case = comparison(tested, bench, dtype, api="Torch.clone", peers=[round_to_dtype(bench, dtype)])
+    case = comparison(
+        tested, bench, dtype, api="Torch.clone", implementations=[round_to_dtype(bench, dtype)]
+    )
     found = Auto().judge(replace(case, is_exact=True))
     assert found.verdict is Verdict.ERROR
     assert "honest implementations are exact" in found.message
@@ -161,7 +163,9 @@ class TestWholeOutputs:
         """Booleans of which some are wrong, and all are the other ones for moved inputs."""
         bench = self.BENCH[:size]
         tested = bench ^ (np.arange(size) < wrong)
-        case = comparison(tested, bench, "bool", api="Torch.eq", peers=Moved(bench, ~bench))
+        case = comparison(
+            tested, bench, "bool", api="Torch.eq", implementations=Moved(bench, ~bench)
+        )
         return Auto().judge(replace(case, is_exact=exactly)).verdict
 
     def test_a_comparison_is_held_to_the_given_inputs(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from standard_cases import comparison, normal
-from test_accuracy_auto import Peers
+from test_accuracy_auto import Implementations
 
 from ray_precheck.accuracy.standards.absolute import Absolute
 from ray_precheck.accuracy.standards.base import Judgement, added_cells, added_headings
@@ -60,35 +60,44 @@ class TestBenchmark:
         self, api: str, limit: float
     ) -> None:
         bench = np.ones(1000)
-        peer, right, wrong = bench.copy(), bench.copy(), bench.copy()
+        implementation, right, wrong = bench.copy(), bench.copy(), bench.copy()
         # The others are off as well, so that mean and RMSE are those of the reference.
-        peer[1:], right[1:], wrong[1:] = 1.01, 1.01, 1.01
-        peer[0], right[0], wrong[0] = 1.01, 1 + 0.0099 * limit, 1 + 0.0101 * limit
+        implementation[1:], right[1:], wrong[1:] = 1.01, 1.01, 1.01
+        implementation[0], right[0], wrong[0] = 1.01, 1 + 0.0099 * limit, 1 + 0.0101 * limit
         for device, verdict in ((right, PASS), (wrong, ERROR)):
-            found = Benchmark().judge(comparison(device, bench, api=api, peers=[peer]))
+            found = Benchmark().judge(
+                comparison(device, bench, api=api, implementations=[implementation])
+            )
             assert found.verdict is verdict
         assert "largest relative error is" in found.message
         assert f"{limit:g} times that of a composed implementation, 0.01" in found.message
 
     def test_the_mean_relative_error_and_the_rmse_have_limits_of_their_own(self) -> None:
         bench = np.ones(100)
-        peer = np.full(100, 1.01)
-        found = Benchmark().judge(comparison(np.full(100, 1.021), bench, peers=[peer]))
+        implementation = np.full(100, 1.01)
+        found = Benchmark().judge(
+            comparison(np.full(100, 1.021), bench, implementations=[implementation])
+        )
         assert found.verdict is ERROR
         assert cell(found, "MeanRelErrRatio") == pytest.approx(2.1, rel=1e-3)
         assert cell(found, "RMSERatio") == pytest.approx(2.1, rel=1e-3)
         assert "RMSE is" in found.message
         assert "mean relative error is" in found.message
-        within = Benchmark().judge(comparison(np.full(100, 1.019), bench, peers=[peer]))
+        within = Benchmark().judge(
+            comparison(np.full(100, 1.019), bench, implementations=[implementation])
+        )
         assert within.verdict is PASS
 
     def test_small_values_that_are_wrong_are_compared_by_their_share(self) -> None:
         bench = np.full(100, 2.0**-22)
-        peer, device = bench.copy(), bench.copy()
-        peer[:10], device[:20] = 0.0, 0.0  # 2**-22 is wrong by more than 2**-30
-        assert Benchmark().judge(comparison(device, bench, peers=[peer])).verdict is PASS
+        implementation, device = bench.copy(), bench.copy()
+        implementation[:10], device[:20] = 0.0, 0.0  # 2**-22 is wrong by more than 2**-30
+        assert (
+            Benchmark().judge(comparison(device, bench, implementations=[implementation])).verdict
+            is PASS
+        )
         device[:21] = 0.0
-        found = Benchmark().judge(comparison(device, bench, peers=[peer]))
+        found = Benchmark().judge(comparison(device, bench, implementations=[implementation]))
         assert found.verdict is ERROR
         assert cell(found, "SmallValueErrRatio") == pytest.approx(2.1)
         assert "share of wrong small values is 0.21" in found.message
@@ -102,16 +111,16 @@ class TestBenchmark:
         assert SMALLEST_REFERENCE_ERR[dtype] == floor
         bench = np.full(64, 4.0)
         device = np.full(64, 4.0 * (1 + 1.5 * floor))
-        found = Benchmark(rmse=1e9).judge(comparison(device, bench, dtype, peers=[bench]))
+        found = Benchmark(rmse=1e9).judge(comparison(device, bench, dtype, implementations=[bench]))
         device_err = float(round_to_dtype(device, dtype)[0]) / 4 - 1
         assert cell(found, "MaxRelErrRatio") == pytest.approx(device_err / floor, rel=1e-2)
         assert found.verdict is PASS
 
     def test_an_element_at_the_small_value_is_small(self) -> None:
         bench = np.full(100, 2.0**-20)
-        peer, device = bench.copy(), bench.copy()
-        peer[:10], device[:21] = 0.0, 0.0
-        found = Benchmark().judge(comparison(device, bench, peers=[peer]))
+        implementation, device = bench.copy(), bench.copy()
+        implementation[:10], device[:21] = 0.0, 0.0
+        found = Benchmark().judge(comparison(device, bench, implementations=[implementation]))
         assert "21 of 100 elements" in found.message
 
     @pytest.mark.parametrize(("exponent", "is_less"), [(-14, False), (-15, True)])
@@ -120,7 +129,9 @@ class TestBenchmark:
     ) -> None:
         bench = np.ones(16)
         standard = Benchmark(max_rel_err=1e9, mean_rel_err=1e9)
-        found = standard.judge(comparison(bench * 1.5, bench, peers=[bench + 2.0**exponent]))
+        found = standard.judge(
+            comparison(bench * 1.5, bench, implementations=[bench + 2.0**exponent])
+        )
         assert found.verdict is ERROR
         assert ("of which less than 6.104e-05 does not count" in found.message) is is_less
 
@@ -129,19 +140,23 @@ class TestBenchmark:
         good, bad = bench * (1 + 2.0**-24), bench * 1.5
         for kernel, label in ((good, "the CPU"), (bad, "a composed implementation")):
             for device, verdict in ((good, PASS), (bench + 0.5, ERROR)):
-                peers = Peers(good.astype(np.float32), kernel=kernel.astype(np.float32))
-                found = Benchmark().judge(comparison(device, bench, peers=peers))
+                implementations = Implementations(
+                    good.astype(np.float32), kernel=kernel.astype(np.float32)
+                )
+                found = Benchmark().judge(
+                    comparison(device, bench, implementations=implementations)
+                )
                 assert (found.verdict, cell(found, "Reference")) == (verdict, label)
                 is_refused = kernel is bad and verdict is ERROR
                 assert ("the CPU's own kernel is off" in found.message) is is_refused
 
-    def test_only_the_first_peer_is_the_reference(self) -> None:
+    def test_only_the_first_implementation_is_the_reference(self) -> None:
         bench = np.ones(10)
         far = np.full(10, 2.0)
-        found = Benchmark().judge(comparison(np.full(10, 1.5), bench, peers=[bench, far]))
+        found = Benchmark().judge(comparison(np.full(10, 1.5), bench, implementations=[bench, far]))
         assert found.verdict is ERROR
 
-    def test_without_a_peer_the_rounded_bench_is_the_reference(self) -> None:
+    def test_without_an_implementation_the_rounded_bench_is_the_reference(self) -> None:
         exact = normal(64)
         found = Benchmark().judge(comparison(exact, exact, "bfloat16"))
         assert (found.verdict, cell(found, "Reference")) == (PASS, "the rounded bench")

@@ -7,18 +7,23 @@ import pytest
 from draws import MANY, Rng, alarms, drawn, held, judged, rng, whole
 
 from ray_precheck.accuracy.random import discrete, laws
-from ray_precheck.accuracy.random.attention import attention_looks
+from ray_precheck.accuracy.random.attention import attention_tests
 from ray_precheck.accuracy.random.bounds import (
     FALSE_ALARM_RATE,
     share_limits,
 )
 from ray_precheck.accuracy.random.dropout import (
     dropout,
-    dropout_looks,
+    dropout_tests,
     mask_of,
 )
 from ray_precheck.accuracy.random.outputs import check_random_output
-from ray_precheck.accuracy.random.statistics import Look, draws_of, neighbours, no_repeats
+from ray_precheck.accuracy.random.statistics import (
+    StatisticalTest,
+    draws_of,
+    neighbours,
+    no_repeats,
+)
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec
@@ -31,12 +36,12 @@ def dropped(x: HostTensor, p: float, generator: Rng, dtype: str = "float32") -> 
     return held(np.where(kept, x.data.astype(np.float64) / (1 - p), 0.0), dtype)
 
 
-def dropout_honest(generator: Rng, count: int, dtype: str) -> list[Look]:
+def dropout_honest(generator: Rng, count: int, dtype: str) -> list[StatisticalTest]:
     x = held(generator.normal(size=count), dtype)
-    return dropout_looks(mask_of(x, dropped(x, 0.3, generator, dtype), dropout(0.3)), dropout(0.3))
+    return dropout_tests(mask_of(x, dropped(x, 0.3, generator, dtype), dropout(0.3)), dropout(0.3))
 
 
-def multinomial(generator: Rng, count: int, shift: float = 0.0) -> list[Look]:
+def multinomial(generator: Rng, count: int, shift: float = 0.0) -> list[StatisticalTest]:
     weights = np.array([0.0, 0.1, 0.2, 0.3, 0.4])
     taken = weights + shift * np.array([0, 1, -1, 0, 0])
     chosen = generator.choice(5, size=count, p=taken)
@@ -45,16 +50,18 @@ def multinomial(generator: Rng, count: int, shift: float = 0.0) -> list[Look]:
     return discrete.categories(chosen, below[chosen], upto[chosen], 2.0**-24, generator)
 
 
-def attention(generator: Rng, rows: int, p: float, drops: float, scale: float) -> list[Look]:
+def attention(
+    generator: Rng, rows: int, p: float, drops: float, scale: float
+) -> list[StatisticalTest]:
     """Attention of 4 heads that drops with `drops` and scales what is left by `scale`."""
     query, key, value = (generator.normal(size=(4, n, 8)) for n in (rows, 32, 32))
     weights = np.exp(query @ key.swapaxes(-1, -2) / 8**0.5)
     weights /= weights.sum(-1, keepdims=True)
     out = (weights * (generator.random(weights.shape) >= drops) * scale) @ value
-    return attention_looks(query, key, value, out, None, p, None, 2.0**-23)
+    return attention_tests(query, key, value, out, None, p, None, 2.0**-23)
 
 
-HONEST: dict[str, Callable[[Rng, int], list[Look]]] = {
+HONEST: dict[str, Callable[[Rng, int], list[StatisticalTest]]] = {
     "normal": lambda r, n: laws.normal(drawn(r.normal(3, 2, n)), 3.0, 2.0),
     "normal bf16": lambda r, n: laws.normal(drawn(r.normal(3, 2, n), "bfloat16"), 3.0, 2.0),
     "uniform": lambda r, n: laws.uniform(drawn(r.uniform(-1, 2, n)), -1.0, 2.0),
@@ -106,7 +113,7 @@ def test_no_more_honest_calls_alarm_than_the_false_alarm_rate_says(chance: float
     assert found > 0 or chance < 0.1
 
 
-def with_parameters(generator: Rng) -> list[list[Look]]:
+def with_parameters(generator: Rng) -> list[list[StatisticalTest]]:
     mean, std = generator.normal(size=1000), generator.uniform(0.5, 2, 1000)
     p = generator.random(1000)
     rate = generator.uniform(0, 20, 1000)
@@ -120,26 +127,26 @@ def with_parameters(generator: Rng) -> list[list[Look]]:
 
 
 def test_draws_may_have_parameters_of_their_own() -> None:
-    assert not any(alarms(looks) for seed in range(50) for looks in with_parameters(rng(seed)))
+    assert not any(alarms(tests) for seed in range(50) for tests in with_parameters(rng(seed)))
 
 
-def wrong(draw: Callable[[Rng], list[Look]]) -> Callable[[], list[Look]]:
+def wrong(draw: Callable[[Rng], list[StatisticalTest]]) -> Callable[[], list[StatisticalTest]]:
     return lambda: draw(rng(7))
 
 
 def bad_dropout(
     out_of: Callable[[HostTensor, Rng], Array], p: float = 0.5, dtype: str = "float32"
-) -> list[Look]:
+) -> list[StatisticalTest]:
     generator = rng(7)
     x = held(generator.normal(size=(100, MANY // 100)), dtype)
-    return dropout_looks(mask_of(x, held(out_of(x, generator), dtype), dropout(p)), dropout(p))
+    return dropout_tests(mask_of(x, held(out_of(x, generator), dtype), dropout(p)), dropout(p))
 
 
 def same_mask_per_row(x: HostTensor, generator: Rng) -> Array:
     return np.where(generator.random(x.shape[1]) < 0.5, 2.0 * x.data, 0.0)
 
 
-FAULTS: dict[str, tuple[Callable[[], list[Look]], str]] = {
+FAULTS: dict[str, tuple[Callable[[], list[StatisticalTest]], str]] = {
     "p off by 0.02": (
         lambda: bad_dropout(lambda x, r: np.where(r.random(x.shape) < 0.52, 0, 2 * x.data)),
         "the share of dropped elements is 0.5",
@@ -273,8 +280,8 @@ FAULTS: dict[str, tuple[Callable[[], list[Look]], str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found_and_named(fault: str) -> None:
-    looks, says = FAULTS[fault]
-    check = judged(looks())
+    tests, says = FAULTS[fault]
+    check = judged(tests())
     assert check.verdict is Verdict.ERROR
     assert says in check.message
     assert "with a chance of at most 1e-06" in check.message
@@ -292,15 +299,15 @@ def test_the_message_of_a_pass_has_each_statistic_with_its_value_and_limits() ->
 
 def test_a_pass_that_cannot_be_repeated_has_no_values() -> None:
     tensor = held(rng().normal(size=100))
-    looks = laws.normal(draws_of(tensor), 0.0, 1.0)
-    check = check_random_output("X", tensor, looks, "pytorch", repeatable=False)
+    tests = laws.normal(draws_of(tensor), 0.0, 1.0)
+    check = check_random_output("X", tensor, tests, "pytorch", repeatable=False)
     assert not any(character.isdigit() for character in check.message)
 
 
 def test_too_few_elements_pass_and_say_what_was_looked_at() -> None:
     x = held([1.0, 2.0, 3.0, 4.0])
     mask = mask_of(x, held([2.0, 0.0, 6.0, 0.0]), dropout(0.5))
-    check = judged(dropout_looks(mask, dropout(0.5)))
+    check = judged(dropout_tests(mask, dropout(0.5)))
     assert check.verdict is Verdict.PASS
     assert "all are 0 or x * 2; too few elements to judge the share" in check.message
 
@@ -330,8 +337,8 @@ class TestIndependence:
 
     @pytest.mark.parametrize("count", [0, 1, 5])
     def test_too_few_elements_tell_nothing(self, count: int) -> None:
-        looks = [no_repeats(np.ones(count)), neighbours(np.ones(count, bool))]
-        assert [(f.passed, f.telling) for f in (look(1e-6) for look in looks)] == [
+        tests = [no_repeats(np.ones(count)), neighbours(np.ones(count, bool))]
+        assert [(f.passed, f.telling) for f in (test(1e-6) for test in tests)] == [
             (True, False)
         ] * 2
 

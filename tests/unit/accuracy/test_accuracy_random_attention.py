@@ -1,10 +1,10 @@
-"""Looks at attention with dropout: shared keys, masked rows, large scores, nothing to tell."""
+"""Statistical tests of attention with dropout: shared keys, masked rows, large scores, nothing to tell."""
 
 import numpy as np
 import pytest
 from draws import rng
 
-from ray_precheck.accuracy.random.attention import attention_looks
+from ray_precheck.accuracy.random.attention import attention_tests
 from ray_precheck.schema.dtypes import Array
 
 pytestmark = pytest.mark.unit
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.unit
 def texts(
     query: Array, key: Array, value: Array, out: Array, bias: Array | None = None, p: float = 0.25
 ) -> list[str]:
-    looks = attention_looks(query, key, value, out, bias, p, None, 0.0)
-    return [look(0.5).text for look in looks]
+    tests = attention_tests(query, key, value, out, bias, p, None, 0.0)
+    return [test(0.5).text for test in tests]
 
 
 def tensors(heads: int, keys: int) -> tuple[Array, Array, Array, Array]:
@@ -56,8 +56,8 @@ def test_weights_do_not_overflow() -> None:
 def test_where_nothing_can_be_lost_the_looks_tell_nothing() -> None:
     query, key, value, out = tensors(1, 1)
     size, spread = (
-        look(0.5)
-        for look in attention_looks(query, key, 0 * value, 0 * out, None, 0.25, None, 0.0)[1:]
+        test(0.5)
+        for test in attention_tests(query, key, 0 * value, 0 * out, None, 0.25, None, 0.0)[1:]
     )
     assert (size.passed, size.telling) == (True, False)
     assert size.text == "no output to compare the size of"

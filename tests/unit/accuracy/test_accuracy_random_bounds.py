@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.accuracy.random import attention
-from ray_precheck.accuracy.random.attention import attention_looks
+from ray_precheck.accuracy.random.attention import attention_tests
 from ray_precheck.accuracy.random.bounds import (
     gamma_limits,
     largest_gap,
@@ -79,8 +79,8 @@ def test_the_limits_of_attention_are_bernsteins() -> None:
     # With ln(2 / chance) = 1, the largest term 2/3 * 3/4 / 3 = 1/6 and the variance 3/16 * 8/9 = 1/6 the
     # limit is 1/6 + sqrt(1/36 + 2/6) = 0.76759.
     query, keys, values = np.zeros((1, 1, 1)), np.zeros((1, 2, 1)), np.ones((1, 2, 1))
-    looks = attention_looks(query, keys, values, np.ones((1, 1, 1)), None, 0.25, None, 0.0)
-    text = looks[1](2 / math.e).text
+    tests = attention_tests(query, keys, values, np.ones((1, 1, 1)), None, 0.25, None, 0.0)
+    text = tests[1](2 / math.e).text
     assert text == "the size over that without dropout is 1, limits 0.232408 to 1.76759"
 
 
@@ -96,8 +96,8 @@ def test_heads_beyond_so_many_weights_are_left_out(monkeypatch: pytest.MonkeyPat
     query, keys, values, out = (generator.normal(size=(5, 2, 3)) for _ in range(4))
     monkeypatch.setattr(attention, "_MOST_WEIGHTS", 15)  # of three heads: each has 2 x 2
     for many, few in zip(
-        attention_looks(query, keys, values, out, None, 0.5, None, 0.0)[1:],
-        attention_looks(query[:3], keys[:3], values[:3], out[:3], None, 0.5, None, 0.0)[1:],
+        attention_tests(query, keys, values, out, None, 0.5, None, 0.0)[1:],
+        attention_tests(query[:3], keys[:3], values[:3], out[:3], None, 0.5, None, 0.0)[1:],
         strict=True,
     ):
         assert many(1e-6) == few(1e-6)

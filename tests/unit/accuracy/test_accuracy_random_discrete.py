@@ -1,4 +1,4 @@
-"""Looks at discrete draws: the ends of their range, coarse steps, parameters at their limits."""
+"""Statistical tests of discrete draws: the ends of their range, coarse steps, parameters at their limits."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from draws import alarms, judged, rng, whole
 
 from ray_precheck.accuracy.random import discrete
 from ray_precheck.accuracy.random.bounds import poisson_limits, share_limits
-from ray_precheck.accuracy.random.statistics import Draws, Look
+from ray_precheck.accuracy.random.statistics import Draws, StatisticalTest
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.unit
@@ -22,8 +22,8 @@ def stepping(values: Sequence[float], step: float, grain: float = 0.0) -> Draws:
     return Draws(np.array(values, np.float64), np.full(len(values), float(step)), grain, math.inf)
 
 
-def texts(looks: Sequence[Look], chance: float = CHANCE) -> list[str]:
-    return [look(chance).text for look in looks]
+def texts(tests: Sequence[StatisticalTest], chance: float = CHANCE) -> list[str]:
+    return [test(chance).text for test in tests]
 
 
 def limits(low: float, high: float) -> str:
@@ -39,8 +39,8 @@ class TestUniform:
         self, step: float, inside: tuple[float, float], outside: tuple[float, float]
     ) -> None:
         for values, is_right in ((inside, True), (outside[:1], False), (outside[1:], False)):
-            look = discrete.uniform_whole_numbers(stepping(values, step), 10, 20)[1]
-            assert look(CHANCE).passed is is_right
+            test = discrete.uniform_whole_numbers(stepping(values, step), 10, 20)[1]
+            assert test(CHANCE).passed is is_right
 
     # The tenth of the range that 10 stands for ends at 0.1, or one step of 2 behind that.
     @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ class TestBernoulli:
     def test_what_is_impossible_or_certain_is_a_fact(self) -> None:
         certain = np.array([0.0, 1.0, 0.5, 0.5])
         for values, is_wrong in (([0, 1, 0, 1], False), ([1, 1, 0, 1], True), ([0, 0, 0, 1], True)):
-            looks = discrete.bernoulli(stepping(values, 0), certain)
-            assert alarms(looks[1:2]) is is_wrong
+            tests = discrete.bernoulli(stepping(values, 0), certain)
+            assert alarms(tests[1:2]) is is_wrong
 
     def test_neighbours_and_stretches_are_judged_by_the_probability(self) -> None:
         # ln(100^2 / 2 / 0.5) / -ln(0.8) = 41.3: as many elements agree by chance where 4 of 5 are alike.
@@ -110,13 +110,13 @@ class TestBernoulli:
 class TestPoisson:
     def test_a_rate_of_0_allows_0_alone(self) -> None:
         for value, verdict in ((0, Verdict.PASS), (1, Verdict.ERROR)):
-            looks = discrete.poisson(whole(np.array([0, value])), 0.0, rng())
-            assert judged(looks).verdict is verdict
-            assert not any("the Poisson distribution" in text for text in texts(looks))
+            tests = discrete.poisson(whole(np.array([0, value])), 0.0, rng())
+            assert judged(tests).verdict is verdict
+            assert not any("the Poisson distribution" in text for text in texts(tests))
 
     def test_another_draw_than_0_needs_a_rate(self) -> None:
-        looks = discrete.poisson(whole(np.array([0, 2])), np.array([0.0, 1.0]), rng())
-        assert not alarms(looks)
+        tests = discrete.poisson(whole(np.array([0, 2])), np.array([0.0, 1.0]), rng())
+        assert not alarms(tests)
 
     # Two steps of 2 are a hundredth of the expected total of 400.
     @pytest.mark.parametrize(("step", "slack"), [(0, 0.0), (1, 0.0), (2, 0.01)])
@@ -140,12 +140,12 @@ class TestPoisson:
 
     def test_0_stands_for_all_from_0_to_its_probability(self) -> None:
         # Of a rate of ln 2 one half is 0, and 0.347 are 1: all 0 are below the median, no 1 is.
-        looks = discrete.poisson(whole(np.tile([0, 1], 200)), math.log(2), rng())
+        tests = discrete.poisson(whole(np.tile([0, 1], 200)), math.log(2), rng())
         assert any(
-            text.startswith("the share of neighbours that are alike is 0,") for text in texts(looks)
+            text.startswith("the share of neighbours that are alike is 0,") for text in texts(tests)
         )
-        looks = discrete.poisson(whole(np.zeros(4000)), math.log(2), rng())
-        gaps = [text.split()[8] for text in texts(looks) if "largest gap" in text]
+        tests = discrete.poisson(whole(np.zeros(4000)), math.log(2), rng())
+        gaps = [text.split()[8] for text in texts(tests) if "largest gap" in text]
         assert [float(gap.rstrip(",")) for gap in gaps] == [pytest.approx(0.5, abs=0.01)]
 
 
@@ -154,8 +154,8 @@ class TestGeometric:
     def test_without_a_chance_or_without_a_doubt_there_is_no_distribution(
         self, probability: float
     ) -> None:
-        looks = discrete.geometric(stepping([1, 1], 0), probability, rng())
-        assert texts(looks) == ["none are no whole numbers of 1 or more"]
+        tests = discrete.geometric(stepping([1, 1], 0), probability, rng())
+        assert texts(tests) == ["none are no whole numbers of 1 or more"]
 
     @pytest.mark.parametrize(("value", "is_wrong"), [(0, True), (1, False), (1.5, True)])
     def test_numbers_are_whole_and_begin_with_1(self, value: float, is_wrong: bool) -> None:
@@ -176,29 +176,29 @@ class TestBinomial:
         assert alarms(discrete.binomial(stepping([value], 0), 3.0, 0.5)[:1]) is is_wrong
 
     def test_no_trials_have_no_share_of_successes(self) -> None:
-        looks = discrete.binomial(stepping([0, 0], 0), 0.0, 0.5)
-        assert texts(looks) == ["none are no whole numbers of 0 to the number of trials"]
+        tests = discrete.binomial(stepping([0, 0], 0), 0.0, 0.5)
+        assert texts(tests) == ["none are no whole numbers of 0 to the number of trials"]
 
     def test_the_share_is_that_of_all_trials(self) -> None:
         # 30 * 0.1 + 10 * 0.9 of 40 are expected.
-        looks = discrete.binomial(stepping([5, 5], 0), np.array([30.0, 10.0]), np.array([0.1, 0.9]))
+        tests = discrete.binomial(stepping([5, 5], 0), np.array([30.0, 10.0]), np.array([0.1, 0.9]))
         within = limits(*share_limits(0.3, 40, CHANCE))
-        assert texts(looks)[1] == f"the share of successes is 0.25, {within}"
+        assert texts(tests)[1] == f"the share of successes is 0.25, {within}"
 
 
 def test_a_category_without_a_weight_is_a_fact() -> None:
     below, at_most = np.array([0.0, 0.5, 0.5]), np.array([0.5, 0.5, 1.0])
     chosen = np.arange(3.0)
-    looks = discrete.categories(chosen, below, at_most, 0.0, rng())
-    assert texts(looks)[0] == "1 of 3 elements are categories without a weight, the first at [1]"
+    tests = discrete.categories(chosen, below, at_most, 0.0, rng())
+    assert texts(tests)[0] == "1 of 3 elements are categories without a weight, the first at [1]"
 
 
 def test_the_gap_to_the_weights_leaves_room_for_the_grain() -> None:
     # u is 1/4 or 3/4, so that the ends are 1/4 off, by a grain of 1/8 one eighth.
     ends = np.array([0.25, 0.75])
     for grain, gap in ((0.0, 0.25), (0.125, 0.125)):
-        looks = discrete.categories(np.arange(2.0), ends, ends, grain, rng())
-        assert f"the largest gap to the given weights is {gap}, limits 0 to 0.5" in texts(looks)
+        tests = discrete.categories(np.arange(2.0), ends, ends, grain, rng())
+        assert f"the largest gap to the given weights is {gap}, limits 0 to 0.5" in texts(tests)
 
 
 def test_the_middle_is_not_below_the_median() -> None:
@@ -226,5 +226,5 @@ class TestPermutation:
         )
 
     def test_the_same_number_twice_does_not_ascend(self) -> None:
-        looks = discrete.permutation(np.array([1.0, 1.0, 2.0, 3.0]))
-        assert "the share of pairs of neighbours that ascend is 0.5," in texts(looks)[1]
+        tests = discrete.permutation(np.array([1.0, 1.0, 2.0, 3.0]))
+        assert "the share of pairs of neighbours that ascend is 0.5," in texts(tests)[1]

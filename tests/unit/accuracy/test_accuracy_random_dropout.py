@@ -8,12 +8,12 @@ from ray_precheck.accuracy.random.dropout import (
     Dropping,
     alpha_dropout,
     dropout,
-    dropout_gradient_looks,
-    dropout_looks,
+    dropout_gradient_tests,
+    dropout_tests,
     mask_of,
-    recorded_mask_looks,
-    rrelu_gradient_looks,
-    rrelu_looks,
+    recorded_mask_tests,
+    rrelu_gradient_tests,
+    rrelu_tests,
     slopes_of,
 )
 from ray_precheck.numerics import arrays
@@ -45,33 +45,33 @@ class TestDropout:
             ([1.0, 0.0, -2.0, 0.0], True),
             ([2.0, 0.0, -4.0, 7.0], True),
         ):
-            looks = dropout_gradient_looks(mask, dropout(0.5), incoming, held(grad))
-            assert alarms(looks) is is_wrong, grad
+            tests = dropout_gradient_tests(mask, dropout(0.5), incoming, held(grad))
+            assert alarms(tests) is is_wrong, grad
 
     def test_without_an_incoming_gradient_it_is_0(self) -> None:
         mask = mask_of(held([1.0, 2.0]), held([2.0, 0.0]), dropout(0.5))
-        assert not alarms(dropout_gradient_looks(mask, dropout(0.5), None, held([0.0, 0.0])))
-        assert alarms(dropout_gradient_looks(mask, dropout(0.5), None, held([2.0, 0.0])))
+        assert not alarms(dropout_gradient_tests(mask, dropout(0.5), None, held([0.0, 0.0])))
+        assert alarms(dropout_gradient_tests(mask, dropout(0.5), None, held([2.0, 0.0])))
 
     def test_a_channel_is_dropped_as_a_whole(self) -> None:
         x = held(np.ones((1, 3, 2)))
         parts = [[2.0, 2.0], [0.0, 0.0], [2.0, 0.0]]
-        looks = dropout_looks(mask_of(x, held([parts]), dropout(0.5, 2)), dropout(0.5, 2))
-        assert "1 of 3 channels are dropped in part, the first at [0, 2]" in judged(looks).message
+        tests = dropout_tests(mask_of(x, held([parts]), dropout(0.5, 2)), dropout(0.5, 2))
+        assert "1 of 3 channels are dropped in part, the first at [0, 2]" in judged(tests).message
 
     def test_an_element_that_is_0_has_the_gradient_of_its_channel(self) -> None:
         x = held([[[1.0, 0.0], [0.0, 3.0]]])
         mask = mask_of(x, held([[[2.0, 0.0], [0.0, 0.0]]]), dropout(0.5, 2))
         ones = held(np.ones((1, 2, 2)))
         good, bad = held([[[2.0, 2.0], [0.0, 0.0]]]), held([[[2.0, 0.0], [0.0, 0.0]]])
-        assert not alarms(dropout_gradient_looks(mask, dropout(0.5, 2), ones, good))
-        assert alarms(dropout_gradient_looks(mask, dropout(0.5, 2), ones, bad))
+        assert not alarms(dropout_gradient_tests(mask, dropout(0.5, 2), ones, good))
+        assert alarms(dropout_gradient_tests(mask, dropout(0.5, 2), ones, bad))
 
     def test_all_is_dropped_where_the_probability_is_1(self) -> None:
         x = held([1.0, 2.0])
         for out, is_wrong in (([0.0, 0.0], False), ([0.0, 2.0], True)):
             assert (
-                alarms(dropout_looks(mask_of(x, held(out), dropout(1.0)), dropout(1.0))) is is_wrong
+                alarms(dropout_tests(mask_of(x, held(out), dropout(1.0)), dropout(1.0))) is is_wrong
             )
 
     def test_alpha_dropout_keeps_mean_and_variance(self) -> None:
@@ -86,7 +86,7 @@ class TestDropout:
         mask = mask_of(held([1.0, 2.0, 0.0]), held([2.0, 0.0, 0.0]), dropout(0.5))
         for returned, is_wrong in (([1, 0, 0], False), ([1, 0, 1], False), ([0, 1, 0], True)):
             tensor = HostTensor("bool", np.array(returned, bool))
-            assert alarms(recorded_mask_looks(mask, tensor)) is is_wrong
+            assert alarms(recorded_mask_tests(mask, tensor)) is is_wrong
 
     def test_half_a_unit_in_the_last_place_of_the_scale_is_no_error(self) -> None:
         # As torch does on the CPU: the scale is rounded to bfloat16 before it is multiplied.
@@ -101,16 +101,16 @@ class TestRrelu:
         x = held(rng().normal(size=MANY))
         slopes = np.where(x.data < 0, rng(1).uniform(0.1, 0.3, MANY), 1.0)
         out, ones = held(x.data * slopes), held(np.ones(MANY))
-        assert not alarms(rrelu_looks(x, out, 0.1, 0.3))
-        assert not alarms(rrelu_gradient_looks(x, out, ones, held(slopes)))
-        assert alarms(rrelu_looks(x, out, 0.1, 0.31))
-        assert alarms(rrelu_gradient_looks(x, out, ones, held(slopes * 1.001)))
+        assert not alarms(rrelu_tests(x, out, 0.1, 0.3))
+        assert not alarms(rrelu_gradient_tests(x, out, ones, held(slopes)))
+        assert alarms(rrelu_tests(x, out, 0.1, 0.31))
+        assert alarms(rrelu_gradient_tests(x, out, ones, held(slopes * 1.001)))
 
     def test_what_is_not_negative_stays(self) -> None:
         x = held([1.0, 2.0])
         assert (
             "change though they are not negative"
-            in judged(rrelu_looks(x, held([1.0, 1.9]), 0.1, 0.3)).message
+            in judged(rrelu_tests(x, held([1.0, 1.9]), 0.1, 0.3)).message
         )
 
 
@@ -147,14 +147,14 @@ def test_the_smallest_normal_number_may_stand_for_0(found: float, is_wrong: bool
     mask = mask_of(held([0.0]), held([found]), dropout(0.5))
     assert mask.wrong.tolist() == [is_wrong]
     kept = mask_of(held([1.0]), held([2.0]), dropout(0.5))
-    looks = dropout_gradient_looks(kept, dropout(0.5), held([0.0]), held([found]))
-    assert alarms(looks) is is_wrong
+    tests = dropout_gradient_tests(kept, dropout(0.5), held([0.0]), held([found]))
+    assert alarms(tests) is is_wrong
 
 
 def test_where_no_element_is_seen_or_all_are_dropped_the_share_is_not_looked_at() -> None:
     for values, p, scale in ((np.zeros(50), 0.5, 2), (np.ones(50), 1.0, 0)):
-        looks = dropout_looks(mask_of(held(values), held(np.zeros(50)), dropout(p)), dropout(p))
-        assert [look(1.0).text for look in looks] == [f"all are 0 or x * {scale}"]
+        tests = dropout_tests(mask_of(held(values), held(np.zeros(50)), dropout(p)), dropout(p))
+        assert [test(1.0).text for test in tests] == [f"all are 0 or x * {scale}"]
 
 
 def test_gradients_are_looked_at_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +162,8 @@ def test_gradients_are_looked_at_piece_by_piece(monkeypatch: pytest.MonkeyPatch)
     mask = mask_of(held(np.ones(5)), held([2.0, 0.0, 0.0, 2.0, 2.0]), dropout(0.5))
     incoming = held([1.0, 2.0, 3.0, 4.0, 5.0])
     for given, grad in ((incoming, [2.0, 0.0, 0.0, 8.0, 10.0]), (None, [0.0] * 5)):
-        assert not alarms(dropout_gradient_looks(mask, dropout(0.5), given, held(grad)))
-        seen = dropout_gradient_looks(mask, dropout(0.5), given, held([*grad[:4], 1.0]))[0](1.0)
+        assert not alarms(dropout_gradient_tests(mask, dropout(0.5), given, held(grad)))
+        seen = dropout_gradient_tests(mask, dropout(0.5), given, held([*grad[:4], 1.0]))[0](1.0)
         assert seen.text.startswith("1 of 5 elements are not")
         assert ", the first at [4]" in seen.text
 
@@ -176,13 +176,13 @@ def test_a_slope_is_told_from_256_times_the_smallest_normal_number_on() -> None:
 
 def test_0_stays_and_its_gradient_may_be_that_of_either_side() -> None:
     zero = held([0.0])
-    assert alarms(rrelu_looks(zero, held([0.5]), 0.1, 0.3)[:1])
+    assert alarms(rrelu_tests(zero, held([0.5]), 0.1, 0.3)[:1])
     for slope in (0.2, 1.0):
-        assert not alarms(rrelu_gradient_looks(zero, zero, held([1.0]), held([slope])))
+        assert not alarms(rrelu_gradient_tests(zero, zero, held([1.0]), held([slope])))
 
 
 # The slope of 1/4 is known to 2^-25, twice that and two units of the gradient are 2^-23.
 @pytest.mark.parametrize(("off", "is_wrong"), [(2.0**-23, False), (2.0**-23 + 2.0**-25, True)])
 def test_a_gradient_may_be_as_far_off_as_its_slope_is_blurred(off: float, is_wrong: bool) -> None:
     x, out = held([-1.0]), held([-0.25])
-    assert alarms(rrelu_gradient_looks(x, out, held([1.0]), held([0.25 + off]))) is is_wrong
+    assert alarms(rrelu_gradient_tests(x, out, held([1.0]), held([0.25 + off]))) is is_wrong

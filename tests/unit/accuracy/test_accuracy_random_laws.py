@@ -1,4 +1,4 @@
-"""Looks at continuous draws: what the steps of their dtype leave room for, worked out by hand."""
+"""Statistical tests of continuous draws: what the steps of their dtype leave room for, worked out by hand."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import pytest
 
 from ray_precheck.accuracy.random import laws
 from ray_precheck.accuracy.random.bounds import gamma_limits, share_limits, square_limits
-from ray_precheck.accuracy.random.statistics import Draws, Look
+from ray_precheck.accuracy.random.statistics import Draws, StatisticalTest
 
 pytestmark = pytest.mark.unit
 
@@ -23,8 +23,8 @@ def stepping(values: Sequence[float], step: float, grain: float = 0.0) -> Draws:
     return Draws(np.array(values), np.full(len(values), step), grain, math.inf)
 
 
-def texts(looks: Sequence[Look]) -> list[str]:
-    return [look(CHANCE).text for look in looks]
+def texts(tests: Sequence[StatisticalTest]) -> list[str]:
+    return [test(CHANCE).text for test in tests]
 
 
 # Each draw lies one scale beyond the median, and its step is as large: it may be the median itself.
@@ -54,12 +54,12 @@ ONE_SCALE_DOWN = {
 
 
 @pytest.mark.parametrize("law", ONE_SCALE_UP)
-@pytest.mark.parametrize("looks", [ONE_SCALE_UP, ONE_SCALE_DOWN], ids=["above", "below"])
+@pytest.mark.parametrize("tests", [ONE_SCALE_UP, ONE_SCALE_DOWN], ids=["above", "below"])
 def test_the_gap_leaves_room_for_a_step_and_the_grain(
-    looks: dict[str, Callable[[float], list[Look]]], law: str
+    tests: dict[str, Callable[[float], list[StatisticalTest]]], law: str
 ) -> None:
     for grain, gap in ((0.0, 0.5), (0.125, 0.375)):
-        (said,) = (text for text in texts(looks[law](grain)) if "the largest gap" in text)
+        (said,) = (text for text in texts(tests[law](grain)) if "the largest gap" in text)
         words = said.removeprefix(f"the largest gap to the {law} distribution is ").split(",")
         assert float(words[0]) == pytest.approx(gap, abs=1e-6)
 
@@ -70,15 +70,15 @@ LOGARITHMS = replace(
 
 
 @pytest.mark.parametrize(
-    "looks",
+    "tests",
     [
         laws.normal(stepping([5.0, 1.0] * 50, 1.0), 3.0, 2.0),
         laws.log_normal(LOGARITHMS, 0.0, 0.5),
     ],
 )
-def test_moments_of_normal_draws_leave_room_for_their_steps(looks: list[Look]) -> None:
+def test_moments_of_normal_draws_leave_room_for_their_steps(tests: list[StatisticalTest]) -> None:
     # In deviations the draws are 1 or -1, each known to a half: squares of 0.25 to 2.25.
-    said = texts(looks)
+    said = texts(tests)
     # sqrt(2 / 100) and the step.
     mean = "the mean, in standard deviations from the expected one, is 0"
     assert f"{mean}, limits -0.641421 to 0.641421" in said
@@ -113,7 +113,7 @@ def test_moments_are_looked_at_while_four_times_their_slack_is_below_a_tenth(
 
 
 @pytest.mark.parametrize(
-    ("looks", "shape", "slack"),
+    ("tests", "shape", "slack"),
     [
         (laws.exponential(stepping([0.5] * 9, 0.25, 0.125), 2.0), 9, 0.625),
         (laws.gamma(stepping([2.0] * 9, 0.25, 0.125), 4.0, 2.0), 36, 0.15625),
@@ -121,11 +121,11 @@ def test_moments_are_looked_at_while_four_times_their_slack_is_below_a_tenth(
     ],
 )
 def test_a_mean_leaves_room_for_the_steps_and_the_grain(
-    looks: list[Look], shape: float, slack: float
+    tests: list[StatisticalTest], shape: float, slack: float
 ) -> None:
     low, high = gamma_limits(shape, CHANCE)
     limits = f"limits {low - slack:.6g} to {high + slack:.6g}"
-    assert f"the mean over the expected one is 1, {limits}" in texts(looks)
+    assert f"the mean over the expected one is 1, {limits}" in texts(tests)
 
 
 def test_a_draw_of_infinity_is_one_of_the_top_of_its_distribution() -> None:

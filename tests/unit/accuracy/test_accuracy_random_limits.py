@@ -8,19 +8,19 @@ import pytest
 from draws import alarms, drawn, held, whole
 
 from ray_precheck.accuracy.random import discrete, laws
-from ray_precheck.accuracy.random.statistics import Look, draws_of
+from ray_precheck.accuracy.random.statistics import StatisticalTest, draws_of
 
 pytestmark = pytest.mark.unit
 
 LN_2 = math.log(2)
 
 
-def said(looks: list[Look], what: str) -> str:
-    """Return the sentence of a look."""
-    return next(look.text for look in (look(1e-6) for look in looks) if what in look.text)
+def said(tests: list[StatisticalTest], what: str) -> str:
+    """Return the sentence of a test."""
+    return next(test.text for test in (test(1e-6) for test in tests) if what in test.text)
 
 
-# By distribution: looks at draws of which every second one is the median, the others are below it.
+# By distribution: tests of draws of which every second one is the median, the others are below it.
 AT_MEDIAN = {
     "normal": laws.normal(drawn(np.tile([0.0, -1.0], 100)), 0.0, 1.0),
     "uniform": laws.uniform(drawn(np.tile([0.5, 0.25], 100)), 0.0, 1.0),
@@ -41,15 +41,15 @@ def test_a_draw_at_the_median_is_not_below_it(law: str) -> None:
 
 @pytest.mark.parametrize("vanished", [0.0, 2.0**-149])
 def test_nor_is_one_where_others_vanish(vanished: float) -> None:
-    looks = laws.log_normal(drawn(np.array([vanished] + [1.0] * 399)), 0.0, 1.0)
-    assert said(looks, "below their median").startswith(
+    tests = laws.log_normal(drawn(np.array([vanished] + [1.0] * 399)), 0.0, 1.0)
+    assert said(tests, "below their median").startswith(
         "the share of draws below their median is 0.0025,"
     )
 
 
 def test_a_draw_at_the_scale_is_not_within_it() -> None:
-    looks = laws.cauchy(drawn(np.tile([1.0, -1.0], 100)), 0.0, 1.0)
-    assert said(looks, "within the scale").startswith("the share of draws within the scale is 0,")
+    tests = laws.cauchy(drawn(np.tile([1.0, -1.0], 100)), 0.0, 1.0)
+    assert said(tests, "within the scale").startswith("the share of draws within the scale is 0,")
 
 
 # A value one step beyond 1, and one of two steps, of which the first may come from rounding.
@@ -64,13 +64,13 @@ def test_a_draw_may_be_one_step_from_where_it_belongs(value: float, is_wrong: bo
 
 def test_0_is_no_negative_number() -> None:
     zero = draws_of(held(np.zeros(1)))
-    for looks in (
+    for tests in (
         laws.exponential(zero, 1.0),
         laws.gamma(zero, 1.0, 1.0),
         laws.log_normal(zero, 0.0, 1.0),
         discrete.poisson(whole(np.zeros(1)), 1.0, np.random.default_rng(0)),
     ):
-        assert not alarms(looks[:1])
+        assert not alarms(tests[:1])
 
 
 @pytest.mark.parametrize("law", ["exponential", "gamma", "laplace"])
@@ -79,8 +79,8 @@ def test_the_mean_may_be_off_by_the_grain_of_the_generator(law: str) -> None:
     parameters = {"exponential": (1.0,), "gamma": (1.0, 1.0), "laplace": (0.0, 1.0)}[law]
 
     def limits(grain: float) -> list[float]:
-        looks = getattr(laws, law)(replace(draws, grain=grain), *parameters)
-        words = said(looks, "the mean over").split()
+        tests = getattr(laws, law)(replace(draws, grain=grain), *parameters)
+        words = said(tests, "the mean over").split()
         return [float(words[-3]), float(words[-1])]
 
     low, high = limits(0.0)
@@ -90,5 +90,5 @@ def test_the_mean_may_be_off_by_the_grain_of_the_generator(law: str) -> None:
 def test_moments_of_coarse_uniform_draws_say_nothing() -> None:
     draws = drawn(np.linspace(0.0, 1.0, 200))
     for grain, is_said in ((0.02, True), (0.03, False)):
-        looks = laws.uniform(replace(draws, grain=grain), 0.0, 1.0)
-        assert any("the mean" in look(1e-6).text for look in looks) is is_said
+        tests = laws.uniform(replace(draws, grain=grain), 0.0, 1.0)
+        assert any("the mean" in test(1e-6).text for test in tests) is is_said

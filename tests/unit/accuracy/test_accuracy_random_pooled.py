@@ -8,7 +8,7 @@ from draws import Rng, alarms, drawn, held, rng, whole
 from test_accuracy_random import HONEST, attention
 
 from ray_precheck.accuracy.random import discrete, laws
-from ray_precheck.accuracy.random.dropout import dropout, dropout_looks, mask_of
+from ray_precheck.accuracy.random.dropout import dropout, dropout_tests, mask_of
 from ray_precheck.accuracy.random.outputs import drawn_of
 from ray_precheck.accuracy.random.pooled import (
     Drawn,
@@ -18,17 +18,17 @@ from ray_precheck.accuracy.random.pooled import (
     pattern_of,
     read_drawn,
 )
-from ray_precheck.accuracy.random.statistics import Look
+from ray_precheck.accuracy.random.statistics import StatisticalTest
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.unit
 
-Make = Callable[[Rng], Sequence[Look]]
+Make = Callable[[Rng], Sequence[StatisticalTest]]
 
 
-def gathered(looks: Sequence[Look], *, is_captured: bool = False) -> Drawn:
+def gathered(tests: Sequence[StatisticalTest], *, is_captured: bool = False) -> Drawn:
     """What a call drew, as it is read back from its row."""
-    text = drawn_text(drawn_of(looks, is_captured))
+    text = drawn_text(drawn_of(tests, is_captured))
     return read_drawn(f"random: told; {text}") or Drawn(())
 
 
@@ -43,14 +43,14 @@ def found(make: Make, calls: int) -> int:
     return sum(judged(make, seeds)[0] is Verdict.ERROR for seeds in runs)
 
 
-def dropped(generator: Rng, count: int, told: float, drops: float) -> list[Look]:
+def dropped(generator: Rng, count: int, told: float, drops: float) -> list[StatisticalTest]:
     """Dropout of so many elements that was told one probability, and drops with another."""
     x = held(generator.normal(size=count))
     out = held(np.where(generator.random(count) >= drops, x.data / (1 - told), 0.0))
-    return dropout_looks(mask_of(x, out, dropout(told)), dropout(told))
+    return dropout_tests(mask_of(x, out, dropout(told)), dropout(told))
 
 
-def wide(generator: Rng, std: float, dtype: str = "float32") -> list[Look]:
+def wide(generator: Rng, std: float, dtype: str = "float32") -> list[StatisticalTest]:
     return laws.normal(drawn(generator.normal(0, std, 4096), dtype), 0.0, 1.0)
 
 
@@ -142,14 +142,14 @@ def test_the_same_mask_is_seen_in_calls_of_other_shapes() -> None:
     assert "the draws of X.0, X.2 are the same" in message
 
 
-def dropped_from(generator: Rng, count: int, longer: int) -> list[Look]:
+def dropped_from(generator: Rng, count: int, longer: int) -> list[StatisticalTest]:
     """Dropout of a longer tensor, whose first elements are dropped as those of a shorter one."""
     generator.normal(size=count)
     first = generator.random(count) >= 0.1
     kept = np.concatenate([first, rng(9).random(longer - count) >= 0.1])
     x = held(np.ones(longer))
     out = held(np.where(kept, x.data / 0.9, 0.0))
-    return dropout_looks(mask_of(x, out, dropout(0.1)), dropout(0.1))
+    return dropout_tests(mask_of(x, out, dropout(0.1)), dropout(0.1))
 
 
 def test_the_same_draws_of_a_captured_program_are_told_and_no_error() -> None:

@@ -1,4 +1,4 @@
-"""What each look at random outputs says of honest and of faulty draws, word for word.
+"""What each test of random outputs says of honest and of faulty draws, word for word.
 
 `expected_texts` says how numbers are compared, and how the sentences are written anew.
 """
@@ -13,24 +13,28 @@ from test_accuracy_random import FAULTS, HONEST, with_parameters
 
 from ray_precheck.accuracy.random import discrete
 from ray_precheck.accuracy.random import dropout as drops
-from ray_precheck.accuracy.random.attention import attention_looks
-from ray_precheck.accuracy.random.statistics import Look
+from ray_precheck.accuracy.random.attention import attention_tests
+from ray_precheck.accuracy.random.statistics import StatisticalTest
 from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.unit
 
 
-def attention(generator: Rng, *, groups: int, p: float, scale: float | None) -> list[Look]:
+def attention(
+    generator: Rng, *, groups: int, p: float, scale: float | None
+) -> list[StatisticalTest]:
     """Attention with a mask, with fewer heads of keys than of queries."""
     query = generator.normal(size=(2, 4, 6, 8))
     key, value = (generator.normal(size=(2, 4 // groups, 5, 8)) for _ in range(2))
     bias = np.where(generator.random((6, 5)) < 0.2, -np.inf, 0.0)
     out = generator.normal(size=query.shape)
-    return attention_looks(query, key, value, out, bias, p, scale, 2.0**-8)
+    return attention_tests(query, key, value, out, bias, p, scale, 2.0**-8)
 
 
-def dropping_looks(generator: Rng, rule: drops.Dropping, dtype: str, off: float) -> list[Look]:
-    """Looks at dropout with a few wrong elements, and at its gradient."""
+def dropping_tests(
+    generator: Rng, rule: drops.Dropping, dtype: str, off: float
+) -> list[StatisticalTest]:
+    """Statistical tests of dropout with a few wrong elements, and at its gradient."""
     data = generator.normal(size=(20, 30, 4))
     data[0, 0], data[1] = (0.0, np.inf, np.nan, 1e-300), 0.0
     x = held(data, dtype)
@@ -45,31 +49,31 @@ def dropping_looks(generator: Rng, rule: drops.Dropping, dtype: str, off: float)
     grad = held(np.where(kept, arrived.data.astype(np.float64) * rule.scale, 0.0) + off / 9, dtype)
     recorded = HostTensor("bool", np.broadcast_to(kept, data.shape) ^ (np.abs(data) > 3 - off))
     return [
-        *drops.dropout_looks(mask, rule),
-        *drops.dropout_gradient_looks(mask, rule, arrived, grad),
-        *drops.dropout_gradient_looks(mask, rule, None, grad),
-        *drops.recorded_mask_looks(mask, recorded),
+        *drops.dropout_tests(mask, rule),
+        *drops.dropout_gradient_tests(mask, rule, arrived, grad),
+        *drops.dropout_gradient_tests(mask, rule, None, grad),
+        *drops.recorded_mask_tests(mask, recorded),
     ]
 
 
-def slope_looks(generator: Rng, dtype: str, off: float) -> list[Look]:
-    """Looks at rrelu with slopes that reach beyond their range, and at its gradient."""
+def slope_tests(generator: Rng, dtype: str, off: float) -> list[StatisticalTest]:
+    """Statistical tests of rrelu with slopes that reach beyond their range, and at its gradient."""
     x = held(generator.normal(size=3000), dtype)
     wide = x.data.astype(np.float64)
     slopes = np.where(wide < 0, generator.uniform(0.1, 0.3 + off, 3000), 1.0 + off / 1e3)
     out, arrived = held(wide * slopes, dtype), held(generator.normal(size=3000), dtype)
     grad = held(arrived.data.astype(np.float64) * slopes * (1 + off / 1e3), dtype)
     return [
-        *drops.rrelu_looks(x, out, 0.1, 0.3),
-        *drops.rrelu_gradient_looks(x, out, arrived, grad),
-        *drops.rrelu_gradient_looks(x, out, None, grad),
+        *drops.rrelu_tests(x, out, 0.1, 0.3),
+        *drops.rrelu_gradient_tests(x, out, arrived, grad),
+        *drops.rrelu_gradient_tests(x, out, None, grad),
     ]
 
 
-def observed(name: str, looks: list[Look]) -> Iterator[str]:
+def observed(name: str, tests: list[StatisticalTest]) -> Iterator[str]:
     for chance in (1e-6, 0.3):
-        for number, look in enumerate(looks):
-            seen = look(chance)
+        for number, test in enumerate(tests):
+            seen = test(chance)
             said = "passed" if seen.passed else "FAILED"
             yield f"{name} | {chance} | {number} | {said} | {seen.telling} | {seen.text}"
 
@@ -78,13 +82,13 @@ def everything() -> Iterator[str]:
     for name, draw in HONEST.items():
         for count in (1, 3, 300):
             yield from observed(f"{name} of {count}", draw(rng(3), count))
-    for name, (looks, _) in FAULTS.items():
-        yield from observed(name, looks())
+    for name, (tests, _) in FAULTS.items():
+        yield from observed(name, tests())
     for rate in (3.0, 200.0, 400.0):  # in bfloat16 steps are 1 from 128 on, 2 from 256 on
         coarse = drawn(rng(8).poisson(rate, 900), "bfloat16")
         yield from observed(f"poisson {rate}", discrete.poisson(coarse, rate, rng(9)))
-    for number, looks in enumerate(with_parameters(rng(4))):
-        yield from observed(f"parameters {number}", looks)
+    for number, tests in enumerate(with_parameters(rng(4))):
+        yield from observed(f"parameters {number}", tests)
     for groups, p, scale in ((1, 0.1, None), (2, 0.5, 0.3), (4, 0.9, None), (1, 1.0, None)):
         yield from observed(
             f"attention {groups} {p}", attention(rng(5), groups=groups, p=p, scale=scale)
@@ -100,13 +104,13 @@ def everything() -> Iterator[str]:
         for dtype in ("float32", "bfloat16"):
             for off in (0.0, 0.2):
                 name = f"{number} {dtype} {off}"
-                looks = dropping_looks(rng(6), rule, dtype, off)
-                yield from observed(f"dropping {name}", looks)
+                tests = dropping_tests(rng(6), rule, dtype, off)
+                yield from observed(f"dropping {name}", tests)
                 if not number:
-                    yield from observed(f"slopes {name}", slope_looks(rng(7), dtype, off))
+                    yield from observed(f"slopes {name}", slope_tests(rng(7), dtype, off))
 
 
 def test_looks_say_what_is_expected() -> None:
     with np.errstate(invalid="ignore", over="ignore"):
         found = list(everything())
-    assert_expected(found, "random_looks.txt", tolerance=1e-5)
+    assert_expected(found, "random_tests.txt", tolerance=1e-5)

@@ -1,4 +1,4 @@
-"""Looks at statistics of random draws: values on a limit, and stretches that occur twice."""
+"""Statistical tests of statistics of random draws: values on a limit, and stretches that occur twice."""
 
 import numpy as np
 import pytest
@@ -40,8 +40,8 @@ def test_limits_that_no_value_leaves_tell_nothing(
 
 def test_a_mean_may_be_off_by_its_slack_besides() -> None:
     # With ln(2 / chance) = 1 the limit is sqrt(2 * 8 / 4) = 2.
-    look = average("the mean", np.array([1.0, 2.0, 3.0, 4.0]), 2.0, 8.0, 0.25, "mean")
-    assert look(2 / np.e).text == "the mean is 2.5, limits -0.25 to 4.25"
+    test = average("the mean", np.array([1.0, 2.0, 3.0, 4.0]), 2.0, 8.0, 0.25, "mean")
+    assert test(2 / np.e).text == "the mean is 2.5, limits -0.25 to 4.25"
 
 
 class TestRepeats:
@@ -79,8 +79,8 @@ class TestRows:
     """What a row says of an output that is random."""
 
     def test_each_look_has_its_part_of_the_chance(self) -> None:
-        looks = [lambda chance: Observation(f"{chance:g}")] * 4
-        row = check_random_output("X", held(np.ones((2, 3))), looks, "pytorch", chance=0.5)
+        tests = [lambda chance: Observation(f"{chance:g}")] * 4
+        row = check_random_output("X", held(np.ones((2, 3))), tests, "pytorch", chance=0.5)
         assert row.message == "random: 0.125; 0.125; 0.125; 0.125"
         assert (row.tested_dtype, row.shape) == ("torch.float32", "(2, 3)")
 

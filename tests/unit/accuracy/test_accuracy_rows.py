@@ -8,10 +8,10 @@ import pytest
 from expected_texts import assert_expected
 
 from ray_precheck.accuracy.outputs import Judge, check_output
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.uncompared import Uncompared
+from ray_precheck.schema.result import Uncompared
 from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.unit
@@ -53,7 +53,7 @@ def tensor(values: Any, dtype: str) -> HostTensor:
     return HostTensor(dtype, round_to_dtype(np.asarray(values), dtype))
 
 
-def peers_of(bench: Array, dtype: str) -> list[Array]:
+def implementations_of(bench: Array, dtype: str) -> list[Array]:
     waves = [np.cos((number + 2) * np.arange(48.0)).reshape(SHAPE) for number in range(2)]
     unit = 2.0 ** -DTYPES[dtype].mantissa_bits
     return [round_to_dtype(bench * (1 + 2 * unit * wave), dtype) for wave in waves]
@@ -63,8 +63,8 @@ def cell(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def row(tested: Any, bench: Any, judge: Judge, peers: Any = tuple) -> str:
-    found = check_output("X.0.forward.output.0", tested, bench, judge, peers)
+def row(tested: Any, bench: Any, judge: Judge, implementations: Any = tuple) -> str:
+    found = check_output("X.0.forward.output.0", tested, bench, judge, implementations)
     cells = [found.bench_dtype, found.tested_dtype, found.shape, found.verdict.name]
     cells += [f"{name}={cell(value)}" for name, value in found.columns]
     if (metrics := found.metrics) is not None:
@@ -80,12 +80,12 @@ def of_floats() -> Iterator[str]:
                 for bench in (BENCH, SPECIAL, 1e-6 * BENCH)[: 3 if dtype == "float32" else 1]:
                     api, direction = APIS[number % 5], ("forward", "backward")[number % 2]
                     judge = Judge("pytorch", STANDARDS[standard](), api, direction)
-                    peers = peers_of(bench, dtype)
+                    implementations = implementations_of(bench, dtype)
                     said = row(
                         tensor(fault(bench), dtype),
                         tensor(bench, "float64"),
                         judge,
-                        lambda p=peers: p,
+                        lambda p=implementations: p,
                     )
                     yield f"{name} | {dtype} | {standard} | {api} | {said}"
 

@@ -93,7 +93,9 @@ def test_the_row_of_a_standard_that_says_nothing_names_it() -> None:
 @pytest.mark.parametrize("name", ["auto", "ulp", "binary", "published"])
 def test_a_row_names_its_standard_once(name: str) -> None:
     bench = np.array([1.0, 2.0])
-    found = parsed(f"standard: {name}").judge(comparison(bench + 0.5, bench, peers=[bench]))
+    found = parsed(f"standard: {name}").judge(
+        comparison(bench + 0.5, bench, implementations=[bench])
+    )
     assert len([heading for heading, _ in found.columns if heading == "Standard"]) == 1
     assert len(found.columns) > 1
 

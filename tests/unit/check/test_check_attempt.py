@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.check.sides.attempt import Attempt, attempt, attempt_forward, attempt_gradients
-from ray_precheck.check.sides.raised import describe, is_out_of_memory
+from ray_precheck.check.sides.attempt import (
+    Attempt,
+    attempt,
+    attempt_forward,
+    attempt_gradients,
+    describe,
+    is_out_of_memory,
+)
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf
 from ray_precheck.schema.record import ApiName

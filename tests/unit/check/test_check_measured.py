@@ -17,8 +17,8 @@ from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides import device as device_module
+from ray_precheck.check.sides.attempt import OutOfMemory
 from ray_precheck.check.sides.device import Device, DeviceNeeded
-from ray_precheck.check.sides.raised import OutOfMemory
 from ray_precheck.check.sides.tested import UnderTest, measured_elsewhere
 from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf

@@ -41,9 +41,10 @@ def test_outputs_and_gradients_count_too() -> None:
 def test_what_a_standard_compares_with_counts_too() -> None:
     forward = {"input_args": [tensor("float32", 10)], "output": [tensor("float32", 10)]}
     record = decode_record("Torch.add.0", json.dumps(forward).encode(), None)
-    # The run of one peer in float64, the estimate of its errors, and two results in the recorded dtype.
+    # The run of one implementation in float64, the estimate of its errors, and two results in the recorded
+    # dtype.
     more = 10 * (8 + 8) + 3 * 10 * 8 + 2 * 10 * 4
-    assert needed_bytes(record, with_peers=True) == needed_bytes(record) + more
+    assert needed_bytes(record, with_implementations=True) == needed_bytes(record) + more
 
 
 def test_extents_that_no_machine_holds_are_counted_not_allocated() -> None:

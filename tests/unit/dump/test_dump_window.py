@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.dump import window
-from ray_precheck.dump.scan import ByteRange
-from ray_precheck.dump.window import RecordWindow
+from ray_precheck.dump import scan
+from ray_precheck.dump.scan import ByteRange, RecordWindow
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +25,7 @@ def test_every_record_is_what_stands_in_its_span_in_any_order(
     spans: list[tuple[int, int]], window_bytes: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryFile() as file:
-        patch.setattr(window, "_WINDOW_BYTES", window_bytes)
+        patch.setattr(scan, "_WINDOW_BYTES", window_bytes)
         file.write(DATA)
         file.flush()
         records = RecordWindow(file.fileno())
@@ -58,7 +57,7 @@ def test_records_side_by_side_are_read_together_upwards_and_downwards(
         return pread(descriptor, length, start)
 
     monkeypatch.setattr(os, "pread", counted)
-    monkeypatch.setattr(window, "_WINDOW_BYTES", 100)
+    monkeypatch.setattr(scan, "_WINDOW_BYTES", 100)
     with tempfile.TemporaryFile() as file:
         file.write(DATA)
         file.flush()

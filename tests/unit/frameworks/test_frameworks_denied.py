@@ -3,8 +3,7 @@
 import pytest
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.denied import require_allowed
-from ray_precheck.operators.refused import REFUSED, refusal
+from ray_precheck.operators.refused import REFUSED, refusal, require_allowed
 from ray_precheck.schema.record import ApiName
 
 pytestmark = pytest.mark.unit

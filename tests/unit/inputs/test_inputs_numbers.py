@@ -1,4 +1,4 @@
-"""What is drawn for many recorded statistics, dtypes and meanings: these numbers, on every host.
+"""What is drawn for many recorded statistics, dtypes and roles: these numbers, on every host.
 
 Digests stand in `tests/data/expected`; with `RECORD_EXPECTED=1` in the environment they are written
 anew. A change of them changes the inputs of every run, and so its results.
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_inputs_meaning_table import BROKEN, CASES, X, floats, ints, record
+from test_inputs_role_table import BROKEN, CASES, X, floats, ints, record
 
 from ray_precheck.inputs.generate import GeneratedTensors, build_call, generated_tensors
-from ray_precheck.inputs.meaning_table import TABLE, meanings_of
+from ray_precheck.inputs.roles.table import TABLE, roles_of
 from ray_precheck.schema.values import HostTensor, TensorSpec
 
 pytestmark = pytest.mark.unit
@@ -102,20 +102,20 @@ SUBSCRIPTS = (
 )
 
 
-def meanings() -> Iterator[str]:
+def roles() -> Iterator[str]:
     for number, subscript in enumerate(SUBSCRIPTS):
         for api in ("Tensor.__getitem__", "Tensor.__setitem__"):
-            for path, meaning in meanings_of(record(api, floats(5, 7, 3), subscript, X)).items():
-                yield f"{api} {number} {path} {meaning}"
+            for path, role in roles_of(record(api, floats(5, 7, 3), subscript, X)).items():
+                yield f"{api} {number} {path} {role}"
     # The names of one operator have the same row.
     apis = {str(TABLE.by_name[api]): api for api in sorted(TABLE.by_name, reverse=True)}
     for api in sorted(apis.values()):
         for number, arguments in enumerate(ARGUMENTS):
-            for path, meaning in meanings_of(record(api, *arguments)).items():
-                yield f"{api} {number} {path} {meaning}"
+            for path, role in roles_of(record(api, *arguments)).items():
+                yield f"{api} {number} {path} {role}"
 
 
-@pytest.mark.parametrize("what", [draws, calls, meanings], ids=lambda what: what.__name__)
+@pytest.mark.parametrize("what", [draws, calls, roles], ids=lambda what: what.__name__)
 def test_what_is_drawn_stays_as_it_was(what: Any) -> None:
     found = list(what())
     path = EXPECTED / f"datagen_{what.__name__}.txt"

@@ -9,8 +9,12 @@ import pytest
 from ray_precheck.check.options import DISTRIBUTIONS
 from ray_precheck.cli import build_parser, run_config
 from ray_precheck.errors import UsageError
-from ray_precheck.inputs.generate import GeneratedTensors, build_call, generated_tensors
-from ray_precheck.inputs.safer import smallest_extent
+from ray_precheck.inputs.generate import (
+    GeneratedTensors,
+    build_call,
+    generated_tensors,
+    smallest_extent,
+)
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, HostTensor, TensorSpec, ValueSpec
@@ -48,7 +52,7 @@ def test_safe_square_matrices_are_positive_definite() -> None:
     assert np.linalg.eigvalsh(matrix).min() > 0.1
 
 
-def test_a_meaning_counts_for_safe_numbers_too() -> None:
+def test_a_role_counts_for_safe_numbers_too() -> None:
     call = record(
         "gather",
         TensorSpec("float32", (9, 30), -1.0, 1.0),

@@ -1,7 +1,7 @@
 """The size of the errors of a result, as `auto` compares them.
 
 Comes in: arrays of one shape. Goes out: a `Distance`. Called by `auto`, for the tested output and
-for each honest peer alike. Errors are against the float64 bench, unrounded, over the elements that
+for each honest implementation alike. Errors are against the float64 bench, unrounded, over the elements that
 are finite on both sides; the arrays are read in chunks.
 """
 

@@ -31,22 +31,22 @@ MOST_JUMPS = 0.05
 def excused_elements(
     comparison: Comparison, limits: Distance, steep: float, kernels: Sequence[Array] = ()
 ) -> Array:
-    """Return flags, bool `(N,)`, of the elements that do not count; `kernels` are further peers.
+    """Return flags, bool `(N,)`, of the elements that do not count; `kernels` are further implementations.
 
-    An element does not count if a peer is NaN or infinite in the same way; if the bench jumps there by
-    more than the largest error of `limits`, and the error is not beyond the jump; or if its error is
-    at most `steep` times the change that half a unit in the last place of the inputs causes (0: no
+    An element does not count if an implementation is NaN or infinite in the same way; if the bench jumps
+    there by more than the largest error of `limits`, and the error is not beyond the jump; or if its error
+    is at most `steep` times the change that half a unit in the last place of the inputs causes (0: no
     element is excused so).
     """
-    peers = comparison.peers()
+    implementations = comparison.implementations()
     out, bench, dtype = comparison.device_out, comparison.bench_out, comparison.dtype
     device = out.reshape(-1)
     same = np.zeros(out.size, bool)
-    for peer in (*peers, *kernels):
-        flat = peer.reshape(-1)
+    for implementation in (*implementations, *kernels):
+        flat = implementation.reshape(-1)
         same |= same_values(device, flat)
-    moved = [each.reshape(-1) for each in moved_benches(peers)]
-    if moved_farther(peers) != 1.0:  # nothing is known of jumps
+    moved = [each.reshape(-1) for each in moved_benches(implementations)]
+    if moved_farther(implementations) != 1.0:  # nothing is known of jumps
         moved = []
     jump = _jumps(moved, bench.reshape(-1), limits.largest)
     allowed = steep * steepness(comparison) if steep else np.zeros(out.size)
@@ -69,14 +69,14 @@ def steepness(comparison: Comparison) -> Array:
     Algorithms, 2nd ed., section 1.5).
     """
     bench = comparison.bench_out.reshape(-1)
-    moved = [each.reshape(-1) for each in moved_benches(comparison.peers())]
+    moved = [each.reshape(-1) for each in moved_benches(comparison.implementations())]
     if len(moved) != _MOVES:
         return np.zeros(bench.shape)
     with np.errstate(invalid="ignore", over="ignore"):
         ahead, back, least_ahead, least_back = (np.nan_to_num(np.abs(m - bench)) for m in moved)
     nearer = np.minimum(ahead, back)
     goes_along = np.maximum(least_ahead, least_back) <= _GOES_ALONG * nearer
-    return np.where(goes_along, nearer, 0.0) / moved_farther(comparison.peers())
+    return np.where(goes_along, nearer, 0.0) / moved_farther(comparison.implementations())
 
 
 def steep_result(comparison: Comparison, halves: float = 1.0) -> Array:

@@ -1,4 +1,4 @@
-"""The allowed multiple of the error of honest peers, and errors that are always allowed.
+"""The allowed multiple of the error of honest implementations, and errors that are always allowed.
 
 Comes in: an API and a dtype. Goes out: an `Allowed`. Called by `auto`. The numbers were chosen so
 that, on the honest implementations and planted faults of `scripts/verdicts`, a limit lies between
@@ -17,11 +17,11 @@ from ray_precheck.schema.dtypes import DTYPES
 class Allowed:
     """The limits of an error.
 
-    `rmse`, `largest` and `relative` are factors of the worst honest peer's error. `scatter` widens the
-    first two for few elements, by 1 + scatter / sqrt(n). Where peers are not exact, these errors are
-    always allowed: `units` in the last place, `least_relative` as a relative error, and `share` of the
-    magnitude, which fast approximations take: with `adds` of the largest element, else of each
-    element. Elements below `flushed` may be 0. `input_units` is the error of the inputs that a stable
+    `rmse`, `largest` and `relative` are factors of the worst honest implementation's error. `scatter`
+    widens the first two for few elements, by 1 + scatter / sqrt(n). Where implementations are not exact,
+    these errors are always allowed: `units` in the last place, `least_relative` as a relative error, and
+    `share` of the magnitude, which fast approximations take: with `adds` of the largest element, else of
+    each element. Elements below `flushed` may be 0. `input_units` is the error of the inputs that a stable
     algorithm may have the effect of (its backward error), in units in the last place.
     """
 
@@ -37,16 +37,17 @@ class Allowed:
     input_units: float = 0.5
 
 
-# In half types rounding is nearly all of the error, and the peers know it well. Wider kernels
+# In half types rounding is nearly all of the error, and the implementations know it well. Wider kernels
 # differ in the order of their sums, by far less than the errors that are worth finding.
 _HALF = Allowed(rmse=2.4, largest=3.0, scatter=1.0, units=1.0)
 _WIDE = Allowed(rmse=8.0, largest=8.0, scatter=1.0, units=8.0)
-# The operands of float32 products have fewer bits (TF32), and the peers round them as the device does: theirs
-# is nearly all of the error. Honest results had 0.99 to 1.08 times the peers' RMSE in a GPT, a convolutional
-# network and an LSTM; operands of bfloat16 instead had 2.4 to 4.3 times (tests/frameworks/test_float32.py).
+# The operands of float32 products have fewer bits (TF32), and the implementations round them as the device
+# does: theirs is nearly all of the error. Honest results had 0.99 to 1.08 times the implementations' RMSE
+# in a GPT, a convolutional network and an LSTM; operands of bfloat16 instead had 2.4 to 4.3 times
+# (tests/frameworks/test_float32.py).
 COARSE_RMSE, COARSE_LARGEST = 2.0, 3.0
-# The float64 bench rounds like the tested side, and in chains that no peer has: Welford's variance in torch
-# is off by 11 times what the composed one explains (700 terms, in either order).
+# The float64 bench rounds like the tested side, and in chains that no implementation has: Welford's
+# variance in torch is off by 11 times what the composed one explains (700 terms, in either order).
 _FINEST = replace(_WIDE, rmse=16.0, largest=16.0)
 # Honest kernels flush the subnormals of formats with the exponents of float32 to 0 (MindSpore's on
 # the CPU do); those of float16 are far too large for that.

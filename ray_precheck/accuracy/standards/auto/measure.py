@@ -42,7 +42,7 @@ class Measure:
     def passes(
         self, comparison: Comparison, own: Distance, honest: Distance, limits: Distance
     ) -> bool:
-        """Return whether the device is within the limits; `own` was measured for nearer peers."""
+        """Return whether the device is within the limits; `own` was measured for nearer implementations."""
         if own.rmse > limits.rmse or own.largest > limits.largest:
             return False
         return limits.admits(own) or limits.admits(self.own_distance(comparison, honest))
@@ -66,7 +66,7 @@ class Measure:
         rmse = wider * (self.rmse or rule.rmse) * honest.rmse
         largest = wider * (self.max_abs_err or rule.largest) * honest.largest
         if honest.largest:
-            # By luck all peers may be nearer than one rounding; no implementation can be held to
+            # By luck all implementations may be nearer than one rounding; no implementation can be held to
             # that.
             dtype = _REAL.get(comparison.dtype, comparison.dtype)
             least = rule.units * ulp(comparison.metrics.bench_largest, dtype)
@@ -126,15 +126,15 @@ def rounded_once(comparison: Comparison) -> Distance:
 def explained(comparison: Comparison) -> Distance:
     """Return the worst error that rounding explains, by all estimates."""
     honest = rounded_once(comparison)
-    for peer in estimates(comparison):
-        honest = worse(honest, distance(peer, comparison.bench_out, comparison.dtype))
+    for implementation in estimates(comparison):
+        honest = worse(honest, distance(implementation, comparison.bench_out, comparison.dtype))
     return honest
 
 
 def estimates(comparison: Comparison) -> Iterator[Array]:
     """Yield the results of honest implementations, as far as they can be estimated without their
     kernels: arrays of the tested output's shape, each made when it is asked for."""
-    yield from comparison.peers()
+    yield from comparison.implementations()
     if comparison.dtype in COMPUTED_IN:
         yield steep_result(comparison, 2.0 * _allowed(comparison).input_units)
 

@@ -5,7 +5,7 @@ Comes in: a `Comparison` whose elements are all within their limits. Goes out: a
 can. An honest kernel computes with more digits and rounds once, so that it returns the bench, rounded once,
 but where the bench is next to a tie. What differs is counted in units in the last place: each value e of the
 deviation from the rounded bench is a whole number. Where honest implementations round in several steps, the
-peers say how far their sums are off.
+implementations say how far their sums are off.
 
 Only the rounding of the result is seen. What a device cuts off inside of a float32 accumulator, as tensor
 cores do, is far less than a unit of a half type.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison, moved_benches, narrowed_peers
+from ray_precheck.accuracy.comparison import Comparison, moved_benches, narrowed_implementations
 from ray_precheck.accuracy.errors import rounded_bench
 from ray_precheck.accuracy.sentence import Finding
 from ray_precheck.accuracy.standards.auto.limits import COMPUTED_IN
@@ -29,12 +29,12 @@ from ray_precheck.schema.dtypes import DTYPES, Array
 # A shift of d units of the mean is held to be found from (1.5 / d)^2 elements on.
 _SURE = 1.5
 # A normal variable is beyond so many standard deviations, to either side, with a chance of 1e-9; a captured
-# step has some 1e4 outputs with ten looks each.
+# step has some 1e4 outputs with ten tests each.
 _DEVIATIONS = 6.11
 # What is common to few places along an axis (the channels of a batch_norm) shifts them by chance, too, but
 # too few of them are there for that quantile: a shift must be larger than so many standard errors.
 _FEW, _DEVIATIONS_OF_FEW = 16, 4.0
-# Of fewer elements that are off, a look cannot have that chance.
+# Of fewer elements that are off, a test cannot have that chance.
 _LEAST = 31
 # Kernels of half types compute in float32 by approximations (MindSpore's tanh is 2^-14 off), which are off
 # everywhere in one direction: so much of each value is no shift.
@@ -88,8 +88,8 @@ class _Sample:
 
 
 @dataclass(frozen=True)
-class _Look:
-    """A look at deviations: how much of a shape, `(N,)`, is in them, by least squares.
+class _Test:
+    """A test of deviations: how much of a shape, `(N,)`, is in them, by least squares.
 
     An error of one unit in all elements is 1; `name` says what a shift is.
     """
@@ -156,8 +156,8 @@ def biased(comparison: Comparison) -> Finding | None:
     found = _dithered(comparison, sample, off)
     if found is not None:
         return found
-    for look in _looks(sample):
-        found = _seen(comparison, sample, look, off)
+    for test in _tests(sample):
+        found = _seen(comparison, sample, test, off)
         if found is not None:
             return found
     return None
@@ -183,42 +183,42 @@ def _sample(comparison: Comparison) -> _Sample | None:
     return sample.of(np.sort(first)) if len(first) >= _LEAST else None
 
 
-def _looks(sample: _Sample) -> Iterator[_Look]:
+def _tests(sample: _Sample) -> Iterator[_Test]:
     signs = np.sign(sample.bench)
-    yield _Look("all", np.ones(len(signs)))
-    yield _Look("away from 0", signs)
+    yield _Test("all", np.ones(len(signs)))
+    yield _Test("away from 0", signs)
     # A factor moves values by more units at the end of a binade than at its beginning.
     relative = sample.bench / sample.unit
-    yield _Look("by a factor", relative / math.sqrt(float(np.mean(np.square(relative)))))
+    yield _Test("by a factor", relative / math.sqrt(float(np.mean(np.square(relative)))))
     exponents = np.frexp(sample.bench)[1]
     for exponent in np.unique(exponents):
         for sign in (1.0, -1.0):
             inside = (exponents == exponent) & (signs == sign)
             if np.count_nonzero(inside) >= _LEAST:
                 bounds = sorted((sign * 2.0 ** (exponent - 1), sign * 2.0**exponent))
-                yield _Look(f"those from {bounds[0]:g} to {bounds[1]:g}", inside * 1.0)
+                yield _Test(f"those from {bounds[0]:g} to {bounds[1]:g}", inside * 1.0)
 
 
-def _seen(comparison: Comparison, sample: _Sample, look: _Look, off: Array) -> Finding | None:
-    """Return the finding of a look; peers are computed once it is beyond what chance does."""
-    amount = look.amount(off)
+def _seen(comparison: Comparison, sample: _Sample, test: _Test, off: Array) -> Finding | None:
+    """Return the finding of a test; implementations are computed once it is beyond what chance does."""
+    amount = test.amount(off)
     limit = max(
-        look.sure(), look.scattered(off, np.arange(len(off))), _slack(comparison, sample, look)
+        test.sure(), test.scattered(off, np.arange(len(off))), _slack(comparison, sample, test)
     )
     if abs(amount) <= limit:
         return None
     groupings = list(_dependent(comparison.device_out.shape, sample.places))
-    limit = max([limit, *(look.scattered(off, groups) for groups in groupings)])
+    limit = max([limit, *(test.scattered(off, groups) for groups in groupings)])
     if abs(amount) <= limit:
         return None
-    explained = _explained(comparison, sample, look, off, groupings)
+    explained = _explained(comparison, sample, test, off, groupings)
     if abs(amount) <= limit + explained:
         return None
     name = {
         "all": "mean of all deviations from the rounded bench, in units in the last place,",
         "away from 0": "mean of all deviations away from 0, in units in the last place,",
         "by a factor": "mean of all deviations that grow with the value, in units in the last place,",
-    }.get(look.name, f"mean deviation of {look.name}, in units in the last place,")
+    }.get(test.name, f"mean deviation of {test.name}, in units in the last place,")
     basis = f"of {len(off)} different values; honest implementations are {explained:.2g} off"
     return Finding(name, abs(amount), limit + explained, "at most", basis)
 
@@ -231,8 +231,8 @@ def _dependent(shape: tuple[int, ...], places: Array) -> Iterator[Array]:
     yield from np.unravel_index(places, shape)
 
 
-def _slack(comparison: Comparison, sample: _Sample, look: _Look) -> float:
-    """Return the amount that is no shift, whatever the peers are."""
+def _slack(comparison: Comparison, sample: _Sample, test: _Test) -> float:
+    """Return the amount that is no shift, whatever the implementations are."""
     if comparison.dtype in COMPUTED_IN:
         return 0.0
     relative = sample.relative
@@ -241,39 +241,39 @@ def _slack(comparison: Comparison, sample: _Sample, look: _Look) -> float:
         shares = shares + _STEP
     if comparison.direction == "backward" and _MEANS.search(comparison.type_name):
         shares = shares + machine_epsilon(comparison.dtype) * relative
-    weights = np.abs(look.shape)
-    return float(np.sum(weights * shares) / np.sum(np.square(look.shape)))
+    weights = np.abs(test.shape)
+    return float(np.sum(weights * shares) / np.sum(np.square(test.shape)))
 
 
 def _steps(comparison: Comparison) -> bool:
-    """Return whether an operator rounds more than its result, in ways that no peer knows."""
+    """Return whether an operator rounds more than its result, in ways that no implementation knows."""
     known = ALLOWANCE.of(comparison.type_name, comparison.framework)
     return known is not None and (known.half_units > 0 or known.input_units > 0)
 
 
 def _explained(
-    comparison: Comparison, sample: _Sample, look: _Look, off: Array, groupings: list[Array]
+    comparison: Comparison, sample: _Sample, test: _Test, off: Array, groupings: list[Array]
 ) -> float:
     """Return the largest amount in honest implementations, or what those of a group share in them may be in
     others: each rounds the mean of a channel otherwise. A result whose errors are smaller than those of an
     implementation was computed with fewer roundings, and shares as much less of its luck."""
-    peers = comparison.peers()
+    implementations = comparison.implementations()
     largest = 0.0
-    for several in (peers, narrowed_peers(peers)):
-        for peer in several:
-            its = sample.deviations(peer)
+    for several in (implementations, narrowed_implementations(implementations)):
+        for implementation in several:
+            its = sample.deviations(implementation)
             found = max(
                 [
-                    _OTHERS * abs(look.amount(its)),
-                    *(look.shared(its, groups) for groups in groupings),
+                    _OTHERS * abs(test.amount(its)),
+                    *(test.shared(its, groups) for groups in groupings),
                 ]
             )
             if found:
                 largest = max(largest, found * min(1.0, _size(off) / _size(its)))
     with np.errstate(invalid="ignore", over="ignore"):
-        for moved in moved_benches(peers):
+        for moved in moved_benches(implementations):
             its = (moved.reshape(-1)[sample.places] - sample.bench) / sample.unit
-            largest = max(largest, abs(look.amount(np.where(np.isfinite(its), its, 0.0))))
+            largest = max(largest, abs(test.amount(np.where(np.isfinite(its), its, 0.0))))
     return largest
 
 
@@ -282,7 +282,7 @@ def _size(deviations: Array) -> float:
 
 
 def _dithered(comparison: Comparison, sample: _Sample, off: Array) -> Finding | None:
-    """Return the finding that results are rounded by chance, if no peer's are.
+    """Return the finding that results are rounded by chance, if no implementation's are.
 
     What is rounded in two steps looks alike, so that an operator which may do so is left out.
     """
@@ -291,9 +291,13 @@ def _dithered(comparison: Comparison, sample: _Sample, off: Array) -> Finding | 
     found = _dither(sample, off)
     if not _LEAST_DITHER <= found <= _MOST_DITHER:
         return None
-    peers = comparison.peers()
-    for peer in (each for several in (peers, narrowed_peers(peers)) for each in several):
-        if _dither(sample, sample.deviations(peer)) > found / 2:
+    implementations = comparison.implementations()
+    for implementation in (
+        each
+        for several in (implementations, narrowed_implementations(implementations))
+        for each in several
+    ):
+        if _dither(sample, sample.deviations(implementation)) > found / 2:
             return None
     name = "share of elements that are rounded to the farther neighbour, over that of stochastic rounding,"
     return Finding(name, found, _LEAST_DITHER, "below", "rounding to the nearest has none")

@@ -6,9 +6,9 @@ move, compare, count or choose the given numbers must be equal, integers, boolea
 this call. That error is estimated without the CPU's kernel of the tested dtype, which may be as wrong as
 the device, or be the code under test: by a composed implementation in float64 that rounds after each
 step, and by the bench for inputs that are half a unit in the last place off. The CPU's own kernel counts
-after them, if it is not the kernel under test and its own error is within the same limits. The peers are
-computed one by one until the output passes. An error that cannot be estimated is judged by the standard
-that is published for the API and the dtype.
+after them, if it is not the kernel under test and its own error is within the same limits. The
+implementations are computed one by one until the output passes. An error that cannot be estimated is judged
+by the standard that is published for the API and the dtype.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ import numpy as np
 
 from ray_precheck.accuracy.comparison import (
     Comparison,
-    coarse_peers,
+    coarse_implementations,
     kernel_of,
     moved_benches,
 )
@@ -44,7 +44,7 @@ _FEW_AT_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """Errors of the device, each with a limit as a multiple of the worst honest peer's error.
+    """Errors of the device, each with a limit as a multiple of the worst honest implementation's error.
 
     `rmse`, `max_abs_err` and `max_rel_err` are these factors; None stands for those of the dtype.
     """
@@ -75,32 +75,33 @@ class Auto:
         own = measure.own_distance(comparison, honest)
         if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
             return conclude(comparison, [], _cells(honest))
-        coarse, formats = coarse_peers(comparison.peers())
+        coarse, formats = coarse_implementations(comparison.implementations())
         if not len(coarse):
-            return _by_peers(measure, comparison, own, honest)
-        as_coarse = replace(comparison, peers=lambda: coarse, is_coarse=True)
-        found = _by_peers(measure, as_coarse, own, honest)
+            return _by_implementations(measure, comparison, own, honest)
+        as_coarse = replace(comparison, implementations=lambda: coarse, is_coarse=True)
+        found = _by_implementations(measure, as_coarse, own, honest)
         if found.verdict is not Verdict.ERROR:
             return found
         # Where the operands have few bits, honest results may differ as those of float32 do.
-        full = _by_peers(measure, comparison, own, honest)
+        full = _by_implementations(measure, comparison, own, honest)
         if full.verdict is not Verdict.ERROR:
             return full
         return replace(found, message=f"{found.message}; {formats} does not explain it")
 
 
-def _by_peers(
+def _by_implementations(
     measure: Measure, comparison: Comparison, own: Distance, honest: Distance
 ) -> Judgement:
-    """Judge by one peer after the other, until the output passes; `honest` is the error of rounding once."""
-    if not len(comparison.peers()):
+    """Judge by one implementation after the other, until the output passes; `honest` is the error of
+    rounding once."""
+    if not len(comparison.implementations()):
         return Published().judge(comparison)
     bench, dtype = comparison.bench_out, comparison.dtype
-    for peer in estimates(comparison):
-        honest = worse(honest, distance(peer, bench, dtype))
+    for implementation in estimates(comparison):
+        honest = worse(honest, distance(implementation, bench, dtype))
         if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
             return conclude(comparison, [], _cells(honest))
-    kernel = kernel_of(comparison.peers())
+    kernel = kernel_of(comparison.implementations())
     if kernel is None:
         return _concluded(measure, comparison, honest)
     note = measure.refutation(comparison, kernel, honest)
@@ -113,7 +114,7 @@ def _by_peers(
 def coarse_note(comparison: Comparison) -> str:
     """Return the words that follow the Message of another standard's error: whether operands of fewer bits
     explain it. "" for a call without any."""
-    coarse, formats = coarse_peers(comparison.peers())
+    coarse, formats = coarse_implementations(comparison.implementations())
     if not len(coarse):
         return ""
     judged = Auto().judge(comparison)
@@ -177,9 +178,9 @@ def _judge_whole(comparison: Comparison) -> Judgement:
     differs = comparison.device_out != comparison.bench_out
     if np.count_nonzero(differs) > max(_FEW_AT_STEPS, MOST_JUMPS * differs.size):
         return found
-    peers = comparison.peers()
-    for peer in chain(peers, moved_benches(peers)):
-        differs &= comparison.device_out != peer
+    implementations = comparison.implementations()
+    for implementation in chain(implementations, moved_benches(implementations)):
+        differs &= comparison.device_out != implementation
         if not differs.any():
             return conclude(comparison, [], [])
     return found

@@ -15,7 +15,7 @@ from torch.nn import functional
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.mindspore.bench import indexed
 from ray_precheck.frameworks.mindspore.bench.references import cast, to_float
-from ray_precheck.schema.uncompared import Uncompared
+from ray_precheck.schema.result import Uncompared
 
 Tensor = torch.Tensor
 _KEPT = Uncompared("it is what the kernel keeps for its backward pass")

@@ -1,7 +1,7 @@
-"""From the arguments of a call to the meaning of one of them.
+"""From the arguments of a call to the role of one of them.
 
-Comes in: `Arguments`, a record's arguments by name. Goes out: a `Meaning`, or None where the record
-does not tell enough. The rows of `inputs.meaning_table` name these rules.
+Comes in: `Arguments`, a record's arguments by name. Goes out: a `Role`, or None where the record
+does not tell enough. The rows of `inputs.roles.table` name these rules.
 """
 
 import math
@@ -9,19 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ray_precheck.inputs.meaning import (
+from ray_precheck.inputs.roles.role import (
     Classes,
     Coordinates,
     Distinct,
     Indices,
-    Meaning,
+    Role,
     Within,
     index_into,
 )
-from ray_precheck.inputs.meaning_rows import (
+from ray_precheck.inputs.roles.rowwise import (
     Rowwise,
 )
-from ray_precheck.inputs.meaning_values import (
+from ray_precheck.inputs.roles.values import (
     AtMost,
     Causal,
     Lengths,
@@ -88,20 +88,25 @@ class Arguments:
         return first.shape if isinstance(first, TensorSpec) else None
 
 
-Rule = Callable[[Arguments], Meaning | None]
+Rule = Callable[[Arguments], Role | None]
 
 
 @dataclass(frozen=True, slots=True)
-class MeaningRow:
-    """One order of arguments, and the rules of those that have a meaning."""
+class RoleRow:
+    """One order of arguments, and the rules of those that have a role."""
 
     names: tuple[str, ...]
     rules: dict[str, Rule]
 
 
-def row(names: str, **rules: Rule) -> MeaningRow:
+def row(names: str, **rules: Rule) -> RoleRow:
     """Return a row; `names` are written with blanks between them."""
-    return MeaningRow(tuple(names.split()), rules)
+    return RoleRow(tuple(names.split()), rules)
+
+
+def about(operators: str, *rows: RoleRow) -> tuple[str, tuple[RoleRow, ...]]:
+    """Return an entry of the table: its operators, and a row for each of their orders of arguments."""
+    return operators, rows
 
 
 # What a capture looks at of an argument, beside rows: how many values differ.
@@ -114,15 +119,21 @@ def looked_at(look: str, rule: Rule) -> Rule:
     return rule
 
 
-def always(meaning: Meaning) -> Rule:
+def always(role: Role) -> Rule:
     """Return the rule of an argument that means the same in every call."""
 
-    def rule(_: Arguments) -> Meaning:
-        return meaning
+    def rule(_: Arguments) -> Role:
+        return role
 
-    if isinstance(meaning, Indices):
+    if isinstance(role, Indices):
         return looked_at(INDICES, rule)
-    return looked_at(meaning.look, rule) if isinstance(meaning, Rowwise) else rule
+    return looked_at(role.look, rule) if isinstance(role, Rowwise) else rule
+
+
+# Namespaces of a tensor's methods and of the functions that have their names.
+ALL = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
+NETWORK = "torch.nn.functional mindspore.mint.nn.functional mindspore.ops"
+POSITIVE = always(Within(0.0, float("inf"), (0.5, 1.5)))
 
 
 def _extent(arguments: Arguments, tensor: str, dim: str, default: int | None) -> int | None:
@@ -141,7 +152,7 @@ def _extent(arguments: Arguments, tensor: str, dim: str, default: int | None) ->
 def along(tensor: str, dim: str = "dim", default: int | None = None) -> Rule:
     """Return the rule of an index into the dimension `dim` of a tensor."""
 
-    def rule(arguments: Arguments) -> Meaning | None:
+    def rule(arguments: Arguments) -> Role | None:
         extent = _extent(arguments, tensor, dim, default)
         return index_into(extent) if extent else None
 
@@ -153,7 +164,7 @@ def distinct_along(
 ) -> Rule:
     """Return the rule of an index that is written through, unless the call reduces (`unless`)."""
 
-    def rule(arguments: Arguments) -> Meaning | None:
+    def rule(arguments: Arguments) -> Role | None:
         extent = _extent(arguments, tensor, dim, None)
         if not extent:
             return None
@@ -173,7 +184,7 @@ def distinct_along(
 def rows_of(tensor: str) -> Rule:
     """Return the rule of an index into the first dimension of a tensor, never from the back."""
 
-    def rule(arguments: Arguments) -> Meaning | None:
+    def rule(arguments: Arguments) -> Role | None:
         shape = arguments.shape(tensor)
         return Indices(0, shape[0] - 1) if shape and shape[0] else None
 
@@ -183,7 +194,7 @@ def rows_of(tensor: str) -> Rule:
 def below(*names: str, of_output: bool = False) -> Rule:
     """Return the rule of a number below a constant argument, or below the last output's extent."""
 
-    def rule(arguments: Arguments) -> Meaning | None:
+    def rule(arguments: Arguments) -> Role | None:
         for name in names:
             limit = arguments.value(name)
             if type(limit) is int and limit > 0:
@@ -203,7 +214,7 @@ def coordinates(
     the ones of MindSpore there.
     """
 
-    def rule(arguments: Arguments) -> Meaning | None:
+    def rule(arguments: Arguments) -> Role | None:
         extents = arguments.value(shape) if shape else arguments.shape(tensor)
         if not isinstance(extents, tuple) or not all(type(e) is int for e in extents):
             return None
@@ -212,8 +223,8 @@ def coordinates(
     return rule
 
 
-def classes(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of a loss's target: classes, or their probabilities."""
+def classes(arguments: Arguments) -> Role | None:
+    """Return the role of a loss's target: classes, or their probabilities."""
     shape, target = arguments.shape("input"), arguments.tensor("target")
     if not shape or target is None:
         return None
@@ -227,8 +238,8 @@ def classes(arguments: Arguments) -> Meaning | None:
 looked_at(INDICES, classes)
 
 
-def ctc_targets(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of ctc_loss's targets: classes without the blank."""
+def ctc_targets(arguments: Arguments) -> Role | None:
+    """Return the role of ctc_loss's targets: classes without the blank."""
     shape, blank = arguments.shape("log_probs"), arguments.value("blank", 0)
     if not shape or shape[-1] < 2:
         return None
@@ -236,8 +247,8 @@ def ctc_targets(arguments: Arguments) -> Meaning | None:
     return Within(first, last, whole=True)
 
 
-def ctc_target_lengths(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of ctc_loss's target lengths, of padded or of joined targets."""
+def ctc_target_lengths(arguments: Arguments) -> Role | None:
+    """Return the role of ctc_loss's target lengths, of padded or of joined targets."""
     shape, targets = arguments.shape("log_probs"), arguments.shape("targets")
     if not shape or not targets:
         return None
@@ -250,7 +261,7 @@ def ctc_target_lengths(arguments: Arguments) -> Meaning | None:
 def lengths_of(tensor: str, axis: int = 0, *, falling: bool = False) -> Rule:
     """Return the rule of lengths of sequences along an axis; 0 and 1 change with `batch_first`."""
 
-    def rule(arguments: Arguments) -> Meaning | None:
+    def rule(arguments: Arguments) -> Role | None:
         shape = arguments.shape(tensor)
         at = 1 if arguments.value("batch_first", False) is True else axis
         return Lengths(shape[at], falling) if shape and at < len(shape) else None
@@ -261,21 +272,21 @@ def lengths_of(tensor: str, axis: int = 0, *, falling: bool = False) -> Rule:
 def running_lengths(tensor: str) -> Rule:
     """Return the rule of running sums of lengths, as of sequences joined along the first axis."""
 
-    def rule(arguments: Arguments) -> Meaning | None:
+    def rule(arguments: Arguments) -> Role | None:
         shape = arguments.shape(tensor)
         return Parts(shape[0], running=True) if shape else None
 
     return rule
 
 
-def packed_sizes(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of the sizes of packed sequences, which a recurrent layer gets beside them."""
+def packed_sizes(arguments: Arguments) -> Role | None:
+    """Return the role of the sizes of packed sequences, which a recurrent layer gets beside them."""
     rows, sizes = arguments.shape("data"), arguments.shape("batch_sizes")
     return PackedSizes(rows[0]) if rows and sizes and len(rows) == 2 and len(sizes) == 1 else None
 
 
-def bag_offsets(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of embedding_bag's offsets: where each bag begins, the first at 0.
+def bag_offsets(arguments: Arguments) -> Role | None:
+    """Return the role of embedding_bag's offsets: where each bag begins, the first at 0.
 
     torch still takes the weight before the indices.
     """
@@ -287,8 +298,8 @@ def bag_offsets(arguments: Arguments) -> Meaning | None:
     return Parts(shape[0], running=True, from_zero=True, open_end=not whole)
 
 
-def repeats(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of repeat_interleave's repeats: they add up to the output's extent."""
+def repeats(arguments: Arguments) -> Role | None:
+    """Return the role of repeat_interleave's repeats: they add up to the output's extent."""
     out, dim = arguments.out_shape(), arguments.value("dim")
     if not out:
         return None
@@ -300,7 +311,7 @@ def repeats(arguments: Arguments) -> Meaning | None:
 def segments(*, running: bool) -> Rule:
     """Return the rule of segment_reduce's lengths, which add up to the extent, or of its offsets."""
 
-    def rule(arguments: Arguments) -> Meaning | None:
+    def rule(arguments: Arguments) -> Role | None:
         shape, axis = arguments.shape("data"), arguments.value("axis", 0)
         if not shape or type(axis) is not int or not -len(shape) <= axis < len(shape):
             return None
@@ -309,8 +320,8 @@ def segments(*, running: bool) -> Rule:
     return rule
 
 
-def scattered_mask(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of masked_scatter's mask: each True takes an element of the source."""
+def scattered_mask(arguments: Arguments) -> Role | None:
+    """Return the role of masked_scatter's mask: each True takes an element of the source."""
     shape, mask, source = (arguments.shape(name) for name in ("input", "mask", "source"))
     if shape is None or mask is None or source is None:
         return None
@@ -320,32 +331,32 @@ def scattered_mask(arguments: Arguments) -> Meaning | None:
     return AtMost(math.prod(source) // times)
 
 
-def sorted_without_sorter(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of searchsorted's sequence."""
+def sorted_without_sorter(arguments: Arguments) -> Role | None:
+    """Return the role of searchsorted's sequence."""
     return Sorted() if arguments.tensor("sorter") is None else None
 
 
-def target_probabilities(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of kl_div's target."""
+def target_probabilities(arguments: Arguments) -> Role | None:
+    """Return the role of kl_div's target."""
     return None if arguments.value("log_target", False) is True else Probabilities()
 
 
-def filled_mask(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of masked_fill's mask where it hides scores."""
+def filled_mask(arguments: Arguments) -> Role | None:
+    """Return the role of masked_fill's mask where it hides scores."""
     value = arguments.value("value")
     hides = isinstance(value, int | float) and value <= _HIDDEN_SCORE
     return Causal() if hides else None
 
 
-def divisor(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of a divisor: 0 raises where the other operand is whole too."""
+def divisor(arguments: Arguments) -> Role | None:
+    """Return the role of a divisor: 0 raises where the other operand is whole too."""
     return NonZero()
 
 
 def same_if_alike(other: str, own: str) -> Rule:
     """Return the rule of a factor that is the other one where all their statistics are alike."""
 
-    def rule(arguments: Arguments) -> Meaning | None:
+    def rule(arguments: Arguments) -> Role | None:
         place, spec = arguments.find(other), arguments.tensor(own)
         if place is None or spec is None or not isinstance(place[1], TensorSpec):
             return None
@@ -361,7 +372,7 @@ def same_if_alike(other: str, own: str) -> Rule:
 def ranked_like(other: str, own: str) -> Rule:
     """Return the rule of a positive divisor that grows with its dividend."""
 
-    def rule(arguments: Arguments) -> Meaning | None:
+    def rule(arguments: Arguments) -> Role | None:
         place, spec = arguments.find(other), arguments.tensor(own)
         if place is None or spec is None or not isinstance(place[1], TensorSpec):
             return None

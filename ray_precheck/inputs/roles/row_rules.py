@@ -1,13 +1,13 @@
-"""The meanings of arguments of which an operator looks at whole rows, and the rules that give them.
+"""The roles of arguments of which an operator looks at whole rows, and the rules that give them.
 
-Comes in: `Arguments`. Goes out: a `Meaning` of `inputs.meaning_rows`, and `ROWS`, the rows of the table of
-meanings. Called by `inputs.meaning_table`.
+Comes in: `Arguments`. Goes out: a `Role` of `inputs.roles.rowwise`, and `ROWS`, the rows of the table of
+roles. Called by `inputs.roles.table`.
 """
 
 import math
 
-from ray_precheck.inputs.meaning import Meaning, Within
-from ray_precheck.inputs.meaning_rows import (
+from ray_precheck.inputs.roles.role import Role
+from ray_precheck.inputs.roles.rowwise import (
     CHANNELS,
     LINES,
     NORMED,
@@ -17,10 +17,14 @@ from ray_precheck.inputs.meaning_rows import (
     Rowwise,
     Scores,
 )
-from ray_precheck.inputs.meaning_rules import (
+from ray_precheck.inputs.roles.rules import (
+    ALL,
     DIFFERENT,
+    NETWORK,
+    POSITIVE,
     Arguments,
-    MeaningRow,
+    RoleRow,
+    about,
     always,
     looked_at,
     row,
@@ -28,19 +32,19 @@ from ray_precheck.inputs.meaning_rules import (
 from ray_precheck.schema.values import TensorSpec, ValueSpec
 
 
-def scores(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of scores of which a softmax or its like is computed along a dimension."""
+def scores(arguments: Arguments) -> Role | None:
+    """Return the role of scores of which a softmax or its like is computed along a dimension."""
     shape = arguments.shape("input")
     return None if not shape else Scores() if _is_last(arguments, shape) else Rowwise()
 
 
-def ordered(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of numbers that are put in order, or of which the largest is looked for."""
+def ordered(arguments: Arguments) -> Role | None:
+    """Return the role of numbers that are put in order, or of which the largest is looked for."""
     return Ordered(equal=not arguments.record.has_backward)
 
 
-def normed_lines(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of numbers whose last dimensions are normalised by mean and deviation."""
+def normed_lines(arguments: Arguments) -> Role | None:
+    """Return the role of numbers whose last dimensions are normalised by mean and deviation."""
     shape = arguments.shape("input")
     extents = arguments.value("normalized_shape", shape[-1:] if shape else None)
     if not shape or not isinstance(extents, tuple) or shape[len(shape) - len(extents) :] != extents:
@@ -49,14 +53,14 @@ def normed_lines(arguments: Arguments) -> Meaning | None:
     return Normed(rows=math.prod(shape[: len(shape) - len(extents)]), zero=bears, offset=bears)
 
 
-def normed_channels(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of numbers whose channels are normalised by mean and deviation over a batch."""
+def normed_channels(arguments: Arguments) -> Role | None:
+    """Return the role of numbers whose channels are normalised by mean and deviation over a batch."""
     # No offsets: for channels_last torch itself computes the variance as a difference of two sums.
     return Normed(look=CHANNELS, zero=_bears_small_deviations(arguments))
 
 
-def normed_groups(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of numbers whose groups of channels are normalised, in each sample alone."""
+def normed_groups(arguments: Arguments) -> Role | None:
+    """Return the role of numbers whose groups of channels are normalised, in each sample alone."""
     shape, groups = arguments.shape("input"), arguments.value("num_groups")
     if not shape or len(shape) < 2:
         return None
@@ -67,14 +71,14 @@ def normed_groups(arguments: Arguments) -> Meaning | None:
     return Normed(look=SAMPLES, rows=shape[0] * groups, zero=zero)
 
 
-def scaled_lines(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of vectors that are divided by a norm, of which some may be zero."""
+def scaled_lines(arguments: Arguments) -> Role | None:
+    """Return the role of vectors that are divided by a norm, of which some may be zero."""
     # The gradient at 0 is that of the small number in the divisor's place.
     return None if arguments.record.has_backward else Normed(zero=True)
 
 
-def measured_lines(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of vectors whose length is computed, of which some may be zero."""
+def measured_lines(arguments: Arguments) -> Role | None:
+    """Return the role of vectors whose length is computed, of which some may be zero."""
     order = arguments.value("ord", 2)
     # The gradient of a length is 0 there; that of a sum of roots is infinite.
     return Normed(zero=True) if order in (2, "fro") else Rowwise()
@@ -125,88 +129,64 @@ def _largest(spec: ValueSpec) -> float:
     return float(max(sizes))
 
 
-_POSITIVE = always(Within(0.0, float("inf"), (0.5, 1.5)))
-_ALL = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
-_NETWORK = "torch.nn.functional mindspore.mint.nn.functional mindspore.ops"
-
-ROWS: list[tuple[str, tuple[MeaningRow, ...]]] = [
+ROWS: list[tuple[str, tuple[RoleRow, ...]]] = [
     # Statistics of a batch.
-    (
+    about(
         "torch: batch_norm",
-        (
-            row(
-                "input weight bias running_mean running_var",
-                input=normed_channels,
-                running_var=_POSITIVE,
-            ),
+        row(
+            "input weight bias running_mean running_var",
+            input=normed_channels,
+            running_var=POSITIVE,
         ),
     ),
-    (
-        f"{_NETWORK}: batch_norm",
-        (
-            row(
-                "input running_mean running_var",
-                input=normed_channels,
-                running_var=_POSITIVE,
-            ),
-        ),
+    about(
+        f"{NETWORK}: batch_norm",
+        row("input running_mean running_var", input=normed_channels, running_var=POSITIVE),
     ),
-    (
+    about(
         "mindspore.ops.operations: BatchNorm",
-        (
-            row(
-                "input scale bias mean variance",
-                input=normed_channels,
-                variance=_POSITIVE,
-            ),
-        ),
+        row("input scale bias mean variance", input=normed_channels, variance=POSITIVE),
     ),
     # Rows that are normalised, compared, or weighed against each other.
-    ("mindspore.ops.operations: LayerNorm", (row("input gamma beta", input=normed_lines),)),
-    (
-        f"torch {_NETWORK}: layer_norm",
-        (row("input normalized_shape", input=normed_lines),),
+    about("mindspore.ops.operations: LayerNorm", row("input gamma beta", input=normed_lines)),
+    about(f"torch {NETWORK}: layer_norm", row("input normalized_shape", input=normed_lines)),
+    about(f"torch {NETWORK}: group_norm", row("input num_groups", input=normed_groups)),
+    about("torch torch.nn.functional: instance_norm", row("input", input=normed_groups)),
+    about(
+        f"{ALL}: var std\n        torch mindspore.mint mindspore.ops: var_mean std_mean",
+        row("input dim|axis", input=always(Rowwise(look=NORMED))),
     ),
-    (f"torch {_NETWORK}: group_norm", (row("input num_groups", input=normed_groups),)),
-    (
-        "torch torch.nn.functional: instance_norm",
-        (row("input", input=normed_groups),),
-    ),
-    (
-        f"{_ALL}: var std\n        torch mindspore.mint mindspore.ops: var_mean std_mean",
-        (row("input dim|axis", input=always(Rowwise(look=NORMED))),),
-    ),
-    (
+    about(
         """torch torch.nn.functional mindspore.ops: rms_norm
         torch.nn.functional mindspore.mint.nn.functional: normalize""",
-        (row("input|x", input=scaled_lines),),
+        row("input|x", input=scaled_lines),
     ),
-    (
+    about(
         """torch.linalg mindspore.mint.linalg: vector_norm
         torch.linalg: norm
         torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: norm""",
-        (row("input|A|x ord|p", input=measured_lines),),
+        row("input|A|x ord|p", input=measured_lines),
     ),
-    (
+    about(
         "torch torch.nn.functional mindspore.ops: cosine_similarity",
-        (row("x1 x2", x1=scaled_lines, x2=scaled_lines),),
+        row("x1 x2", x1=scaled_lines, x2=scaled_lines),
     ),
-    (
-        f"""torch torch.Tensor torch.special {_NETWORK}: log_softmax softmax
+    about(
+        f"""torch torch.Tensor torch.special {NETWORK}: log_softmax softmax
         mindspore.mint: softmax
         mindspore.mint.special: log_softmax
         mindspore.Tensor: softmax
-        {_ALL}: logsumexp
+        {ALL}: logsumexp
         torch.special: logsumexp""",
-        (row("input|logits dim|axis", input=scores),),
+        row("input|logits dim|axis", input=scores),
     ),
-    (
-        f"""{_ALL}:
+    about(
+        f"""{ALL}:
             argmax argmin max min cummax cummin median kthvalue topk sort argsort
         torch torch.Tensor mindspore.Tensor mindspore.ops: nanmedian
         torch torch.Tensor: mode msort unique unique_consecutive
         mindspore.Tensor mindspore.ops: top_k
         mindspore.Tensor: argmax_with_value argmin_with_value""",
-        (row("input", input=ordered),),
+        row("input", input=ordered),
     ),
 ]

@@ -1,14 +1,15 @@
-"""Peers: honest other implementations of a call on this machine's CPU, by which `auto` and `benchmark`
-estimate how large an error may be.
+"""Reference implementations: honest other ones of a call on this machine's CPU, by which `auto` and
+`benchmark` estimate how large an error may be.
 
 Comes in: the bench's function with its arguments, and a function that picks the compared leaves of a
 run. Goes out: for each leaf a lazy sequence of carrier arrays. Called by the forward and backward
-checks; a peer is computed when a standard reads it. All peers run on one thread and draw with fixed
-keys, so every process computes the same bits.
+checks; an implementation is computed when a standard reads it. All implementations run on one thread and
+draw with fixed keys, so every process computes the same bits.
 
-Peers of float64 results have the errors of shorter arithmetic, made as much smaller as float64 is longer.
+Implementations of float64 results have the errors of shorter arithmetic, made as much smaller as float64 is
+longer.
 
-The peers of a leaf are computed in float64, without the framework's kernels of the tested dtype: a
+The implementations of a leaf are computed in float64, without the framework's kernels of the tested dtype: a
 wrong kernel cannot vouch for itself. torch's own kernel is available beside them as `kernel`, unless
 it is the kernel under test.
 """
@@ -29,8 +30,7 @@ from ray_precheck.bench.rounded import (
     in_short_bits,
     rounded_arithmetic,
 )
-from ray_precheck.check.sides.attempt import attempt
-from ray_precheck.check.sides.raised import OutOfMemory
+from ray_precheck.check.sides.attempt import OutOfMemory, attempt
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf, map_leaves
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
@@ -107,8 +107,8 @@ _FARTHER = 2.0**10
 
 
 @dataclass(frozen=True)
-class Peers:
-    """The peers of one direction of a call.
+class Implementations:
+    """The implementations of one direction of a call.
 
     `function` is the bench's. `pick` gives the compared leaves of an execution. `kernel_is_tested`:
     torch's kernels on the CPU computed the tested results, so they cannot be a measure for them.
@@ -128,9 +128,11 @@ class Peers:
     # The calls whose convolutions could be computed by tiles.
     _with_tiles: set[str] = field(default_factory=set)
 
-    def of(self, position: int, tested: HostTensor) -> "PeersOfLeaf":
-        """Return the peers' values of one leaf, as carrier arrays of the tested dtype."""
-        return PeersOfLeaf(self, position, tested, (COMPOSED, JOINED, FUSED, AUTOCAST, TILED))
+    def of(self, position: int, tested: HostTensor) -> "ImplementationsOfLeaf":
+        """Return the implementations' values of one leaf, as carrier arrays of the tested dtype."""
+        return ImplementationsOfLeaf(
+            self, position, tested, (COMPOSED, JOINED, FUSED, AUTOCAST, TILED)
+        )
 
     def leaves(self, way: Way, dtype: str) -> Sequence[Leaf] | None:
         """Return the leaves computed in one way; None if the call cannot run in it.
@@ -212,13 +214,17 @@ class Peers:
         return found
 
 
-class PeersOfLeaf(Sequence[Array]):
+class ImplementationsOfLeaf(Sequence[Array]):
     """The values of one output, computed in several ways; ways that cannot run are left out."""
 
     def __init__(
-        self, peers: Peers, position: int, tested: HostTensor, ways: Sequence[Way]
+        self,
+        implementations: Implementations,
+        position: int,
+        tested: HostTensor,
+        ways: Sequence[Way],
     ) -> None:
-        self._peers = peers
+        self._implementations = implementations
         self._position = position
         self._tested = tested
         self._ways = list(ways)
@@ -227,32 +233,34 @@ class PeersOfLeaf(Sequence[Array]):
     @property
     def moved(self) -> Sequence[Array]:
         """The bench's values, not rounded, for inputs moved by `MOVES`."""
-        return PeersOfLeaf(self._peers, self._position, self._tested, MOVES)
+        return ImplementationsOfLeaf(self._implementations, self._position, self._tested, MOVES)
 
     @property
     def coarse(self) -> Sequence[Array]:
         """The values of implementations that round the operands of float32 products to fewer bits, as the
         tested one did: to the nearest, and truncated. () where it did not, or makes no product."""
-        if not self._peers.float32 or self._tested.dtype not in ("float32", "complex64"):
+        if not self._implementations.float32 or self._tested.dtype not in ("float32", "complex64"):
             return ()
-        bits = self._peers.float32
+        bits = self._implementations.float32
         formats = FRACTION_BITS[bits.products], FRACTION_BITS[bits.convolutions]
         ways = [replace(COMPOSED, operands=Operands(*formats, cut)) for cut in (False, True)]
-        if self._peers.leaves(ways[0], self._tested.dtype) is None:
+        if self._implementations.leaves(ways[0], self._tested.dtype) is None:
             return ()
-        return PeersOfLeaf(self._peers, self._position, self._tested, ways)
+        return ImplementationsOfLeaf(self._implementations, self._position, self._tested, ways)
 
     @property
     def narrowed(self) -> Sequence[Array]:
         """The values of a composed implementation that also rounds scalars to the dtype; none for float64."""
         if self._tested.dtype in WIDEST:
             return ()
-        return PeersOfLeaf(self._peers, self._position, self._tested, (NARROWED,))
+        return ImplementationsOfLeaf(
+            self._implementations, self._position, self._tested, (NARROWED,)
+        )
 
     @property
     def formats(self) -> str:
         """The words for the formats of the operands."""
-        return str(self._peers.float32)
+        return str(self._implementations.float32)
 
     @property
     def moved_farther(self) -> float:
@@ -263,9 +271,16 @@ class PeersOfLeaf(Sequence[Array]):
     def kernel(self) -> Array | None:
         """The values of torch's own operator on the CPU in the recorded dtypes, which may be wrong; None
         if it cannot run, or is the kernel under test."""
-        if self._peers.kernel_is_tested:
+        if self._implementations.kernel_is_tested:
             return None
-        return next(iter(PeersOfLeaf(self._peers, self._position, self._tested, (KERNEL,))), None)
+        return next(
+            iter(
+                ImplementationsOfLeaf(
+                    self._implementations, self._position, self._tested, (KERNEL,)
+                )
+            ),
+            None,
+        )
 
     def __len__(self) -> int:
         while self._ways:
@@ -296,7 +311,7 @@ class PeersOfLeaf(Sequence[Array]):
         self._found.append(data)
 
     def _leaf(self, way: Way, dtype: str) -> HostTensor | None:
-        leaves = self._peers.leaves(way, dtype)
+        leaves = self._implementations.leaves(way, dtype)
         found = leaves[self._position] if leaves and self._position < len(leaves) else None
         is_alike = isinstance(found, HostTensor) and found.shape == self._tested.shape
         return found if is_alike else None

@@ -1,13 +1,13 @@
-"""Rules of meanings at their limits: the first and the last dimension, defaults, too few classes."""
+"""Rules of roles at their limits: the first and the last dimension, defaults, too few classes."""
 
 from dataclasses import replace
 
 import pytest
-from test_inputs_meaning_table import ARGS, GRAD, INDEX, ROOT, X, floats, ints, record
+from test_inputs_role_table import ARGS, GRAD, INDEX, ROOT, X, floats, ints, record
 
-from ray_precheck.inputs.meaning import Classes, Coordinates, Distinct, Indices, Meaning, Within
-from ray_precheck.inputs.meaning_table import meanings_of
-from ray_precheck.inputs.meaning_values import AtMost, Causal, Parts, Ranked
+from ray_precheck.inputs.roles.role import Classes, Coordinates, Distinct, Indices, Role, Within
+from ray_precheck.inputs.roles.table import roles_of
+from ray_precheck.inputs.roles.values import AtMost, Causal, Parts, Ranked
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import TensorSpec
 
@@ -17,7 +17,7 @@ BAG = floats(20, 3)
 MASK = TensorSpec("bool", (7, 7))
 OFFSETS = Parts(10, running=True, from_zero=True, open_end=True)
 WEIGHT_ROWS = Indices(0, 19)
-CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
+CASES: dict[str, tuple[ApiRecord, dict[str, Role]]] = {
     "gather beyond the last dimension": (record("Torch.gather", X, 2, INDEX), {}),
     "scatter along the first dimension": (
         record("Torch.scatter", X, -2, INDEX, X),
@@ -95,9 +95,9 @@ CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_argument_at_a_limit_has_the_meaning_of_its_side(name: str) -> None:
+def test_an_argument_at_a_limit_has_the_role_of_its_side(name: str) -> None:
     call, expected = CASES[name]
-    found = {path.split(".", 1)[1]: meaning for path, meaning in meanings_of(call).items()}
+    found = {path.split(".", 1)[1]: role for path, role in roles_of(call).items()}
     assert found == expected
 
 
@@ -110,7 +110,7 @@ def test_an_argument_at_a_limit_has_the_meaning_of_its_side(name: str) -> None:
     ],
 )
 def test_targets_of_ctc_loss_are_classes_without_the_blank(
-    shape: tuple[int, ...], expected: Meaning | None
+    shape: tuple[int, ...], expected: Role | None
 ) -> None:
     call = record("Functional.ctc_loss", floats(*shape), ints(4, 3), ints(4), ints(4))
-    assert meanings_of(call).get(f"{ARGS}.1") == expected
+    assert roles_of(call).get(f"{ARGS}.1") == expected

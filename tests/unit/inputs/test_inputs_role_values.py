@@ -1,20 +1,20 @@
-"""Meanings at their limits: full ranges, classes to ignore, sums of 0, matrices in stacks, masks."""
+"""Roles at their limits: full ranges, classes to ignore, sums of 0, matrices in stacks, masks."""
 
 import math
 
 import numpy as np
 import pytest
-from test_inputs_meaning import LATER, drawn, floats, whole
+from test_inputs_roles import LATER, drawn, floats, whole
 
-from ray_precheck.inputs.meaning import (
+from ray_precheck.inputs.roles.role import (
     Classes,
     Coordinates,
     Distinct,
     DistinctTogether,
-    Meaning,
+    Role,
     Within,
 )
-from ray_precheck.inputs.meaning_values import (
+from ray_precheck.inputs.roles.values import (
     Causal,
     Lengths,
     Matrix,
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(
-    ("meaning", "spec"),
+    ("role", "spec"),
     [
         (Lengths(5), floats(6, low=-1.0, high=1.0)),
         (Lengths(0), whole(6, low=2, high=3)),
@@ -45,8 +45,8 @@ pytestmark = pytest.mark.unit
         (Causal(), whole(2, 4, 3, dtype="bool")),
     ],
 )
-def test_values_that_the_meaning_does_not_fit_stay(meaning: Meaning, spec: TensorSpec) -> None:
-    np.testing.assert_array_equal(drawn(meaning, spec), drawn(Meaning(), spec))
+def test_values_that_the_role_does_not_fit_stay(role: Role, spec: TensorSpec) -> None:
+    np.testing.assert_array_equal(drawn(role, spec), drawn(Role(), spec))
 
 
 def test_offsets_that_have_the_total_too_begin_with_0() -> None:
@@ -118,7 +118,7 @@ def test_a_mean_may_be_a_hundredth_of_the_distance_off(mean: Bound) -> None:
 
 
 @pytest.mark.parametrize(
-    ("meaning", "spec"),
+    ("role", "spec"),
     [
         (Within(0, 5), whole(9, low=0, high=5, mean=1.0)),
         (Within(0, 5), whole(9, low=0, high=0, mean=0.0)),
@@ -131,10 +131,8 @@ def test_a_mean_may_be_a_hundredth_of_the_distance_off(mean: Bound) -> None:
         (Classes(10, -100), floats(9, low=-200.0, high=9.0)),
     ],
 )
-def test_a_range_that_fits_is_left_with_all_its_statistics(
-    meaning: Meaning, spec: TensorSpec
-) -> None:
-    assert meaning.bounded(spec) is spec
+def test_a_range_that_fits_is_left_with_all_its_statistics(role: Role, spec: TensorSpec) -> None:
+    assert role.bounded(spec) is spec
 
 
 def test_a_range_may_be_cut_to_one_number() -> None:
@@ -165,5 +163,5 @@ def test_all_places_can_be_addressed_once() -> None:
 
 def test_floats_are_no_indices() -> None:
     spec = floats(3, low=-1.0, high=1.0)
-    for meaning in (DistinctTogether((5,), 0, "x"), Distinct(5, 0), Classes(5, -1)):
-        np.testing.assert_array_equal(drawn(meaning, spec), drawn(Meaning(), spec))
+    for role in (DistinctTogether((5,), 0, "x"), Distinct(5, 0), Classes(5, -1)):
+        np.testing.assert_array_equal(drawn(role, spec), drawn(Role(), spec))

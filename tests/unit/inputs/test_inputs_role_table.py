@@ -1,23 +1,23 @@
-"""Which arguments of which APIs have a meaning, whatever the framework calls and orders them."""
+"""Which arguments of which APIs have a role, whatever the framework calls and orders them."""
 
 from dataclasses import replace
 
 import pytest
 
 from ray_precheck.inputs.generate import build_call, generated_tensors
-from ray_precheck.inputs.meaning import (
+from ray_precheck.inputs.roles.role import (
     Classes,
     Coordinates,
     Distinct,
     DistinctTogether,
     Indices,
-    Meaning,
+    Role,
     Within,
     index_into,
 )
-from ray_precheck.inputs.meaning_rules import Arguments
-from ray_precheck.inputs.meaning_table import TABLE, meanings_of
-from ray_precheck.inputs.meaning_values import (
+from ray_precheck.inputs.roles.rules import Arguments
+from ray_precheck.inputs.roles.table import TABLE, roles_of
+from ray_precheck.inputs.roles.values import (
     Causal,
     Lengths,
     Matrix,
@@ -59,7 +59,7 @@ GRAD = TensorSpec("float32", (50,), -1.0, 1.0, mean=0.0, norm=3.0)
 ROOT = TensorSpec("float32", (50,), 1e-8, 1.0, mean=0.1, norm=3.0)
 X, INDEX = floats(5, 7), ints(3, 4)
 AT_7 = index_into(7)
-CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
+CASES: dict[str, tuple[ApiRecord, dict[str, Role]]] = {
     "torch gather": (record("Torch.gather", X, 1, INDEX), {"2": AT_7}),
     "gather along the first dimension": (
         record("Torch.gather", X, -2, INDEX),
@@ -224,9 +224,9 @@ CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_argument_has_the_meaning_that_its_api_gives_it(name: str) -> None:
+def test_an_argument_has_the_role_that_its_api_gives_it(name: str) -> None:
     call, expected = CASES[name]
-    found = {path.split(".", 1)[1]: meaning for path, meaning in meanings_of(call).items()}
+    found = {path.split(".", 1)[1]: role for path, role in roles_of(call).items()}
     assert found == expected
 
 
@@ -294,28 +294,28 @@ def test_the_ignored_class_is_found_where_its_framework_has_it() -> None:
     """torch has `size_average` before `ignore_index`, MindSpore has it not."""
     arguments = (floats(8, 5), ints(8), None, 3)
     of_mindspore = replace(record("Functional.cross_entropy", *arguments), framework="mindspore")
-    (meaning,) = meanings_of(of_mindspore).values()
-    assert meaning == Classes(5, 3)
+    (role,) = roles_of(of_mindspore).values()
+    assert role == Classes(5, 3)
     of_torch = replace(
         record("Functional.cross_entropy", *arguments[:3], None, 3), framework="pytorch"
     )
-    assert list(meanings_of(of_torch).values()) == [Classes(5, 3)]
+    assert list(roles_of(of_torch).values()) == [Classes(5, 3)]
 
 
 def test_an_inverse_of_each_element_is_no_inverse_of_a_matrix() -> None:
     square = TensorSpec("float32", (3, 3))
     of_mindspore = replace(record("Functional.inv", square), framework="mindspore")
-    assert list(meanings_of(of_mindspore).values()) == [Within(0.5, 1.5, only_unknown=True)]
-    assert list(meanings_of(record("Torch.linalg.inv", square)).values()) == [Matrix()]
+    assert list(roles_of(of_mindspore).values()) == [Within(0.5, 1.5, only_unknown=True)]
+    assert list(roles_of(record("Torch.linalg.inv", square)).values()) == [Matrix()]
 
 
-def test_the_bias_of_a_batch_norm_without_statistics_has_no_meaning() -> None:
+def test_the_bias_of_a_batch_norm_without_statistics_has_no_role() -> None:
     weight = floats(3)
     call = record("Torch.batch_norm", floats(2, 3), weight, weight, None, None, True, 0.1, 1e-5)
-    assert meanings_of(call).keys() == {"input_args.0"}
+    assert roles_of(call).keys() == {"input_args.0"}
 
 
-def test_the_uniform_distribution_knows_no_meaning() -> None:
+def test_the_uniform_distribution_knows_no_role() -> None:
     call = record("Torch.gather", X, 1, TensorSpec("int64", (3, 4), 90, 99))
     uniform = build_call(call, generated_tensors(0, call, "uniform")).args[2]
     recorded = build_call(call, generated_tensors(0, call, "recorded")).args[2]

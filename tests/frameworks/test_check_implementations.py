@@ -1,4 +1,4 @@
-"""What peers make of a call: a composition that rounds each step, moved benches, torch's kernel."""
+"""What implementations make of a call: a composition that rounds each step, moved benches, torch's kernel."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from ray_precheck.accuracy.comparison import kernel_of  # noqa: E402
 from ray_precheck.bench.rounded import rounded_arithmetic  # noqa: E402
 from ray_precheck.bench.tiled_convolutions import is_tiled, tiled  # noqa: E402
-from ray_precheck.check.sides.peers import Peers, PeersOfLeaf  # noqa: E402
+from ray_precheck.check.sides.implementations import Implementations, ImplementationsOfLeaf  # noqa: E402
 from ray_precheck.frameworks.base import CallPlan  # noqa: E402
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace  # noqa: E402
 from ray_precheck.numerics.rounding import round_to_dtype  # noqa: E402
@@ -30,24 +30,26 @@ def drawn(*shape: int, dtype: str = "float32", seed: int = 0) -> HostTensor:
     return host(np.random.default_rng(seed).uniform(-2.0, 2.0, shape), dtype)
 
 
-def forward_peers(
+def forward_implementations(
     function: Function, *args: Any, dtype: str, shape: tuple[int, ...]
-) -> PeersOfLeaf:
+) -> ImplementationsOfLeaf:
     call = HostCall(args, {})
-    peers = Peers(function, call, CallPlan(), lambda run, _: run.outputs)
+    implementations = Implementations(function, call, CallPlan(), lambda run, _: run.outputs)
     carrier = "float32" if dtype == "bfloat16" else dtype
-    return peers.of(0, HostTensor(dtype, np.zeros(shape, carrier)))
+    return implementations.of(0, HostTensor(dtype, np.zeros(shape, carrier)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_torchs_own_kernel_in_the_recorded_dtype_stands_beside_the_peers(dtype: str) -> None:
+def test_torchs_own_kernel_in_the_recorded_dtype_stands_beside_the_implementations(
+    dtype: str,
+) -> None:
     left, right = drawn(16, 64, dtype=dtype), drawn(64, 8, dtype=dtype, seed=1)
     call = HostCall((left, right), {})
     expected = TorchExecution(torch.matmul, call, CallPlan(), TorchPlace()).outputs[0]
-    peers = forward_peers(torch.matmul, left, right, dtype=dtype, shape=(16, 8))
-    assert np.array_equal(kernel_of(peers), expected.data)
+    implementations = forward_implementations(torch.matmul, left, right, dtype=dtype, shape=(16, 8))
+    assert np.array_equal(kernel_of(implementations), expected.data)
     # Both round their sum once to 16 bits, which hides that they sum up in another order.
-    same = [np.array_equal(peer, expected.data) for peer in peers]
+    same = [np.array_equal(implementation, expected.data) for implementation in implementations]
     assert same == [dtype != "float32"]
 
 
@@ -60,17 +62,19 @@ def test_a_kernel_that_is_tested_is_not_run() -> None:
 
     tested = host(np.zeros(4), "float32")
     call = HostCall((drawn(4),), {})
-    peers = Peers(counted, call, CallPlan(), lambda run, _: run.outputs, kernel_is_tested=True)
-    found = peers.of(0, tested)
+    implementations = Implementations(
+        counted, call, CallPlan(), lambda run, _: run.outputs, kernel_is_tested=True
+    )
+    found = implementations.of(0, tested)
     assert kernel_of(found) is None
     assert (len(found), len(found.moved)) == (1, 4)
     assert set(runs) == {torch.float64}
 
 
-def test_the_peer_rounds_after_each_step_of_a_composed_softmax() -> None:
+def test_the_implementation_rounds_after_each_step_of_a_composed_softmax() -> None:
     x = drawn(8, 32, dtype="bfloat16")
     softmax = torch.nn.functional.softmax
-    found = forward_peers(softmax, x, -1, dtype="bfloat16", shape=(8, 32))[0]
+    found = forward_implementations(softmax, x, -1, dtype="bfloat16", shape=(8, 32))[0]
 
     def rounded(value: Any) -> Any:
         return value.to(torch.bfloat16).to(torch.float64)
@@ -90,17 +94,17 @@ def test_nothing_is_run_before_it_is_read_and_nothing_twice() -> None:
         runs.append(x.dtype)
         return torch.exp(x)
 
-    peers = forward_peers(counted, drawn(4), dtype="float32", shape=(4,))
+    implementations = forward_implementations(counted, drawn(4), dtype="float32", shape=(4,))
     assert runs == []
-    peers[0], peers[0]
+    implementations[0], implementations[0]
     assert runs == [torch.float64]
-    assert len(peers) == 1
-    assert next(iter(peers)) is peers[0]
-    assert kernel_of(peers) is not None
-    assert kernel_of(peers) is not None
+    assert len(implementations) == 1
+    assert next(iter(implementations)) is implementations[0]
+    assert kernel_of(implementations) is not None
+    assert kernel_of(implementations) is not None
     assert runs == [torch.float64, torch.float32]
-    assert len(peers.moved) == 4
-    assert len(peers.moved) == 4
+    assert len(implementations.moved) == 4
+    assert len(implementations.moved) == 4
     assert len(runs) == 6
 
 
@@ -111,11 +115,13 @@ def test_all_leaves_of_a_call_share_its_runs() -> None:
         runs.append(x.dtype)
         return torch.exp(x), torch.sin(x)
 
-    peers = Peers(counted, HostCall((drawn(4),), {}), CallPlan(), lambda run, _: run.outputs)
+    implementations = Implementations(
+        counted, HostCall((drawn(4),), {}), CallPlan(), lambda run, _: run.outputs
+    )
     tested = host(np.zeros(4), "float32")
-    first, second = peers.of(0, tested)[0], peers.of(1, tested)[0]
+    first, second = implementations.of(0, tested)[0], implementations.of(1, tested)[0]
     assert len(runs) == 1
-    assert kernel_of(peers.of(0, tested)) is not None
+    assert kernel_of(implementations.of(0, tested)) is not None
     assert len(runs) == 2
     assert not np.array_equal(first, second)
 
@@ -129,19 +135,19 @@ def test_what_cannot_be_run_is_left_out() -> None:
     def never(x: Any) -> Any:
         raise RuntimeError("not implemented")
 
-    peers = forward_peers(only_wide, drawn(4), dtype="float16", shape=(4,))
-    assert len(peers) == 1
-    assert kernel_of(peers) is None
-    assert len(forward_peers(never, drawn(4), dtype="float16", shape=(4,))) == 0
+    implementations = forward_implementations(only_wide, drawn(4), dtype="float16", shape=(4,))
+    assert len(implementations) == 1
+    assert kernel_of(implementations) is None
+    assert len(forward_implementations(never, drawn(4), dtype="float16", shape=(4,))) == 0
 
 
-def test_a_result_of_another_shape_is_no_peer() -> None:
-    assert len(forward_peers(torch.exp, drawn(4), dtype="float32", shape=(5,))) == 0
+def test_a_result_of_another_shape_is_no_implementation() -> None:
+    assert len(forward_implementations(torch.exp, drawn(4), dtype="float32", shape=(5,))) == 0
 
 
-def test_gradients_have_peers_with_the_same_cotangents() -> None:
+def test_gradients_have_implementations_with_the_same_cotangents() -> None:
     x, cotangent = drawn(8, 32), drawn(8, 32, seed=1)
-    peers = Peers(
+    implementations = Implementations(
         torch.tanh,
         HostCall((x,), {}),
         CallPlan(differentiable=(0,)),
@@ -149,14 +155,14 @@ def test_gradients_have_peers_with_the_same_cotangents() -> None:
         (cotangent,),
     ).of(0, host(np.zeros((8, 32)), "float32"))
     bench = cotangent.data * (1 - np.tanh(x.data.astype(np.float64)) ** 2)
-    assert len(peers) == 1
-    for peer in (*peers, kernel_of(peers)):
-        assert 0 < np.abs(peer - bench).max() < 1e-6
+    assert len(implementations) == 1
+    for implementation in (*implementations, kernel_of(implementations)):
+        assert 0 < np.abs(implementation - bench).max() < 1e-6
 
 
 def test_moved_benches_part_equal_numbers_both_ways() -> None:
     x = host(np.ones((64, 2)), "float16")
-    moved = forward_peers(torch.argmax, x, -1, dtype="int64", shape=(64,)).moved
+    moved = forward_implementations(torch.argmax, x, -1, dtype="int64", shape=(64,)).moved
     ahead, back, least_ahead, least_back = moved
     assert set(ahead.tolist()) == {0, 1}
     assert np.array_equal(ahead, 1 - back)
@@ -166,15 +172,18 @@ def test_moved_benches_part_equal_numbers_both_ways() -> None:
 
 def test_a_half_type_that_is_widened_is_moved_by_units_of_the_wider_one() -> None:
     x = host(np.linspace(1.0, 1.99, 64), "float16")
-    widened = forward_peers(lambda t: t * 1.0, x, dtype="float32", shape=(64,)).moved[0]
+    widened = forward_implementations(lambda t: t * 1.0, x, dtype="float32", shape=(64,)).moved[0]
     assert 0 < np.abs(widened - x.data).max() <= 0.5 * 2.0**-23
-    kept = forward_peers(lambda t: t * 1.0, x, dtype="float16", shape=(64,)).moved[0]
+    kept = forward_implementations(lambda t: t * 1.0, x, dtype="float16", shape=(64,)).moved[0]
     assert 2.0**-13 < np.abs(kept - x.data).max() <= 0.5 * 2.0**-10
 
 
 def test_moved_benches_are_the_same_again() -> None:
     x = drawn(16)
-    first = [list(forward_peers(torch.exp, x, dtype="float64", shape=(16,)).moved) for _ in "ab"]
+    first = [
+        list(forward_implementations(torch.exp, x, dtype="float64", shape=(16,)).moved)
+        for _ in "ab"
+    ]
     assert np.array_equal(first[0], first[1])
     assert not np.array_equal(first[0][0], first[0][1])
 
@@ -236,17 +245,19 @@ class TestRoundedArithmetic:
 
 @pytest.mark.parametrize(("size", "padding"), [(3, 1), (3, 0), (5, 2)])
 @pytest.mark.filterwarnings("ignore:TF32")
-def test_a_peer_of_a_convolution_computes_it_by_tiles(size: int, padding: int) -> None:
+def test_an_implementation_of_a_convolution_computes_it_by_tiles(size: int, padding: int) -> None:
     x, weight = drawn(16, 3, 17, 11), drawn(4, 3, size, size, seed=1)
 
     def convolution(x: Any, weight: Any) -> Any:
         return torch.nn.functional.conv2d(x, weight, padding=padding)
 
     exact = convolution(*(torch.tensor(each.data).double() for each in (x, weight))).numpy()
-    composed, tiled = forward_peers(
+    composed, tiled = forward_implementations(
         convolution, x, weight, dtype="float32", shape=exact.shape
     )  # fmt: skip
-    errors = [np.sqrt(np.mean((peer - exact) ** 2)) for peer in (composed, tiled)]
+    errors = [
+        np.sqrt(np.mean((implementation - exact) ** 2)) for implementation in (composed, tiled)
+    ]
     assert 3 < errors[1] / errors[0] < 100
     with torch.backends.mkldnn.flags(enabled=False):  # then NNPACK, for filters of 3 by 3
         found = convolution(*(torch.tensor(each.data) for each in (x, weight))).double().numpy()
@@ -273,6 +284,8 @@ def test_gradients_of_a_convolution_by_tiles_are_its_gradients() -> None:
         assert not is_tiled(convolution, (*args[:4], [2, 2], *args[5:]))
 
 
-def test_other_calls_have_no_peer_by_tiles() -> None:
+def test_other_calls_have_no_implementation_by_tiles() -> None:
     left, right = drawn(16, 64), drawn(64, 8, seed=1)
-    assert len(forward_peers(torch.matmul, left, right, dtype="float32", shape=(16, 8))) == 1
+    assert (
+        len(forward_implementations(torch.matmul, left, right, dtype="float32", shape=(16, 8))) == 1
+    )

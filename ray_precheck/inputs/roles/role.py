@@ -1,8 +1,8 @@
-"""Arguments whose values have a meaning, such as indices: not every number of their range is valid.
+"""The role of an argument, such as an index: not every number of its range is valid.
 
 Comes in: the spec of an argument, and the values drawn for it. Goes out: a spec with a valid range, and
-valid values. Made by the rules of `inputs.meaning_table`, used by `inputs.generate`. Recorded
-statistics are kept where they are valid. `inputs.meaning_values` has the meanings besides indices.
+valid values. Made by the rules of `inputs.roles.table`, used by `inputs.generate`. Recorded
+statistics are kept where they are valid. `inputs.roles.values` has the roles besides indices.
 """
 
 import math
@@ -18,7 +18,7 @@ _CHUNK_PLACES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class Role:
     """Values of any kind: the base, which changes nothing."""
 
     def bounded(self, spec: TensorSpec) -> TensorSpec:
@@ -60,7 +60,7 @@ def _over(spec: TensorSpec, low: float, high: float) -> TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Within(Meaning):
+class Within(Role):
     """Numbers of [low, high]; a recorded range is kept, or cut to it. `usual` replaces a range that
     is unknown or lies outside. With `only_unknown` a recorded range stays as it is; with `whole`
     only whole numbers are meant."""
@@ -105,7 +105,7 @@ class Indices(Within):
 
 
 def index_into(extent: int) -> Indices:
-    """Return the meaning of an index into a dimension, from the front or from the back."""
+    """Return the role of an index into a dimension, from the front or from the back."""
     return Indices(-extent, extent - 1, (0, extent - 1))
 
 
@@ -177,7 +177,7 @@ def spread_places(share: Array, places: int) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Distinct(Meaning):
+class Distinct(Role):
     """Indices into a dimension that differ along `axis`: of two equal indices the last write
     counts, and the order of the threads decides which write is last."""
 
@@ -215,7 +215,7 @@ class Distinct(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class DistinctTogether(Meaning):
+class DistinctTogether(Role):
     """One of several index tensors that together address each place once: `extents` are those of
     the dimensions that they index, and this is the one at `position`."""
 
@@ -245,7 +245,7 @@ class DistinctTogether(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class Coordinates(Meaning):
+class Coordinates(Role):
     """Indices whose last dimension addresses places of a tensor with these leading extents; with
     `distinct` no place twice."""
 
@@ -277,7 +277,7 @@ class Coordinates(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class Classes(Meaning):
+class Classes(Role):
     """Class indices of a loss, `ignored` among them where the dump has recorded it as an extreme."""
 
     count: int

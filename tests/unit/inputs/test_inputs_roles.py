@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.inputs.generate import GeneratedTensors
-from ray_precheck.inputs.meaning import (
+from ray_precheck.inputs.roles.role import (
     Classes,
     Coordinates,
     Distinct,
     DistinctTogether,
-    Meaning,
+    Role,
     Within,
     index_into,
     spread_places,
 )
-from ray_precheck.inputs.meaning_values import (
+from ray_precheck.inputs.roles.values import (
     Causal,
     Lengths,
     Matrix,
@@ -51,8 +51,8 @@ def floats(
     return TensorSpec(dtype, shape, low, high, mean=mean)
 
 
-def drawn(meaning: Meaning, spec: TensorSpec, *, path: str = PATH) -> Array:
-    data = GeneratedTensors(0, "Torch.x.0", meanings={path: meaning}).tensor(spec, path).data
+def drawn(role: Role, spec: TensorSpec, *, path: str = PATH) -> Array:
+    data = GeneratedTensors(0, "Torch.x.0", roles={path: role}).tensor(spec, path).data
     assert data.shape == spec.shape
     return data
 
@@ -136,7 +136,7 @@ def test_distinct_indices_do_not_depend_on_how_many_lines_are_drawn_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = drawn(Distinct(10, -1), whole(8, 5))
-    monkeypatch.setattr("ray_precheck.inputs.meaning._CHUNK_PLACES", 20)
+    monkeypatch.setattr("ray_precheck.inputs.roles.role._CHUNK_PLACES", 20)
     np.testing.assert_array_equal(drawn(Distinct(10, -1), whole(8, 5)), before)
 
 
@@ -231,7 +231,7 @@ def test_a_recorded_mean_of_1_over_their_count_makes_numbers_probabilities(axis:
     "spec", [floats(4, 6, low=-1.0, high=0.9), floats(4, 6, low=0.0, high=0.9, mean=0.5)]
 )
 def test_what_was_no_probability_stays_as_it_was(spec: TensorSpec) -> None:
-    np.testing.assert_array_equal(drawn(Probabilities(), spec), drawn(Meaning(), spec))
+    np.testing.assert_array_equal(drawn(Probabilities(), spec), drawn(Role(), spec))
 
 
 def test_signs_are_both_of_minus_1_and_1() -> None:
@@ -267,7 +267,7 @@ def test_matrices_are_well_conditioned(symmetric: bool, low: Bound, high: Bound,
 
 def test_what_is_no_square_matrix_stays() -> None:
     spec = floats(3, 4, low=0.0, high=1.0)
-    np.testing.assert_array_equal(drawn(Matrix(), spec), drawn(Meaning(), spec))
+    np.testing.assert_array_equal(drawn(Matrix(), spec), drawn(Role(), spec))
 
 
 def hidden(mask: Array) -> list[list[bool]]:
@@ -308,7 +308,7 @@ def test_a_mask_of_attention_hides_what_comes_later(
     ],
 )
 def test_a_mask_with_other_statistics_stays(spec: TensorSpec) -> None:
-    np.testing.assert_array_equal(drawn(Causal(), spec), drawn(Meaning(), spec))
+    np.testing.assert_array_equal(drawn(Causal(), spec), drawn(Role(), spec))
 
 
 def test_longer_keys_than_queries_are_hidden_from_the_end() -> None:
@@ -318,7 +318,7 @@ def test_longer_keys_than_queries_are_hidden_from_the_end() -> None:
 
 def test_the_same_tensor_twice_has_the_same_numbers() -> None:
     spec = TensorSpec("float32", (50,), -1.0, 1.0, mean=0.0, norm=3.0)
-    tensors = GeneratedTensors(0, "Torch.x.0", meanings={"b": Same("a", spec)})
+    tensors = GeneratedTensors(0, "Torch.x.0", roles={"b": Same("a", spec)})
     first, second = (tensors.tensor(spec, path).data for path in ("a", "b"))
     np.testing.assert_array_equal(first, second)
     assert first is not second
@@ -327,7 +327,7 @@ def test_the_same_tensor_twice_has_the_same_numbers() -> None:
 def test_a_divisor_is_large_where_what_it_divides_is() -> None:
     above = TensorSpec("float32", (4, 50), -1.0, 1.0, mean=0.0, norm=3.0)
     below = TensorSpec("float32", (4, 50), 1e-8, 2.0, mean=0.1, norm=3.0)
-    tensors = GeneratedTensors(0, "Torch.x.0", meanings={"b": Ranked("a", above)})
+    tensors = GeneratedTensors(0, "Torch.x.0", roles={"b": Ranked("a", above)})
     divided, divisor = tensors.tensor(above, "a").data, tensors.tensor(below, "b").data
     order = np.argsort(np.abs(divided), axis=None, kind="stable")
     assert (np.diff(divisor.reshape(-1)[order]) >= 0).all()
@@ -356,11 +356,9 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool", "complex64"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 4), (2, 2), (2, 3, 3)])
-def test_every_meaning_takes_every_tensor(
-    kind: Meaning, dtype: str, shape: tuple[int, ...]
-) -> None:
+def test_every_role_takes_every_tensor(kind: Role, dtype: str, shape: tuple[int, ...]) -> None:
     for low, high in ((None, None), (-math.inf, math.nan), (0, 1), (-100, 9)):
         spec = TensorSpec(dtype, shape, low, high)
-        tensor = GeneratedTensors(0, "Torch.x.0", meanings={PATH: kind}).tensor(spec, PATH)
+        tensor = GeneratedTensors(0, "Torch.x.0", roles={PATH: kind}).tensor(spec, PATH)
         plain = GeneratedTensors(0, "Torch.x.0").tensor(spec, PATH)
         assert (tensor.shape, tensor.data.dtype) == (shape, plain.data.dtype)

@@ -1,6 +1,6 @@
 """Kinds of arguments that are no indices: sorted, lengths, probabilities, matrices, masks.
 
-As `inputs.meaning`, whose base class they share. Only sums, products, quotients, square roots and
+As `inputs.roles.role`, whose base class they share. Only sums, products, quotients, square roots and
 comparisons are used, so that all hosts get the same bits.
 """
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ray_precheck.inputs.meaning import Meaning, Within, is_known, is_whole, spread_places
-from ray_precheck.inputs.meaning_rows import Rowwise
+from ray_precheck.inputs.roles.role import Role, Within, is_known, is_whole, spread_places
+from ray_precheck.inputs.roles.rowwise import Rowwise
 from ray_precheck.numerics.arrays import pieces
 from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
@@ -21,7 +21,7 @@ _PROBABILITY_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted(Meaning):
+class Sorted(Role):
     """Numbers that rise along the last dimension; with `falling` they fall."""
 
     falling: bool = False
@@ -35,7 +35,7 @@ class Sorted(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths(Meaning):
+class Lengths(Role):
     """Lengths of sequences, from 1 to `longest`, one of them `longest`; `falling` where the API wants
     the longest first."""
 
@@ -55,7 +55,7 @@ class Lengths(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class PackedSizes(Meaning):
+class PackedSizes(Role):
     """How many of the sequences that are packed into `rows` rows have a first, a second, ... row: as many as
     the recorded Max at first, then fewer and fewer (`torch.nn.utils.rnn.PackedSequence.batch_sizes`)."""
 
@@ -77,7 +77,7 @@ class PackedSizes(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts(Meaning):
+class Parts(Role):
     """Whole numbers of 0 and more that add up to `total`; with `running` their running sums, with
     `from_zero` these begin with a 0, with `open_end` they do not have the total itself."""
 
@@ -111,7 +111,7 @@ class Parts(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class AtMost(Meaning):
+class AtMost(Role):
     """A mask with at most so many True elements."""
 
     count: int
@@ -124,7 +124,7 @@ class AtMost(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class Probabilities(Meaning):
+class Probabilities(Role):
     """Numbers of 0 and more whose sum along `axis` is 1, unless the recorded mean says otherwise."""
 
     axis: int = -1
@@ -150,7 +150,7 @@ class Probabilities(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class Signs(Meaning):
+class Signs(Role):
     """Numbers that are -1 or 1, as the targets of margin losses."""
 
     def bounded(self, spec: TensorSpec) -> TensorSpec:
@@ -167,7 +167,7 @@ class Signs(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class NonZero(Meaning):
+class NonZero(Role):
     """Whole numbers without 0: divisors."""
 
     def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
@@ -179,7 +179,7 @@ class NonZero(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix(Meaning):
+class Matrix(Role):
     """Square matrices that can be inverted without loss: about a multiple of the identity, with
     eigenvalues between a fifth and twice of it. `symmetric`: also positive definite."""
 
@@ -256,7 +256,7 @@ class Causal(Rowwise):
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside(Meaning):
+class _Beside(Role):
     """Numbers that depend on another argument, which is named by its path."""
 
     path: str

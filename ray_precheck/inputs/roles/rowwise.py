@@ -1,7 +1,7 @@
 """Arguments of which the operator looks at whole rows: scores of a softmax, numbers to be normalised, numbers
 that are put in order. And values that occur several times, as indices do.
 
-As `inputs.meaning`, whose base class they share. Where the record has a `Structure` its rows are made;
+As `inputs.roles.role`, whose base class they share. Where the record has a `Structure` its rows are made;
 where it has none, a few rows are all equal, masked, zero, or far from 0 beside their own spread, as the
 operator allows. Recorded extremes stay where they are.
 
@@ -17,9 +17,9 @@ import numpy as np
 
 from ray_precheck.inputs.distribution import Body, recorded_body
 from ray_precheck.inputs.draws import floats
-from ray_precheck.inputs.meaning import Meaning, is_known, repeated
 from ray_precheck.inputs.quantiles import two_sided
 from ray_precheck.inputs.ranges import value_range
+from ray_precheck.inputs.roles.role import Role, is_known, repeated
 from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Structure, TensorSpec
@@ -57,7 +57,7 @@ def in_rows(values: Array, look: str, rows: int) -> tuple[Array, Callable[[Array
 
 
 @dataclass(frozen=True, slots=True)
-class Rowwise(Meaning):
+class Rowwise(Role):
     """Numbers whose rows may be all zero, all masked or all equal, if the record says so."""
 
     look: str = field(default=LINES, kw_only=True)
@@ -128,7 +128,7 @@ class Normed(Rowwise):
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered(Meaning):
+class Ordered(Role):
     """Numbers that are put in order: some are equal, unless a gradient hangs on which is taken."""
 
     equal: bool = True

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from ray_precheck.inputs.generate import build_call, generated_tensors
-from ray_precheck.inputs.meaning import Within
-from ray_precheck.inputs.meaning_optimizers import SecondMoment
-from ray_precheck.inputs.meaning_table import meanings_of
+from ray_precheck.inputs.roles.records import SecondMoment
+from ray_precheck.inputs.roles.role import Within
+from ray_precheck.inputs.roles.table import roles_of
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import (
@@ -79,11 +79,11 @@ def test_the_variance_of_a_vector_grows_with_its_gradient_and_factors_are_not_ne
         variance=tensors(4, 3),
         row_var=tensors(4, 1),
     )
-    meanings = meanings_of(adafactor)
-    variance = meanings["input_args.0.state.variance.1"]
+    roles = roles_of(adafactor)
+    variance = roles["input_args.0.state.variance.1"]
     assert isinstance(variance, SecondMoment)
     assert variance.path == "input_args.0.grads.1"
-    assert isinstance(meanings["input_args.0.state.row_var.0"], Within)
+    assert isinstance(roles["input_args.0.state.row_var.0"], Within)
     assert min(each.min() for each in drawn(adafactor, "row_var")) >= 0.0
 
 
@@ -94,4 +94,4 @@ def test_a_second_moment_without_its_first_is_not_negative_all_the_same() -> Non
 
 def test_other_arguments_than_groups_mean_nothing() -> None:
     odd = ApiRecord(ApiName("Optimizer", "AdamW", 0), (Constant(None), SequenceSpec(())), (), ())
-    assert meanings_of(odd) == {}
+    assert roles_of(odd) == {}

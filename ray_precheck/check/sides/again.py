@@ -1,25 +1,32 @@
-"""The second run of a call on the device, with transposed inputs.
+"""The runs of a call on the device: one, and another one with safer inputs, or with transposed ones.
 
-Comes in: `UnderTest`. Goes out: the same, with the results of the second run where they differ. Called by the
-checker wherever it runs the device, also for the device's half of a divided check.
+Comes in: `Inputs`. Goes out: `UnderTest`. Called by the checker wherever it runs the device, also for the
+device's half of a divided check.
 
-A kernel may be wrong for some strides alone. The values are the same, and so is the bench: what is judged
-again are outputs and gradients of which a bit differs.
+Safer inputs are for a call whose generated inputs made both sides raise: `Measured.safer` then tells the
+bench's half to make them, too. Transposed inputs find kernels that are wrong for some strides alone. Their
+values are the same, and so is the bench: what is judged again are outputs and gradients of which a bit
+differs.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ray_precheck.check.inputs import Inputs, transposed_inputs
+from ray_precheck.bench.run import Bench
+from ray_precheck.check.inputs import Inputs, safer_inputs, transposed_inputs
 from ray_precheck.check.options import ALWAYS, NEVER
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.check.sides.bench import attempt_bench
 from ray_precheck.check.sides.device import Device
 from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.frameworks.base import Leaf
+from ray_precheck.inputs.generate import GeneratedTensors
 from ray_precheck.operators.effects import ONLY_LAYOUT
 from ray_precheck.schema.values import HostTensor
 
+IN_VAIN = "also with safer inputs"
 _AUTO = "auto"
 _NOT_EXERCISED = "layout not exercised"
 # Calls with more elements in their inputs are costly.
@@ -27,6 +34,47 @@ _CHEAP_ELEMENTS = 1 << 20
 # Of the calls of an operator `auto` runs the first one again, and those with these numbers: all of them took
 # 1.2 (PyTorch) to 2.5 times (MindSpore) of a run's time.
 _AGAIN = frozenset({0, *(4**power for power in range(1, 16))})
+
+
+def run_twice(device: Device, bench: Bench, inputs: Inputs) -> UnderTest:
+    """Run the device; run it again with safer inputs if both sides raised with the first inputs.
+
+    The results of the second try count only if they can be judged. The bench runs only if the device
+    raised for another reason than a missing kernel. Captured and saved tensors are never replaced.
+    Random calls have one try, because many of them have no bench. An error in backward alone is no
+    reason for a second try.
+
+    Raises:
+        NotCheckable: the device or the bench does not have the API.
+        OutOfMemory: an allocation failed.
+        DeviceNeeded: this process has no device.
+    """
+    first = device.run(inputs)
+    failure = None if first.measured is None else first.measured.error
+    if failure is None or failure.lacks_kernel or not _may_be_safer(inputs):
+        return first
+    first = replace(first, bench=attempt_bench(bench, inputs))
+    if _can_be_judged(first):
+        return first
+    second = device.run(safer_inputs(inputs, failure.text))
+    if second.outputs is None:
+        second = replace(second, bench=attempt_bench(bench, second.inputs))
+    if _can_be_judged(second):
+        return second.with_measured(safer=failure.text)
+    return first.with_measured(error=replace(failure, text=f"{failure.text} ({IN_VAIN})"))
+
+
+def _may_be_safer(inputs: Inputs) -> bool:
+    source = inputs.source
+    is_generated = isinstance(source, GeneratedTensors) and source.may_be_safer
+    return is_generated and not inputs.is_random
+
+
+def _can_be_judged(tried: UnderTest) -> bool:
+    """Return whether at least one side has run without an error."""
+    return tried.outputs is not None or (
+        tried.bench is not None and tried.bench.execution is not None
+    )
 
 
 def run_transposed(device: Device, tested: UnderTest, settings: CheckSettings) -> UnderTest:

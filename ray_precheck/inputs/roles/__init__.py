@@ -1,0 +1,1 @@
+"""The roles of arguments: indices, probabilities, masks, ..., which bound their generated values."""
