@@ -72,7 +72,7 @@ def check_record(dump_path: Path) -> Entered:
     from ray_precheck.replay.config import RunConfig
     from ray_precheck.replay.job import PrecheckJob
     from ray_precheck.replay.plan.planner import plan_tasks
-    from ray_precheck.replay.subject import find_subject, read_options
+    from ray_precheck.replay.selected import find_subject, read_options
     from ray_precheck.running.session import session_of_one
     from ray_precheck.runtime.scheduling.stage import Stage
     from ray_precheck.store.resume import run_files

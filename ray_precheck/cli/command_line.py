@@ -1,6 +1,6 @@
 """From the arguments of a process to its exit code.
 
-Comes in: arguments. Goes out: an exit code (`exit_codes`). Errors are one sentence on standard
+Comes in: arguments. Goes out: an exit code (`options.invocation`). Errors are one sentence on standard
 error. Called as `ray-precheck`, as `python -m ray_precheck`, and by tests.
 """
 
@@ -14,9 +14,14 @@ from ray_precheck.cli.parser import COMMANDS, build_parser
 from ray_precheck.cli.streams import outlive_readers
 from ray_precheck.dump.cut_short import cuts_told
 from ray_precheck.errors import PrecheckError
-from ray_precheck.options.exit_codes import NOTHING_CHECKED, PASSED, STOPPED
-from ray_precheck.options.going_on import resume_command
-from ray_precheck.options.invocation import Execute, Invocation
+from ray_precheck.options.invocation import (
+    NOTHING_CHECKED,
+    PASSED,
+    STOPPED,
+    Execute,
+    Invocation,
+    resume_command,
+)
 from ray_precheck.runtime.stop_signal import interrupted_by_signals
 
 

@@ -11,12 +11,15 @@ from typing import ClassVar
 
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.descriptors.known import BUILT_IN, framework_names
-from ray_precheck.options.declared import REQUIRED, Takes, option, require_valid, settings_of
-from ray_precheck.options.files import OutputOptions, ResumeOptions
-from ray_precheck.options.job import DebugOptions, JobOptions
-from ray_precheck.options.limits import LimitOptions
+from ray_precheck.options.declared import REQUIRED, OneOf, Takes, option, require_valid, settings_of
+from ray_precheck.options.job import (
+    DebugOptions,
+    JobOptions,
+    LimitOptions,
+    OutputOptions,
+    ResumeOptions,
+)
 from ray_precheck.options.places import PlaceOptions
-from ray_precheck.options.rules import OneOf
 from ray_precheck.replay.options import EVERY_CALL, SelectionOptions
 
 # The share of the machine's memory that all workers together may take for tensors.

@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING
 from ray_precheck.commands.compare.options import CapturePairOptions, MappingOptions
 from ray_precheck.options.arguments import given_values
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.exit_codes import (
+from ray_precheck.options.invocation import (
     COMPARE_EXIT_CODES,
     IN_ERROR,
     NOTHING_CHECKED,
     PASSED,
     STOPPED,
+    Command,
+    Invocation,
+    note,
     worst_code,
 )
-from ray_precheck.options.files import ResumeOptions
-from ray_precheck.options.invocation import Command, Invocation, note
-from ray_precheck.options.job import DebugOptions
-from ray_precheck.options.limits import LimitOptions
-from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.job import DebugOptions, LimitOptions, OutFolderOptions, ResumeOptions
 from ray_precheck.options.places import CoreOptions
 
 if TYPE_CHECKING:

@@ -4,16 +4,20 @@ Comes in: the paths of a target, of a golden side and of a second golden run. Go
 comparison, and the dumps without a partner. Called by the session.
 """
 
+import contextlib
+import hashlib
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.commands.compare.options import CapturePairOptions
 from ray_precheck.dump.folders import FoundDump, find_existing_dumps
 from ray_precheck.errors import UsageError
-from ray_precheck.trace.gathering import ranks_of_layout
-from ray_precheck.trace.side import open_side
+from ray_precheck.trace.gathering import gather_ranks, ranks_of_layout
+from ray_precheck.trace.side import CaptureSide, open_side
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +125,24 @@ def dumps_by_place(dumps: Sequence[FoundDump]) -> dict[str, FoundDump]:
         else str(each.place): each
         for each in dumps
     }
+
+
+def opened_side(paths: Sequence[Path], own: Path, held: ExitStack) -> CaptureSide:
+    """Open a dump, or that of all ranks, which is made in a folder beside the results (`own`).
+
+    The folder is named for its dumps and gets its name when it is whole: another run that is gone on with,
+    or runs at the same time, has the same one.
+    """
+    if len(paths) == 1:
+        return held.enter_context(open_side(paths[0]))
+    with ExitStack() as ranks:
+        sides = [ranks.enter_context(open_side(path)) for path in paths]
+        digests = "".join(side.digest() for side in sides)
+        folder = own / f"gathered_{hashlib.sha256(digests.encode()).hexdigest()[:12]}"
+        if not folder.is_dir():
+            own.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=own, prefix=".gathering_") as made:
+                gather_ranks(sides, Path(made, "whole"))
+                with contextlib.suppress(OSError):
+                    Path(made, "whole").rename(folder)
+    return held.enter_context(open_side(folder / "dump.json"))

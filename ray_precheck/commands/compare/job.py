@@ -6,16 +6,19 @@ files of a piece themselves, or get them with it where they do not see the folde
 """
 
 import time
-from collections.abc import Mapping as MappingOf
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.commands.compare.cargo import GOLDEN, NOISE, TARGET, ComparisonCargo, PairFiles
 from ray_precheck.commands.compare.payload import (
+    GOLDEN,
+    NOISE,
+    TARGET,
+    ComparisonCargo,
     ComparisonPayload,
     ComparisonSettings,
+    PairFiles,
     SideRecords,
 )
 from ray_precheck.commands.compare.rows import (
@@ -35,8 +38,9 @@ from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import DeviceSlot, Task
 from ray_precheck.store.columns import encode_name
 from ray_precheck.store.tables import Tables
+from ray_precheck.trace.difference.cells import encode_rows, headings
 from ray_precheck.trace.difference.reading import Reading, Source
-from ray_precheck.trace.difference.rows import ComparisonMode, encode_rows, headings
+from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 from ray_precheck.trace.pieces import RecordPair
 from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
@@ -85,7 +89,7 @@ class ComparisonJob:
         settings: ComparisonSettings,
         *,
         noise: CaptureSide | None = None,
-        noise_of: MappingOf[str, RecordEntry] | None = None,
+        noise_of: Mapping[str, RecordEntry] | None = None,
         shared_fs: bool = False,
     ) -> None:
         self._target, self._golden, self._noise = target, golden, noise
@@ -221,7 +225,7 @@ def _folders(settings: ComparisonSettings) -> dict[str, TensorFiles]:
     return found
 
 
-def _reading(settings: ComparisonSettings, files: MappingOf[str, TensorFiles]) -> PieceReading:
+def _reading(settings: ComparisonSettings, files: Mapping[str, TensorFiles]) -> PieceReading:
     """Return how pieces are read from these files."""
     is_real = settings.mode is ComparisonMode.REAL
     sources = {

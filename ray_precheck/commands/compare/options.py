@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ray_precheck.options.declared import REQUIRED, Takes, option
-from ray_precheck.options.rules import OneOf
+from ray_precheck.options.declared import REQUIRED, OneOf, Takes, option
 from ray_precheck.trace.options import (
     golden_capture,
     noise_capture,

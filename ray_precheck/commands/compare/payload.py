@@ -3,14 +3,16 @@
 Goes out: frozen nouns. Called by the job, by its cargo and by the rows that are made of a piece.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
-from ray_precheck.commands.compare.mapping import Mapping
+from ray_precheck.commands.compare.mapping import NameMapping
+from ray_precheck.dump.tensors import FolderFiles, Shipped, ShippedFiles, TensorFiles
 from ray_precheck.schema.pickling import pickled_by_position
-from ray_precheck.trace.difference.rows import ComparisonMode
+from ray_precheck.schema.task import Task
+from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.difference.unsteady import NEVER, Unsteady
 from ray_precheck.trace.items import Item, items_of
 from ray_precheck.trace.side import CaptureSide, RecordEntry, record_from_json
@@ -51,7 +53,7 @@ class ComparisonSettings:
     noise_folder: Path | None = None
     same_framework: bool = True
     framework: str = ""
-    mapping: Mapping = field(default_factory=Mapping)
+    mapping: NameMapping = field(default_factory=NameMapping)
     unsteady: Unsteady = field(default_factory=dict)
     unsteady_from: int = NEVER
 
@@ -78,3 +80,77 @@ class ComparisonPayload:
     module: str
     stack: tuple[str, ...]
     saved: tuple[SideRecords, SideRecords] = (SideRecords(), SideRecords())
+
+
+TARGET, GOLDEN, NOISE = "target", "golden", "noise"
+
+
+@dataclass(frozen=True, slots=True)
+class PairFiles:
+    """The files of one piece that were read on another machine, by the side that they are of."""
+
+    files: Mapping[str, Mapping[str, Any]]
+
+    def folders(self) -> dict[str, TensorFiles]:
+        """Return them as the folders that they come from."""
+        sides = (TARGET, GOLDEN, NOISE)
+        return {side: ShippedFiles(self.files.get(side, {})) for side in sides}
+
+
+class ComparisonCargo:
+    """Reads captured files of all sides for other machines; `payload` returns that of a task."""
+
+    def __init__(
+        self, payload: Callable[[Task], ComparisonPayload], settings: ComparisonSettings
+    ) -> None:
+        self._payload = payload
+        self._folders = {
+            TARGET: FolderFiles(settings.target_folder),
+            GOLDEN: FolderFiles(settings.golden_folder),
+        }
+        if settings.noise_folder is not None:
+            self._folders[NOISE] = FolderFiles(settings.noise_folder)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the target's files, for messages."""
+        return self._folders[TARGET].folder
+
+    def limits(self, task: Task, most_bytes: int) -> Mapping[str, int]:
+        """Return the files of a task by name; each may have `most_bytes`."""
+        payload = self._payload(task)
+        saved = [each.records for each in payload.saved]
+        records = {
+            TARGET: payload.target.records + saved[0],
+            GOLDEN: payload.golden.records + saved[1],
+            NOISE: payload.noise.records,
+        }
+        found: dict[str, int] = {}
+        for side in self._folders:
+            for key, raw in records[side]:
+                for item in items_of(record_from_json(raw), key):
+                    if item.file:
+                        found[f"{side}/{item.file}"] = most_bytes
+        return found
+
+    def size_bytes(self, name: str) -> int:
+        """Return how many bytes a file has; 0 where it cannot be read."""
+        folder, inner = self._place(name)
+        return folder.size_bytes(inner)
+
+    def ship(self, name: str, limit_bytes: int) -> Shipped:
+        """Read a file; returns its content, or why it is not sent."""
+        folder, inner = self._place(name)
+        return folder.ship(inner, limit_bytes)
+
+    def packed(self, content: Mapping[str, Any]) -> PairFiles:
+        """Return the files of one task as its runner reads them."""
+        sides: dict[str, dict[str, Any]] = {}
+        for name, each in content.items():
+            side, _, inner = name.partition("/")
+            sides.setdefault(side, {})[inner] = each
+        return PairFiles(sides)
+
+    def _place(self, name: str) -> tuple[FolderFiles, str]:
+        side, _, inner = name.partition("/")
+        return self._folders[side], str(PurePath(inner))

@@ -5,18 +5,18 @@ command line, and by programs that import the package. Folders of ranks and step
 rank; each pair is a run of its own, with the same file names in `OUT/{step}/{rank}/`.
 """
 
+import gc
 import hashlib
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ray_precheck.commands.compare.dumps import DumpPair, pair_dumps
-from ray_precheck.commands.compare.here import compared_here, cores_for_forks
+from ray_precheck.commands.compare.dumps import DumpPair, opened_side, pair_dumps
+from ray_precheck.commands.compare.forks import compared_here, cores_for_forks
 from ray_precheck.commands.compare.job import ComparisonJob, tables_of, tasks_of
-from ray_precheck.commands.compare.memory import out_of_collector, without_collector
 from ray_precheck.commands.compare.options import CapturePairOptions
 from ray_precheck.commands.compare.plan import (
     ComparisonOptions,
@@ -24,12 +24,10 @@ from ray_precheck.commands.compare.plan import (
     plan_comparison,
 )
 from ray_precheck.commands.compare.report import ComparisonSummary, summarise_comparison
-from ray_precheck.commands.compare.sides import opened_side
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file
 from ray_precheck.options.declared import require_valid, settings_of
-from ray_precheck.options.job import CoreJobOptions
-from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.job import CoreJobOptions, OutFolderOptions
 from ray_precheck.running.run import Feature, RunEnd, run_each, run_job
 from ray_precheck.running.session import (
     RunSession,
@@ -48,6 +46,32 @@ from ray_precheck.trace.side import CaptureSide, float32_note
 
 if TYPE_CHECKING:
     import pandas
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Make many objects that stay without a look for cycles among them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
+def out_of_collector() -> Iterator[None]:
+    """Leave out of the collector what there is now, until the end; garbage that is made meanwhile is
+    collected. Where the caller has taken objects out of it, nothing is changed."""
+    is_ours = not gc.get_freeze_count()
+    if is_ours:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if is_ours:
+            gc.unfreeze()
 
 
 # Tensors are compared on processor cores, whatever framework made them.

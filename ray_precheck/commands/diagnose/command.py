@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 from ray_precheck.commands.diagnose.options import DiagnoseOptions
 from ray_precheck.options.arguments import given_values
 from ray_precheck.options.declared import Option, by_section, options_of
-from ray_precheck.options.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED
-from ray_precheck.options.files import ResumeOptions
-from ray_precheck.options.invocation import Command, Invocation
-from ray_precheck.options.job import DebugOptions
-from ray_precheck.options.limits import LimitOptions
-from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.invocation import IN_ERROR, NOTHING_CHECKED, PASSED, Command, Invocation
+from ray_precheck.options.job import DebugOptions, LimitOptions, OutFolderOptions, ResumeOptions
 from ray_precheck.options.places import CoreOptions
 
 if TYPE_CHECKING:

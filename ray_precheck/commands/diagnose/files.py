@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ray_precheck.commands.compare.job import tables_of
-from ray_precheck.commands.locate.work.exchange import EXCHANGE_TABLES
-from ray_precheck.commands.locate.work.payload import LOCATION_TABLES
-from ray_precheck.commands.locate.work.rows import PAIR_TABLES
+from ray_precheck.commands.locate.exchange import EXCHANGE_TABLES
+from ray_precheck.commands.locate.payload import LOCATION_TABLES
+from ray_precheck.commands.locate.rows import PAIR_TABLES
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.store.rows import replace_file
 from ray_precheck.store.stamps import new_stamp, newest_of

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ray_precheck.commands.compare.options import CAPTURE_STANDARDS
-from ray_precheck.options.declared import option
-from ray_precheck.options.rules import OneOf
+from ray_precheck.options.declared import OneOf, option
 from ray_precheck.trace.options import (
     golden_capture,
     noise_capture,

@@ -17,18 +17,15 @@ from ray_precheck.commands.diagnose.files import (
 )
 from ray_precheck.commands.diagnose.findings import Suspect, SuspectCheck
 from ray_precheck.commands.diagnose.options import DiagnoseOptions
-from ray_precheck.commands.locate.located import LocationReport
 from ray_precheck.commands.locate.run import run_location
-from ray_precheck.commands.locate.search import LocationConfig
+from ray_precheck.commands.locate.search import LocationConfig, LocationReport
 from ray_precheck.commands.overflow.job import OVERFLOW_TABLES
 from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.commands.overflow.run import OverflowReport, check_overflow
 from ray_precheck.commands.precheck.run import PrecheckReport, run
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import StoppedError
-from ray_precheck.options.job import CoreJobOptions, DebugOptions
-from ray_precheck.options.limits import LimitOptions
-from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.job import CoreJobOptions, DebugOptions, LimitOptions, OutFolderOptions
 from ray_precheck.options.places import PlaceOptions
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.running.session import RunSession

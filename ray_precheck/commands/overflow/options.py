@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from ray_precheck.options.declared import REQUIRED, Takes, option, require_valid
-from ray_precheck.options.files import ResumeOptions
-from ray_precheck.options.job import CoreJobOptions, DebugOptions
-from ray_precheck.options.limits import LimitOptions
-from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.job import (
+    CoreJobOptions,
+    DebugOptions,
+    LimitOptions,
+    OutFolderOptions,
+    ResumeOptions,
+)
 
 
 @dataclass(frozen=True)

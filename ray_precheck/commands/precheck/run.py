@@ -15,14 +15,14 @@ from ray_precheck.bench.declared import read_bench_modules
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.precheck.distribution import add_distributions
-from ray_precheck.commands.precheck.report.summary import Summary, summarise
+from ray_precheck.commands.precheck.summary import Summary, summarise
 from ray_precheck.dump.folders import one_dump
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
 from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import PrecheckJob
-from ray_precheck.replay.subject import SubjectFeature, find_subject, read_options
+from ray_precheck.replay.selected import SubjectFeature, find_subject, read_options
 from ray_precheck.running.run import RunEnd, run_job
 from ray_precheck.running.session import RunSession, resumed_table, session_of_one
 from ray_precheck.runtime.progress import StageProgress

@@ -1,9 +1,11 @@
-"""What is measured of a row: its elements, its statistics, its sketches.
+"""The rows of a pair of operators, and what is measured of each: its elements, its statistics, its sketches.
 
-Comes in: a row and a `Reading`. Goes out: the row, filled in. Called by `rows`. No verdict is made here.
+Comes in: the values of two aligned operators and a `Reading`. Goes out: rows, filled in. Called by the job
+that compares captures, for each pair. No verdict is made here; the cells of a row are made in `cells`.
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
@@ -18,15 +20,40 @@ from ray_precheck.trace.difference.magnitudes import (
     may_be_masked,
     scaled_distance,
 )
+from ray_precheck.trace.difference.pairing import pair_items
 from ray_precheck.trace.difference.reading import Reading
-from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
+from ray_precheck.trace.difference.row import NOT_THERE, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.statistics import statistics_cells
-from ray_precheck.trace.difference.tolerances import tolerances
 from ray_precheck.trace.items import Item
 
 dtype_of = cache(canonical_dtype)
 # Only values that differ by so much of their norm are looked at for another order.
 _MOVED = 1e-3
+
+
+def rows_of_operators(
+    target_key: str,
+    golden_key: str,
+    target: Sequence[Item],
+    golden: Sequence[Item],
+    reading: Reading,
+) -> list[TensorRow]:
+    """Return all rows of a pair of operators, measured but not judged.
+
+    An operator that only one side has comes with the key "" and no values on the other.
+    """
+    rows = []
+    for ours, theirs in pair_items(target, golden, same_framework=reading.same_framework):
+        row = TensorRow(_named(target_key, ours), _named(golden_key, theirs), ours, theirs)
+        measure(row, reading)
+        rows.append(row)
+    return rows
+
+
+def _named(key: str, item: Item | None) -> str:
+    if item is None:
+        return NOT_THERE
+    return f"{key}.{item.path}" if item.path else key
 
 
 def measure(row: TensorRow, reading: Reading) -> None:
@@ -130,3 +157,21 @@ def _measure_sketches(row: TensorRow, target: Item, golden: Item, reading: Readi
         norm = estimated_norm(theirs)
     row.estimated = True
     row.relative_l2 = difference / norm if norm else (float("inf") if difference else 0.0)
+
+
+# Source: the table in the documentation of torch.testing.assert_close (torch 2.13): rtol and atol by
+# dtype, 0 and 0 for all others; of two dtypes the larger ones count. Complex64 has those of float32.
+_BY_DTYPE = {
+    "float16": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
+    "float32": (1.3e-6, 1e-5),
+    "float64": (1e-7, 1e-7),
+    "complex64": (1.3e-6, 1e-5),
+    "complex128": (1e-7, 1e-7),
+}
+
+
+def tolerances(target: str, golden: str) -> tuple[float, float]:
+    """Return rtol and atol for two canonical dtypes."""
+    pairs = [_BY_DTYPE.get(dtype, (0.0, 0.0)) for dtype in (target, golden)]
+    return max(rtol for rtol, _ in pairs), max(atol for _, atol in pairs)

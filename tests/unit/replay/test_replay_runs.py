@@ -12,7 +12,7 @@ from ray_precheck.check.options import CheckOptions
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import UsageError
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.subject import Subject, find_subject, read_options
+from ray_precheck.replay.selected import Subject, find_subject, read_options
 from ray_precheck.running.session import session_of_one
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.resume import run_files

@@ -8,8 +8,8 @@ import pytest
 
 from ray_precheck.dump.parse import Dump
 from ray_precheck.errors import DumpError, UsageError
+from ray_precheck.replay import selected as subject
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.plan import subject
 
 pytestmark = pytest.mark.unit
 

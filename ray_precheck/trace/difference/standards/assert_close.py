@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_precheck.numerics.statistics import MAX, MIN
-from ray_precheck.trace.difference.measuring import dtype_of
+from ray_precheck.trace.difference.measuring import dtype_of, tolerances
 from ray_precheck.trace.difference.row import ERROR, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import (
     counted,
@@ -20,7 +20,6 @@ from ray_precheck.trace.difference.standards.base import (
     odd_sentence,
 )
 from ray_precheck.trace.difference.statistics import statistics_of
-from ray_precheck.trace.difference.tolerances import tolerances
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.commands.compare.cargo import ComparisonCargo
 from ray_precheck.commands.compare.job import ComparisonJob, tasks_of
+from ray_precheck.commands.compare.payload import ComparisonCargo
 from ray_precheck.commands.compare.plan import ComparisonOptions, ComparisonPlan, plan_comparison
 from ray_precheck.errors import UsageError
 from ray_precheck.trace.side import open_side

@@ -10,9 +10,8 @@ from captured_pairs import from_files, from_statistics, judged, record, statisti
 
 from ray_precheck.trace.difference.cells import metric_cells
 from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
-from ray_precheck.trace.difference.rows import judge_rows
 from ray_precheck.trace.difference.standards.auto import CaptureAuto
-from ray_precheck.trace.difference.standards.registry import NO_ELEMENTS, STANDARDS
+from ray_precheck.trace.difference.standards.registry import NO_ELEMENTS, STANDARDS, judge_rows
 
 pytestmark = pytest.mark.unit
 
