@@ -9,10 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ray_precheck.options.declared import Number, OneOf, Prerequisite, Takes, option
+from ray_precheck.options.declared import (
+    Number,
+    OneOf,
+    Prerequisite,
+    Takes,
+    option,
+    require_valid,
+)
 from ray_precheck.options.places import CoreOptions, PlaceOptions
 
 RETRY = ("error", "skip", "crash", "all")
+# The fields of options that mean nothing where a job runs on processor cores.
+WITHOUT_DEVICE = frozenset(("device_type", "bench_workers", "bench_budget_s", "max_memory_gib"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +190,14 @@ class DebugOptions:
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(PlaceOptions, LimitOptions, ResumeOptions, DebugOptions):
     """The options of a command that runs a job on devices; `running` reads no others."""
+
+    def validate(self) -> None:
+        """Check the values that can be checked without the dumps or the machine.
+
+        Raises:
+            UsageError: names the option, its value and the value that is expected.
+        """
+        require_valid(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.commands.compare.options import CapturePairOptions
+from ray_precheck.commands.compare.options import ComparisonConfig
 from ray_precheck.dump.folders import FoundDump, find_existing_dumps
 from ray_precheck.errors import UsageError
 from ray_precheck.trace.gathering import gather_ranks, ranks_of_layout
@@ -35,7 +35,7 @@ class DumpPair:
 
 
 def pair_dumps(
-    config: CapturePairOptions,
+    config: ComparisonConfig,
 ) -> tuple[list[DumpPair], tuple[str, ...]]:
     """Return the pairs of dumps, and the labels of dumps without a partner.
 

@@ -17,17 +17,12 @@ from typing import TYPE_CHECKING, Any
 from ray_precheck.commands.compare.dumps import DumpPair, opened_side, pair_dumps
 from ray_precheck.commands.compare.forks import compared_here, cores_for_forks
 from ray_precheck.commands.compare.job import ComparisonJob, tables_of, tasks_of
-from ray_precheck.commands.compare.options import CapturePairOptions
-from ray_precheck.commands.compare.plan import (
-    ComparisonOptions,
-    ComparisonPlan,
-    plan_comparison,
-)
+from ray_precheck.commands.compare.options import ComparisonConfig
+from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
 from ray_precheck.commands.compare.report import ComparisonSummary, summarise_comparison
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file
-from ray_precheck.options.declared import require_valid, settings_of
-from ray_precheck.options.job import CoreJobOptions, OutFolderOptions
+from ray_precheck.options.declared import settings_of
 from ray_precheck.running.run import Feature, RunEnd, run_each, run_job
 from ray_precheck.running.session import (
     RunSession,
@@ -76,21 +71,6 @@ def out_of_collector() -> Iterator[None]:
 
 # Tensors are compared on processor cores, whatever framework made them.
 _ANY_FRAMEWORK = "pytorch"
-
-
-@dataclass(frozen=True)
-class ComparisonConfig(ComparisonOptions, OutFolderOptions, CoreJobOptions):
-    """The settings of a comparison."""
-
-    section = CapturePairOptions.section
-
-    def validate(self) -> None:
-        """Check the values that can be checked without the captures.
-
-        Raises:
-            UsageError: names the option, its value and the value that is expected.
-        """
-        require_valid(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,23 +9,25 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.commands.compare.run import ComparisonConfig, ComparisonReports, run_comparison
+from ray_precheck.commands.compare.options import ComparisonConfig
+from ray_precheck.commands.compare.run import ComparisonReports, run_comparison
 from ray_precheck.commands.diagnose.files import (
     COMPARISON_TABLES,
     SEARCH_TABLES,
     results_named,
 )
 from ray_precheck.commands.diagnose.findings import Suspect, SuspectCheck
-from ray_precheck.commands.diagnose.options import DiagnoseOptions
+from ray_precheck.commands.diagnose.options import DiagnosisConfig
+from ray_precheck.commands.locate.options import LocationConfig
 from ray_precheck.commands.locate.run import run_location
-from ray_precheck.commands.locate.search import LocationConfig, LocationReport
+from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.commands.overflow.job import OVERFLOW_TABLES
 from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.commands.overflow.run import OverflowReport, check_overflow
 from ray_precheck.commands.precheck.run import PrecheckReport, run
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import StoppedError
-from ray_precheck.options.job import CoreJobOptions, DebugOptions, LimitOptions, OutFolderOptions
+from ray_precheck.options.job import DebugOptions, LimitOptions
 from ray_precheck.options.places import PlaceOptions
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.running.session import RunSession
@@ -38,13 +40,6 @@ from ray_precheck.store.tables import Tables
 # Below the folder of results: inputs and outputs of calls that fail on the device of this machine, apart
 # from those of the captured results.
 HERE = "on_this_machine"
-
-
-@dataclass(frozen=True)
-class DiagnosisConfig(DiagnoseOptions, OutFolderOptions, CoreJobOptions):
-    """The settings of a diagnosis."""
-
-    section = DiagnoseOptions.section
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from ray_precheck.commands.diagnose.files import (
     write_page,
 )
 from ray_precheck.commands.diagnose.findings import Findings, Part, Suspect
+from ray_precheck.commands.diagnose.options import DiagnosisConfig
 from ray_precheck.commands.diagnose.page import page_text
-from ray_precheck.commands.diagnose.parts import DiagnosisConfig, DiagnosisParts
+from ray_precheck.commands.diagnose.parts import DiagnosisParts
 from ray_precheck.commands.locate.walk.roots import RootKind
 from ray_precheck.dump.folders import FoundDump, find_dumps
 from ray_precheck.errors import (
@@ -32,7 +33,6 @@ from ray_precheck.errors import (
     UsageError,
 )
 from ray_precheck.foreign import open_file
-from ray_precheck.options.declared import require_valid
 from ray_precheck.running.session import RunSession
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
@@ -90,7 +90,7 @@ def run_diagnosis(
         PrecheckError: a wrong option or capture, or no part can be done. A diagnosis that had to stop is
             reported as not completed, and goes on with `resume_csv`.
     """
-    require_valid(config)
+    config.validate()
     dumps = _readable(config.target)
     for other in filter(None, (config.golden, config.noise)):
         _readable(other)

@@ -15,17 +15,13 @@ from typing import Any
 
 from ray_precheck.commands.locate.dumps import DumpToLocate, dumps_to_locate
 from ray_precheck.commands.locate.exchange import recompute_exchanges
+from ray_precheck.commands.locate.options import LocationConfig
 from ray_precheck.commands.locate.pairs import has_tensor_files, search_pairs
 from ray_precheck.commands.locate.payload import LOCATION_TABLES
 from ray_precheck.commands.locate.replayed_dump import Gathered, search_dump
 from ray_precheck.commands.locate.report import write_location
 from ray_precheck.commands.locate.rows import LocatedRows
-from ray_precheck.commands.locate.search import (
-    LocationConfig,
-    LocationReport,
-    LocationSearch,
-    PartEnd,
-)
+from ray_precheck.commands.locate.search import LocationReport, LocationSearch, PartEnd
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
 from ray_precheck.errors import ResumeError, StoppedError

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ray_precheck.commands.locate.options import LocateOptions, SearchOptions
+from ray_precheck.commands.locate.options import LocationConfig, SearchOptions
 from ray_precheck.commands.locate.walk.places import DumpRoots, RootPlace
-from ray_precheck.options.declared import group_of, require_valid, settings_of
-from ray_precheck.options.job import CoreJobOptions, OutFolderOptions
+from ray_precheck.options.declared import group_of, settings_of
 from ray_precheck.running.session import RunSession
 from ray_precheck.store.frames import read_table
 
@@ -19,21 +18,6 @@ if TYPE_CHECKING:
     import pandas
 
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True)
-class LocationConfig(LocateOptions, OutFolderOptions, CoreJobOptions):
-    """The settings of a search for the operator to blame."""
-
-    section = LocateOptions.section
-
-    def validate(self) -> None:
-        """Check the values that can be checked without the captures.
-
-        Raises:
-            UsageError: names the option, its value and the value that is expected.
-        """
-        require_valid(self)
 
 
 @dataclass(frozen=True, slots=True)
