@@ -370,7 +370,7 @@ def _judged(target: Path, golden: Path, noise: Path, statistics: bool) -> dict[s
             for task in tasks_of(job, set(), plan.costs_s):
                 payload = job.payload(task)
                 for way in ways:
-                    standard = STANDARDS[AUTO if way == AUTO_NOISE else way]()
+                    standard = STANDARDS[AUTO if way == AUTO_NOISE else way]
                     rows = rows_of_piece(payload, standard, plan.settings, plan.reading)
                     found[way][task.name] = rows.result
     return found

@@ -111,7 +111,11 @@ class ComparisonJob:
         self.memory_limit_bytes = 0
         self._shares_files = settings.mode is ComparisonMode.REAL and shared_fs
         sends = settings.mode is ComparisonMode.REAL and not shared_fs
-        self.cargo: Cargo | None = ComparisonCargo(self.payload, settings) if sends else None
+        self.cargo: Cargo | None = (
+            ComparisonCargo(lambda task: self.payload(task).by_side(), settings.folders)
+            if sends
+            else None
+        )
 
     def payload(self, task: Task) -> ComparisonPayload:
         """Return the raw records of a piece, read from both dumps."""
@@ -146,7 +150,7 @@ class ComparisonJob:
     def opener(self, *, is_home: bool) -> "ComparisonOpener":
         """Return the opener of a worker's runner. With a shared file system other machines must see the
         folders of the tensors."""
-        folders = self._settings.folders if self._shares_files else ()
+        folders = self._settings.folders.values() if self._shares_files else ()
         return ComparisonOpener(self._settings, seen_folders(folders, is_home=is_home))
 
     def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
@@ -189,8 +193,10 @@ class ComparisonRunner:
 
     def __init__(self, settings: ComparisonSettings, reading: PieceReading | None = None) -> None:
         self._settings = settings
-        self._standard = STANDARDS[settings.standard]()
-        self._reading = reading or _reading(settings, _folders(settings))
+        self._standard = STANDARDS[settings.standard]
+        self._reading = reading or _reading(
+            settings, {side: FolderFiles(path) for side, path in settings.folders.items()}
+        )
 
     def run(
         self,
@@ -215,16 +221,6 @@ class ComparisonRunner:
         return None
 
 
-def _folders(settings: ComparisonSettings) -> dict[str, TensorFiles]:
-    found: dict[str, TensorFiles] = {
-        TARGET: FolderFiles(settings.target_folder),
-        GOLDEN: FolderFiles(settings.golden_folder),
-    }
-    if settings.noise_folder is not None:
-        found[NOISE] = FolderFiles(settings.noise_folder)
-    return found
-
-
 def _reading(settings: ComparisonSettings, files: Mapping[str, TensorFiles]) -> PieceReading:
     """Return how pieces are read from these files."""
     is_real = settings.mode is ComparisonMode.REAL
@@ -234,7 +230,7 @@ def _reading(settings: ComparisonSettings, files: Mapping[str, TensorFiles]) -> 
     pair = Reading(
         settings.mode, sources[TARGET], sources[GOLDEN], settings.same_framework, settings.framework
     )
-    if settings.noise_folder is None:
+    if NOISE not in settings.folders:
         return PieceReading(pair)
     noise = replace(pair, target=sources[GOLDEN], golden=sources[NOISE], same_framework=True)
     return PieceReading(pair, noise)

@@ -17,11 +17,14 @@ from ray_precheck.trace.difference.unsteady import NEVER, Unsteady
 from ray_precheck.trace.items import Item, items_of
 from ray_precheck.trace.side import CaptureSide, RecordEntry, record_from_json
 
+TARGET, GOLDEN, NOISE = "target", "golden", "noise"
+Records = tuple[tuple[str, bytes], ...]
+
 
 class SideRecords(NamedTuple):
     """The raw records of one side of a piece, each with its key."""
 
-    records: tuple[tuple[str, bytes], ...] = ()
+    records: Records = ()
 
     @classmethod
     def of(cls, side: CaptureSide, entries: Iterable[RecordEntry]) -> "SideRecords":
@@ -42,25 +45,19 @@ class KeyedItems(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSettings:
-    """The settings of every worker of a comparison. `noise_folder` is None without a second golden run, and
+    """The settings of every worker of a comparison. `folders` are those of the tensors of
+    each side, of which `NOISE` is there with a second golden run alone.
     `unsteady` are the target's parameters that honest updates move by rounding alone, which the pieces from
     `unsteady_from` on may have got."""
 
     mode: ComparisonMode
     standard: str
-    target_folder: Path
-    golden_folder: Path
-    noise_folder: Path | None = None
+    folders: Mapping[str, Path]
     same_framework: bool = True
     framework: str = ""
     mapping: NameMapping = field(default_factory=NameMapping)
     unsteady: Unsteady = field(default_factory=dict)
     unsteady_from: int = NEVER
-
-    @property
-    def folders(self) -> tuple[Path | None, ...]:
-        """The folders of tensors of all sides."""
-        return self.target_folder, self.golden_folder, self.noise_folder
 
 
 @pickled_by_position
@@ -81,8 +78,14 @@ class ComparisonPayload:
     stack: tuple[str, ...]
     saved: tuple[SideRecords, SideRecords] = (SideRecords(), SideRecords())
 
-
-TARGET, GOLDEN, NOISE = "target", "golden", "noise"
+    def by_side(self) -> dict[str, Records]:
+        """Return all records by their sides."""
+        saved = [each.records for each in self.saved]
+        return {
+            TARGET: self.target.records + saved[0],
+            GOLDEN: self.golden.records + saved[1],
+            NOISE: self.noise.records,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +101,14 @@ class PairFiles:
 
 
 class ComparisonCargo:
-    """Reads captured files of all sides for other machines; `payload` returns that of a task."""
+    """Reads captured files of all sides for other machines; `records` returns the raw records of a task by
+    their sides, which have these `folders`."""
 
     def __init__(
-        self, payload: Callable[[Task], ComparisonPayload], settings: ComparisonSettings
+        self, records: Callable[[Task], Mapping[str, Records]], folders: Mapping[str, Path]
     ) -> None:
-        self._payload = payload
-        self._folders = {
-            TARGET: FolderFiles(settings.target_folder),
-            GOLDEN: FolderFiles(settings.golden_folder),
-        }
-        if settings.noise_folder is not None:
-            self._folders[NOISE] = FolderFiles(settings.noise_folder)
+        self._records = records
+        self._folders = {side: FolderFiles(folder) for side, folder in folders.items()}
 
     @property
     def folder(self) -> Path:
@@ -118,20 +117,13 @@ class ComparisonCargo:
 
     def limits(self, task: Task, most_bytes: int) -> Mapping[str, int]:
         """Return the files of a task by name; each may have `most_bytes`."""
-        payload = self._payload(task)
-        saved = [each.records for each in payload.saved]
-        records = {
-            TARGET: payload.target.records + saved[0],
-            GOLDEN: payload.golden.records + saved[1],
-            NOISE: payload.noise.records,
+        return {
+            f"{side}/{item.file}": most_bytes
+            for side, records in self._records(task).items()
+            for key, raw in records
+            for item in items_of(record_from_json(raw), key)
+            if item.file
         }
-        found: dict[str, int] = {}
-        for side in self._folders:
-            for key, raw in records[side]:
-                for item in items_of(record_from_json(raw), key):
-                    if item.file:
-                        found[f"{side}/{item.file}"] = most_bytes
-        return found
 
     def size_bytes(self, name: str) -> int:
         """Return how many bytes a file has; 0 where it cannot be read."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ray_precheck.commands.compare.mapping import Named, aligned, read_mapping, require_named
 from ray_precheck.commands.compare.options import ComparisonConfig
-from ray_precheck.commands.compare.payload import ComparisonSettings
+from ray_precheck.commands.compare.payload import GOLDEN, NOISE, TARGET, ComparisonSettings
 from ray_precheck.commands.compare.rows import PieceReading
 from ray_precheck.errors import UsageError
 from ray_precheck.schema.dtypes import DTYPES
@@ -84,9 +84,11 @@ def plan_comparison(
     settings = ComparisonSettings(
         mode,
         config.standard,
-        target.data_folder.absolute(),
-        golden.data_folder.absolute(),
-        noise.data_folder.absolute() if noise is not None else None,
+        {
+            side: capture.data_folder.absolute()
+            for side, capture in ((TARGET, target), (GOLDEN, golden), (NOISE, noise))
+            if capture is not None
+        },
         reading.pair.same_framework,
         reading.pair.framework,
         mapping,

@@ -37,28 +37,17 @@ from ray_precheck.store.frames import read_table
 from ray_precheck.store.reads import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.trace.difference.row import ComparisonMode
-from ray_precheck.trace.side import CaptureSide, float32_note
+from ray_precheck.trace.side import CaptureSide, float32_note, without_collector
 
 if TYPE_CHECKING:
     import pandas
 
 
 @contextmanager
-def without_collector() -> Iterator[None]:
-    """Make many objects that stay without a look for cycles among them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-@contextmanager
 def out_of_collector() -> Iterator[None]:
     """Leave out of the collector what there is now, until the end; garbage that is made meanwhile is
-    collected. Where the caller has taken objects out of it, nothing is changed."""
+    collected. In a fork the collector would copy the pages of all records by looking at them. Where the
+    caller has taken objects out of it, nothing is changed."""
     is_ours = not gc.get_freeze_count()
     if is_ours:
         gc.freeze()

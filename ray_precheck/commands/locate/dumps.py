@@ -4,11 +4,10 @@ Comes in: the paths of a target and, perhaps, of a golden run. Goes out: a `Dump
 Called by the session.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.commands.compare.dumps import dumps_by_place
+from ray_precheck.commands.compare.dumps import in_words, paired_by_place
 from ray_precheck.dump.folders import FoundDump, find_existing_dumps
 from ray_precheck.errors import UsageError
 
@@ -41,22 +40,14 @@ def dumps_to_locate(
     if len(ours.dumps) == len(theirs.dumps) == 1:
         # Whatever their folders are called: proc4711 and proc4712, or a dump that was copied.
         return [_found(ours.dumps[0], theirs.dumps[0], is_many=False)], ()
-    others = dumps_by_place(theirs.dumps)
-    pairs, without = [], []
-    for place, each in dumps_by_place(ours.dumps).items():
-        partner = others.pop(place, None)
-        if partner is None:
-            without.append(f"{each.label} of the target")
-        else:
-            pairs.append(_found(each, partner, is_many=True))
-    without += [f"{each.label} of the golden side" for each in others.values()]
+    pairs, without = paired_by_place(ours.dumps, theirs.dumps)
     if not pairs:
         raise UsageError(
-            f"{target} has {_named(ours.dumps)} and {golden} {_named(theirs.dumps)}, of which no two are of"
-            " the same step and rank; name two folders that correspond (`compare` knows runs with another"
+            f"{target} has {in_words(ours.dumps)} and {golden} {in_words(theirs.dumps)}, of which no two are"
+            " of the same step and rank; name two folders that correspond (`compare` knows runs with another"
             " number of ranks)"
         )
-    return pairs, tuple(without)
+    return [_found(*pair, is_many=True) for pair in pairs.values()], without
 
 
 def _found(each: FoundDump, golden: FoundDump | None, *, is_many: bool) -> DumpToLocate:
@@ -72,8 +63,3 @@ def _found(each: FoundDump, golden: FoundDump | None, *, is_many: bool) -> DumpT
 
 def _digits(text: str) -> str:
     return "".join(character for character in text if character.isdigit())
-
-
-def _named(dumps: Sequence[FoundDump]) -> str:
-    named = ", ".join(each.label for each in dumps[:3])
-    return f"{len(dumps)} dump{'s' if len(dumps) > 1 else ''} ({named}{', ...' if len(dumps) > 3 else ''})"

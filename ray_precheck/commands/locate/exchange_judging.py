@@ -22,8 +22,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.numerics.arrays import pieces, same_values
 from ray_precheck.numerics.rounding import smallest_subnormal, unit_roundoff
 from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
-from ray_precheck.schema.values import TensorSpec
-from ray_precheck.trace.difference.measuring import dtype_of
+from ray_precheck.trace.difference.measuring import open_item
 from ray_precheck.trace.flow.exchange import LARGEST, MEAN, PRODUCT, SMALLEST, Made
 from ray_precheck.trace.items import Item
 
@@ -45,11 +44,7 @@ class OpenedTensors:
         """
         key = rank, item.file
         if key not in self._known:
-            dtype = dtype_of(item.dtype)
-            if dtype is None:
-                raise NotCheckable(f"the dtype {item.dtype} is not read")
-            spec = TensorSpec(dtype, item.shape or (), data_name=item.file or None)
-            self._known[key] = self._files[rank].open(spec)
+            self._known[key] = open_item(item, self._files[rank])
         return self._known[key]
 
 

@@ -19,10 +19,8 @@ from ray_precheck.commands.compare.payload import (
     GOLDEN,
     TARGET,
     ComparisonCargo,
-    ComparisonPayload,
-    ComparisonSettings,
     PairFiles,
-    SideRecords,
+    Records,
 )
 from ray_precheck.commands.locate.payload import (
     LOCATION_TABLES,
@@ -49,7 +47,6 @@ from ray_precheck.trace.difference.elements import element_difference
 from ray_precheck.trace.difference.layout import other_order, same_statistics
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.difference.pairing import pair_items
-from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.items import Item, items_of
 from ray_precheck.trace.side import BACKWARD, FORWARD, record_from_json
 
@@ -79,19 +76,13 @@ class LocationJob:
         self.tables: Tables = LOCATION_TABLES
         self.memory_limit_bytes = settings.target.memory_limit_bytes
         self._shares_files = shared_fs
-        self.cargo: Cargo | None = None if shared_fs else self._cargo()
-
-    def _cargo(self) -> Cargo:
-        folder = self.settings.target.data_folder
-        golden = self.settings.golden_folder or folder
-        return ComparisonCargo(
-            self._records, ComparisonSettings(ComparisonMode.REAL, "auto", folder, golden)
+        self.cargo: Cargo | None = (
+            None if shared_fs else ComparisonCargo(self._records, settings.folders)
         )
 
-    def _records(self, task: Task) -> ComparisonPayload:
+    def _records(self, task: Task) -> dict[str, Records]:
         payload = self.payload(task)
-        sides = (_side_records(payload.target), _side_records(payload.golden))
-        return ComparisonPayload(task.index, task.name, "", "", "", *sides, SideRecords(), "", ())
+        return {TARGET: _keyed(payload.target), GOLDEN: _keyed(payload.golden)}
 
     def payload(self, task: Task) -> LocationPayload:
         """Return the raw records of a call of both runs."""
@@ -164,8 +155,7 @@ class LocationRunner:
         self._settings = settings
         self._replay = replay
         self._folders: Mapping[str, TensorFiles] = {
-            TARGET: FolderFiles(settings.target.data_folder),
-            GOLDEN: FolderFiles(settings.golden_folder or settings.target.data_folder),
+            side: FolderFiles(folder) for side, folder in settings.folders.items()
         }
 
     def run(
@@ -206,11 +196,11 @@ def _records_of(payload: TaskPayload | None) -> list[tuple[str, bytes]]:
     return [(direction, raw) for direction, raw in both if raw is not None]
 
 
-def _side_records(payload: TaskPayload | None) -> SideRecords:
-    if payload is None:
-        return SideRecords()
-    return SideRecords(
-        tuple((f"{payload.name}.{direction}", raw) for direction, raw in _records_of(payload))
+def _keyed(payload: TaskPayload | None) -> Records:
+    """Return the raw records of a call with their keys."""
+    return tuple(
+        (f"{payload.name}.{direction}" if payload else "", raw)
+        for direction, raw in _records_of(payload)
     )
 
 

@@ -6,10 +6,8 @@ passes an error on. The session makes the job; where the dumps are few and small
 from `settled` and needs no worker.
 """
 
-import gc
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +38,7 @@ from ray_precheck.store.columns import encode_name, encode_row, encode_text
 from ray_precheck.store.reads import reads_of_dumps
 from ray_precheck.store.resume import RunFiles, remove_run
 from ray_precheck.trace.overflow.modules import CONSTRUCT_FILE
-from ray_precheck.trace.side import float32_note, open_side
+from ray_precheck.trace.side import float32_note, open_side, without_collector
 
 # A core walks through the records of this many bytes of both dumps in a second.
 _BYTES_OF_A_SECOND = 16e6
@@ -99,7 +97,7 @@ def search(payload: PairPayload, paths: tuple[Path, ...]) -> Done:
     began_s, start = time.time(), time.perf_counter()
     try:
         with (
-            _no_collection(),
+            without_collector(),
             open_side(str(paths[0])) as target,
             open_side(str(paths[1])) as golden,
         ):
@@ -115,19 +113,6 @@ def search(payload: PairPayload, paths: tuple[Path, ...]) -> Done:
     said = as_told("; ".join(notes), paths, payload.paths)
     verdict = Verdict.ERROR if located.roots else Verdict.PASS
     return _done(payload, verdict, said, located, rows, began_s, start)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector away: the records of a dump are a million objects without cycles, which
-    it would look through again and again (a third of the time)."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _shorten(located: Located, most: int) -> None:

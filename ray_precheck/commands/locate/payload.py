@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.commands.compare.payload import GOLDEN, TARGET
 from ray_precheck.commands.locate.walk.evidence import OwnError, ValueEvidence
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.task import TaskPayload
@@ -46,6 +47,12 @@ class LocationSettings:
     golden: CheckSettings | None = None
     golden_folder: Path | None = None
     same_framework: bool = True
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """The folders of tensors of both sides; without a golden run nothing is read of the second."""
+        target = self.target.data_folder
+        return {TARGET: target, GOLDEN: self.golden_folder or target}
 
 
 @pickled_by_position
@@ -124,9 +131,9 @@ def encoded_error(call: str, record: str, error: OwnError) -> bytes:
         encode_name(record),
         *[""] * 5,
         error.verdict,
-        _number(error.own),
-        _number(error.inherited),
-        _number(error.golden),
+        number_cell(error.own),
+        number_cell(error.inherited),
+        number_cell(error.golden),
         error.golden_verdict,
         encode_name(error.output),
         encode_text(error.index),
@@ -137,7 +144,8 @@ def encoded_error(call: str, record: str, error: OwnError) -> bytes:
     return encode_row(cells)
 
 
-def _number(value: float | None) -> str:
+def number_cell(value: float | None) -> str:
+    """Return an error as a cell that is read back as it was, "" for what is not known."""
     return "" if value is None or math.isnan(value) else repr(float(value))
 
 

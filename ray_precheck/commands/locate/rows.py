@@ -5,12 +5,12 @@ them the same once more. Called by the job that searches pairs of dumps, and by 
 """
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ray_precheck.commands.locate.payload import number_cell
 from ray_precheck.commands.locate.walk.roots import Located, Passed, Root, RootKind
 from ray_precheck.commands.locate.walk.sharing import SharedRecord
 from ray_precheck.store.columns import decode_name, encode_name, encode_row, encode_text
@@ -55,7 +55,7 @@ def encoded_located(dump: str, located: Located, looked: Looked) -> Iterator[byt
     """Yield the rows of a dump."""
     for root in located.roots:
         cells = [
-            root.kind.value, encode_name(root.item), _number(root.own), _number(root.inherited),
+            root.kind.value, encode_name(root.item), number_cell(root.own), number_cell(root.inherited),
             encode_text(root.index), encode_text(root.cause), encode_text(root.message),
             encode_name(root.before), str(root.reached), *_place(root.name, looked),
         ]  # fmt: skip
@@ -65,7 +65,7 @@ def encoded_located(dump: str, located: Located, looked: Looked) -> Iterator[byt
         yield _row(NEIGHBOUR, key, "", 0, [*[""] * 9, *_place(key, looked)], dump)
     for each in located.passed:
         cells = [
-            each.verdict, "", _number(each.own), _number(each.inherited), "", "",
+            each.verdict, "", number_cell(each.own), number_cell(each.inherited), "", "",
             encode_text(each.message), "", "", *_place(each.key, looked),
         ]  # fmt: skip
         yield _row(PASSED, each.key, each.direction, each.place, cells, dump)
@@ -84,10 +84,6 @@ def _place(key: str, looked: Looked) -> list[str]:
 
 def _row(kind: str, key: str, direction: str, place: int, cells: list[str], dump: str) -> bytes:
     return encode_row([kind, encode_name(key), direction, str(place), *cells, encode_name(dump)])
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else repr(float(value))
 
 
 def read_located(dumps: Path, roots: Path) -> dict[str, LocatedRows]:

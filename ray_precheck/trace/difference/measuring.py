@@ -10,7 +10,6 @@ from functools import cache
 
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.numerics.sketch import estimated_norm
 from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.trace.difference.elements import element_difference
 from ray_precheck.trace.difference.layout import other_layout, other_order, same_statistics
@@ -21,7 +20,7 @@ from ray_precheck.trace.difference.magnitudes import (
     scaled_distance,
 )
 from ray_precheck.trace.difference.pairing import pair_items
-from ray_precheck.trace.difference.reading import Reading
+from ray_precheck.trace.difference.reading import Reading, sketched_distance
 from ray_precheck.trace.difference.row import NOT_THERE, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.statistics import statistics_cells
 from ray_precheck.trace.items import Item
@@ -69,7 +68,9 @@ def measure(row: TensorRow, reading: Reading) -> None:
     if reading.mode is ComparisonMode.REAL:
         _measure_elements(row, target, golden, reading)
     if row.elements is None and reading.mode is not ComparisonMode.DIGESTS:
-        _measure_sketches(row, target, golden, reading)
+        if not row.reshaped:
+            row.relative_l2 = sketched_distance((reading.target, reading.golden), target, golden)
+            row.estimated = row.relative_l2 is not None
         if row.reshaped and not row.layout and _may_be_another_layout(target, golden):
             row.layout = "the statistics agree, as those of the same values in another layout do"
 
@@ -105,7 +106,7 @@ def _measure_elements(row: TensorRow, target: Item, golden: Item, reading: Readi
         ("golden", golden, reading.golden),
     ):
         try:
-            opened.append(_open(item, source.tensors))
+            opened.append(open_item(item, source.tensors))
         except NotCheckable as reason:
             reasons.append(f"{side}: {reason}")
     row.unread = "; ".join(reasons)
@@ -133,30 +134,18 @@ def _largest(item: Item) -> float | None:
     return largest if math.isfinite(largest) else None
 
 
-def _open(item: Item, tensors: MappedTensors | None) -> MappedTensor:
+def open_item(item: Item, tensors: MappedTensors | None) -> MappedTensor:
+    """Map the file of a tensor.
+
+    Raises:
+        NotCheckable: there is none, or it cannot be read.
+    """
     dtype = dtype_of(item.dtype)
     if tensors is None:
         raise NotCheckable("the capture has no files of tensors")
     if dtype is None:
         raise NotCheckable(f"the dtype {item.dtype} is not read")
     return tensors.open(item.spec(dtype))
-
-
-def _measure_sketches(row: TensorRow, target: Item, golden: Item, reading: Reading) -> None:
-    """Estimate the relative L2 distance; what a sketch has of NaN and infinities is 0."""
-    if reading.target.sketches is None or reading.golden.sketches is None:
-        return
-    if row.reshaped:
-        return
-    ours, theirs = reading.target.sketch(target), reading.golden.sketch(golden)
-    if ours is None or theirs is None:
-        return
-    difference = estimated_norm(ours - theirs)
-    norm = golden.norm
-    if norm is None or not 0 < norm < float("inf"):
-        norm = estimated_norm(theirs)
-    row.estimated = True
-    row.relative_l2 = difference / norm if norm else (float("inf") if difference else 0.0)
 
 
 # Source: the table in the documentation of torch.testing.assert_close (torch 2.13): rtol and atol by

@@ -12,9 +12,9 @@ from typing import Any
 from ray_precheck.commands.locate.walk.evidence import OwnError, ValueEvidence
 from ray_precheck.commands.locate.walk.noise import has_half_digits
 from ray_precheck.numerics.rounding import epsilon_of
-from ray_precheck.numerics.sketch import estimated_norm
 from ray_precheck.numerics.statistics import FIELDS, MAX, NORM, STATISTICS
 from ray_precheck.trace.difference.reading import Source as CaptureSource
+from ray_precheck.trace.difference.reading import sketched_distance
 from ray_precheck.trace.items import Item
 
 _NORM = FIELDS.index(NORM)
@@ -41,16 +41,10 @@ class EstimatedEvidence:
         if mine.get("shape") != other.get("shape") and target.shape != golden.shape:
             return OTHER
         by_statistics = statistics_difference(target, golden)
-        ours, theirs = self.target.sketch(target), self.golden.sketch(golden)
-        if by_statistics.difference == math.inf or ours is None or theirs is None:
+        if by_statistics.difference == math.inf:
             return by_statistics
-        difference = estimated_norm(ours - theirs)
-        norm = golden.norm
-        if norm is None or not 0 < norm < math.inf:
-            norm = estimated_norm(theirs)
-        if not norm:
-            return OTHER if difference else SAME
-        return ValueEvidence(difference / norm)
+        distance = sketched_distance((self.target, self.golden), target, golden)
+        return by_statistics if distance is None else ValueEvidence(distance)
 
     def own(self, key: str) -> OwnError | None:
         """Return None: nothing was replayed."""

@@ -93,5 +93,5 @@ def judged(
     noise: list[float | None] | None = None,
 ) -> list[str]:
     """Judge rows and return their results."""
-    judge_rows(rows, STANDARDS[standard](), mode, noise)
+    judge_rows(rows, STANDARDS[standard], mode, noise)
     return [row.result for row in rows]

@@ -54,7 +54,7 @@ def _table(sides: list[CaptureSide], mode: str) -> list[tuple[TensorRow, list[st
         ours = sides[0].items(target[key]) if key in target else []
         theirs = sides[1].items(golden[key]) if key in golden else []
         rows = rows_of_operators(key if ours else "", key if theirs else "", ours, theirs, reading)
-        judge_rows(rows, STANDARDS["msprobe"](), reading.mode)
+        judge_rows(rows, STANDARDS["msprobe"], reading.mode)
         found += [(row, cells(row, reading.mode, "name", key)) for row in rows]
     return found
 
