@@ -34,7 +34,7 @@ def entry() -> int:
 
     def epitaph(result: str, how: str) -> None:
         print(f"\nray-precheck: error: the process of the run was ended ({how})", file=sys.stderr)
-        _say_how_to_go_on(given, result)
+        _say_how_to_resume(given, result)
 
     return guard(lambda announce: main(given, announce, is_own=True), epitaph)
 
@@ -43,7 +43,7 @@ def _ends_in_order(given: Sequence[str], is_own: bool) -> AbstractContextManager
     return nullcontext() if _runs_a_script(given) else interrupted_by_signals(is_own=is_own)
 
 
-def _say_how_to_go_on(given: Sequence[str], result: str) -> None:
+def _say_how_to_resume(given: Sequence[str], result: str) -> None:
     if result and Path(result).exists():
         print("All acknowledged rows are on disk. To go on:", file=sys.stderr)
         print(f"  {resume_command(given, Path(result))}", file=sys.stderr)
@@ -82,7 +82,7 @@ def main(
         return error.exit_code
     except KeyboardInterrupt:
         print("ray-precheck: interrupted", file=sys.stderr)
-        _say_how_to_go_on(given, invocation.told[-1] if invocation.told else "")
+        _say_how_to_resume(given, invocation.told[-1] if invocation.told else "")
         return STOPPED
     except Exception as error:
         # Broad, because all errors for people are caught above: this one is a fault of this package

@@ -58,7 +58,7 @@ class Invocation:
     told: list[str] = field(default_factory=list)
 
     def tell(self, path: Path) -> None:
-        """Keep the file or folder that `-csv_path` names to go on with the run."""
+        """Keep the file or folder that `-csv_path` names to resume the run."""
         self.told.append(str(path))
         self.announce(str(path))
 
@@ -101,7 +101,7 @@ _RESUME_OPTIONS = tuple(name for each in options_of(ResumeOptions) for name in e
 
 
 def resume_command(given: Sequence[str], result: Path) -> str:
-    """Return the command that goes on with a stopped run: the same, with `-csv_path`."""
+    """Return the command that resumes a stopped run: the same, with `-csv_path`."""
     kept: list[str] = []
     leaves_out = False
     for argument in given:

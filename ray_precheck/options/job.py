@@ -58,7 +58,7 @@ class OutputOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeOptions:
-    """Going on with a run."""
+    """Resuming a run."""
 
     section: ClassVar[str] = "going on with a run"
 

@@ -1,6 +1,6 @@
-"""The subject of a precheck: the selected calls of a dump, with one framework, on the devices of a run.
+"""The selected calls of a dump, with one framework, on the devices of a run.
 
-Comes in: a `RunConfig`, an open dump and the cluster. Goes out: a `Subject`, from which the session
+Comes in: a `RunConfig`, an open dump and the cluster. Goes out: `SelectedCalls`, from which the session
 gets the fingerprint of the run, the settings of its workers and its plan. Called by the session.
 """
 
@@ -50,7 +50,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class SelectedCalls:
     """The selected calls of an open dump, with the framework and the devices that are tested.
 
     `tests_dump` is True where the results that the dump captured are tested.
@@ -129,22 +129,22 @@ class Subject:
         return TaskPlan(plan.tasks, map(done_of, plan.skipped))
 
 
-class SubjectFeature(Feature[JobType, Report]):
-    """A feature on the calls of a subject: what a precheck and its relatives share."""
+class CallsFeature(Feature[JobType, Report]):
+    """A feature on selected calls: what a precheck and its relatives share."""
 
     plans_long = True
 
-    def __init__(self, subject: Subject, tables: Tables = API_TABLES) -> None:
-        self.subject = subject
+    def __init__(self, selected: SelectedCalls, tables: Tables = API_TABLES) -> None:
+        self.selected = selected
         self.tables = tables
-        self.names = [call.name for call in subject.dump.calls]
-        self.fingerprint = subject.fingerprint()
-        self.reads = subject.reads
-        self.places = subject.places
+        self.names = [call.name for call in selected.dump.calls]
+        self.fingerprint = selected.fingerprint()
+        self.reads = selected.reads
+        self.places = selected.places
 
     def plan(self, job: JobType, done: set[str], progress: Progress) -> TaskPlan:
         """Plan every call that is not done; those that need no run are settled with their reason."""
-        return self.subject.plan(done, progress)
+        return self.selected.plan(done, progress)
 
 
 def read_options(config: RunConfig) -> Asked:
@@ -161,7 +161,9 @@ def read_options(config: RunConfig) -> Asked:
     return Asked(config, selection, standard, bench_modules)
 
 
-def find_subject(asked: Asked, dump: Dump, session: RunSession, *, is_alone: bool) -> Subject:
+def find_selected(
+    asked: Asked, dump: Dump, session: RunSession, *, is_alone: bool
+) -> SelectedCalls:
     """Select the calls; find the framework, the results that are tested and the devices.
 
     The dump keeps the selected calls only. Of a run that is not
@@ -179,7 +181,7 @@ def find_subject(asked: Asked, dump: Dump, session: RunSession, *, is_alone: boo
     places = find_places(
         asked.config, framework, session.cluster, show=session.show, device_runs=not tests_dump
     )
-    return Subject(asked, dump, framework, tests_dump, places)
+    return SelectedCalls(asked, dump, framework, tests_dump, places)
 
 
 def framework_of(config: RunConfig, dump: Dump) -> str:

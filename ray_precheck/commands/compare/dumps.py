@@ -142,7 +142,7 @@ def _by_place(dumps: Sequence[FoundDump]) -> dict[str, FoundDump]:
 def opened_side(paths: Sequence[Path], own: Path, held: ExitStack) -> CaptureSide:
     """Open a dump, or that of all ranks, which is made in a folder beside the results (`own`).
 
-    The folder is named for its dumps and gets its name when it is whole: another run that is gone on with,
+    The folder is named for its dumps and gets its name when it is whole: another run that is resumed,
     or runs at the same time, has the same one.
     """
     if len(paths) == 1:

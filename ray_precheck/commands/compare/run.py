@@ -120,13 +120,13 @@ def run_comparison(
     on_files: Callable[[Path], None] = lambda path: None,
     session: RunSession | None = None,
 ) -> ComparisonReports:
-    """Run what `config` asks for. `on_files` is called with the file or folder to go on with.
+    """Run what `config` asks for. `on_files` is called with the file or folder that resumes it.
 
     A comparison that is a part of a larger run has the `session` of all parts.
 
     Raises:
         PrecheckError: a wrong option, capture or device. A run that had to stop later on is reported
-            as not completed, and can go on with `resume_csv`.
+            as not completed, and can be resumed with `resume_csv`.
     """
     config.validate()
     config = replace(config, device_type="cpu")
@@ -150,7 +150,7 @@ def run_comparison(
 def _compare_pair(
     config: ComparisonConfig, folder: Path, session: RunSession, pair: DumpPair
 ) -> ComparisonReport:
-    """Compare two dumps, or go on with their comparison.
+    """Compare two dumps, or resume their comparison.
 
     Raises:
         UsageError: `-csv_path` names the table of a run, which is not there.

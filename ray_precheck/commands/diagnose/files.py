@@ -1,6 +1,6 @@
 """The files of a diagnosis: its page, whose name has the stamp of all of its parts.
 
-Comes in: a folder of results. Goes out: the page of a new diagnosis, or of the one that is gone on with.
+Comes in: a folder of results. Goes out: the page of a new diagnosis, or of the one that is resumed.
 Called by the session. The page is there from the beginning, so that a diagnosis that was ended before any
 part had a row is found again.
 """
@@ -60,7 +60,7 @@ def results_named(folder: Path, pattern: str) -> Iterator[Path]:
         yield from folder.glob(f"{place}{pattern}")
 
 
-def page_to_go_on_with(named: Path) -> Path:
+def resumed_page(named: Path) -> Path:
     """Return the page of the diagnosis that -csv_path names, by its folder or itself.
 
     Raises:

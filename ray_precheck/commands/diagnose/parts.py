@@ -1,4 +1,4 @@
-"""The parts of a diagnosis, each with the files that it has alone, and gone on with where these are there.
+"""The parts of a diagnosis, each with the files that it has alone, and resumed where these are there.
 
 Comes in: the configuration of a diagnosis, its folder, and what its parts share. Goes out: their reports.
 Called by the session.
@@ -118,7 +118,7 @@ class DiagnosisParts:
         return SuspectCheck(dump, report, tuple(rows), is_whole=not suspects)
 
     def _options(self, tables: Sequence[Tables], resumed: Path) -> dict[str, Any]:
-        """Return the options that all parts have; `resumed` is what a part is gone on with."""
+        """Return the options that all parts have; `resumed` is what a part is resumed with."""
         stamp = self.session.stamp
         names = [each.file("result", stamp) for each in tables]
         is_resumed = any(any(results_named(self.folder, name)) for name in names)

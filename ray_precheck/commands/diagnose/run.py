@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ray_precheck.commands.diagnose.files import (
     new_page,
-    page_to_go_on_with,
+    resumed_page,
     stamp_of,
     write_page,
 )
@@ -48,7 +48,7 @@ _NO_GOLDEN = "there is no golden run to compare with (name one with -gp)"
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The outcome of a diagnosis. `completed` is False if it stopped before its end, for the reason
-    `stop_reason` or on request; then `text`, which `page` holds, is "" and goes on with `folder`."""
+    `stop_reason` or on request; then `text`, which `page` holds, is "" and `folder` resumes it."""
 
     folder: Path
     page: Path
@@ -84,18 +84,18 @@ def run_diagnosis(
     show_progress: bool = True,
     on_files: Callable[[Path], None] = lambda path: None,
 ) -> Diagnosis:
-    """Run what `config` asks for. `on_files` is called with the folder to go on with.
+    """Run what `config` asks for. `on_files` is called with the folder that resumes it.
 
     Raises:
         PrecheckError: a wrong option or capture, or no part can be done. A diagnosis that had to stop is
-            reported as not completed, and goes on with `resume_csv`.
+            reported as not completed, and is resumed with `resume_csv`.
     """
     config.validate()
     dumps = _readable(config.target)
     for other in filter(None, (config.golden, config.noise)):
         _readable(other)
     resume = config.resume_csv
-    page = new_page(config.out) if resume is None else page_to_go_on_with(resume)
+    page = new_page(config.out) if resume is None else resumed_page(resume)
     findings = Findings(config.target, config.golden, dumps)
     with ExitStack() as opened, _held(page), stop_on_signal() as stop:
         if resume is None:

@@ -175,7 +175,7 @@ def has_tensor_files(dump: Path) -> bool:
 def search_pairs(
     pairs: Sequence[DumpToLocate], search: LocationSearch
 ) -> PartEnd[dict[str, LocatedRows]]:
-    """Search pairs of dumps, or go on with that.
+    """Search pairs of dumps, or resume that.
 
     Raises:
         DumpError: none of the pairs could be searched; a new run leaves no file.

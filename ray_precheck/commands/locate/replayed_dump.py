@@ -43,7 +43,7 @@ class Gathered:
 def search_dump(
     pair: DumpToLocate, search: LocationSearch, gathered: Gathered
 ) -> PartEnd[DumpRoots]:
-    """Search a dump, or go on with that.
+    """Search a dump, or resume that.
 
     Raises:
         UsageError: nothing can be replayed, and there is no golden run.

@@ -36,7 +36,7 @@ class LocationSearch:
         return group_of(self.config, SearchOptions)
 
     def fingerprint(self, **inputs: str) -> dict[str, str]:
-        """Return the settings that another run must have to go on with a part that has these inputs."""
+        """Return the settings that another run must have to resume a part that has these inputs."""
         return inputs | settings_of(self.config)
 
 

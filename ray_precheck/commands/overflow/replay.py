@@ -21,7 +21,7 @@ from ray_precheck.dump.parse import Dump, DumpCall, open_dump
 from ray_precheck.dump.scan import ByteRange
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import PrecheckJob, PrecheckOpener, PrecheckRunner, done_of
-from ray_precheck.replay.selected import SubjectFeature, find_subject, read_options
+from ray_precheck.replay.selected import CallsFeature, find_selected, read_options
 from ray_precheck.running.run import RunEnd, run_job
 from ray_precheck.running.session import resumed_table, session_of_one
 from ray_precheck.runtime.scheduling.stage import Stage
@@ -192,18 +192,18 @@ def replay_overflows(
         dump.calls = overflowed(dump)
         if not dump.calls:
             return ReplayReport(None, (), calls, completed=True)
-        subject = find_subject(read_options(config), dump, session, is_alone=False)
-        feature = _Replay(subject, REPLAY_TABLES)
+        selected = find_selected(read_options(config), dump, session, is_alone=False)
+        feature = _Replay(selected, REPLAY_TABLES)
         return replace(run_job(feature, config, session, config.out, resumed), calls=calls)
 
 
-class _Replay(SubjectFeature[ReplayJob, ReplayReport]):
+class _Replay(CallsFeature[ReplayJob, ReplayReport]):
     """Calls that overflowed, each replayed."""
 
     def job(self, files: RunFiles, done: set[str]) -> ReplayJob:
-        settings = self.subject.check_settings(files)
-        shares = self.subject.asked.config.shared_fs
-        return ReplayJob(self.subject.dump, settings, shared_fs=shares)
+        settings = self.selected.check_settings(files)
+        shares = self.selected.asked.config.shared_fs
+        return ReplayJob(self.selected.dump, settings, shared_fs=shares)
 
     def report(self, files: RunFiles, end: RunEnd) -> ReplayReport:
         cells = decoded_rows(files.result, REPLAY_TABLES.result)

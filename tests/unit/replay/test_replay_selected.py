@@ -8,7 +8,7 @@ import pytest
 
 from ray_precheck.dump.parse import Dump
 from ray_precheck.errors import DumpError, UsageError
-from ray_precheck.replay import selected as subject
+from ray_precheck.replay import selected
 from ray_precheck.replay.config import RunConfig
 
 pytestmark = pytest.mark.unit
@@ -37,18 +37,18 @@ def dump(framework: str = "", task: str = "statistics") -> Dump:
 def test_the_framework_is_that_of_the_dump_or_else_the_one_asked_for(
     asked: str | None, named: str, framework: str
 ) -> None:
-    assert subject.framework_of(config(framework=asked), dump(named)) == framework
+    assert selected.framework_of(config(framework=asked), dump(named)) == framework
 
 
 @pytest.mark.parametrize(("asked", "named"), [("pytorch", "mindspore"), ("mindtorch", "mindspore")])
 def test_a_dump_of_another_framework_is_refused(asked: str, named: str) -> None:
     with pytest.raises(DumpError, match=rf"is a dump of {named}, but -f {asked} was given"):
-        subject.framework_of(config(framework=asked), dump(named))
+        selected.framework_of(config(framework=asked), dump(named))
 
 
 def test_a_dump_without_a_framework_needs_one() -> None:
     with pytest.raises(DumpError, match="does not name its framework"):
-        subject.framework_of(config(framework=None), dump())
+        selected.framework_of(config(framework=None), dump())
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_captured_results_are_tested_unless_the_device_is_asked_for(
     tested: str | None, task: str, captured: bool
 ) -> None:
     given = {} if tested is None else {"tested": tested}
-    assert subject.tests_captured(config(**given), dump(task=task)) is captured
+    assert selected.tests_captured(config(**given), dump(task=task)) is captured
 
 
 def test_captured_results_must_be_there() -> None:
     with pytest.raises(UsageError, match=r"the task of dump\.json is statistics"):
-        subject.tests_captured(config(tested="dump"), dump())
+        selected.tests_captured(config(tested="dump"), dump())
