@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ray_precheck.bench.declared import reference
     from ray_precheck.commands.compare.run import ComparisonReports, compare_captures
     from ray_precheck.commands.diagnose.run import Diagnosis, diagnose_captures
-    from ray_precheck.commands.locate.located import LocationReport
     from ray_precheck.commands.locate.run import locate_captures
+    from ray_precheck.commands.locate.search import LocationReport
     from ray_precheck.commands.precheck.ranks import RanksReport, run_ranks
     from ray_precheck.commands.precheck.run import PrecheckReport, precheck, rerun, run
     from ray_precheck.dump.folders import find_dumps
@@ -69,7 +69,7 @@ _HOMES = {
     "reference": "bench.declared",
     **dict.fromkeys(("ComparisonReports", "compare_captures"), "commands.compare.run"),
     **dict.fromkeys(("Diagnosis", "diagnose_captures"), "commands.diagnose.run"),
-    "LocationReport": "commands.locate.located",
+    "LocationReport": "commands.locate.search",
     "locate_captures": "commands.locate.run",
     **dict.fromkeys(("RanksReport", "run_ranks"), "commands.precheck.ranks"),
     **dict.fromkeys(("PrecheckReport", "precheck", "rerun", "run"), "commands.precheck.run"),

@@ -35,9 +35,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ray_precheck.capture import Capture
 from ray_precheck.commands.compare.job import ComparisonJob, tasks_of
+from ray_precheck.commands.compare.options import ComparisonConfig
 from ray_precheck.commands.compare.plan import plan_comparison
 from ray_precheck.commands.compare.rows import rows_of_piece
-from ray_precheck.commands.compare.run import ComparisonConfig
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 from ray_precheck.trace.side import CaptureSide, RecordEntry, open_side
 from scripts.locate_faults.planting.planted import FAULTS as VALUE_FAULTS
@@ -370,7 +370,7 @@ def _judged(target: Path, golden: Path, noise: Path, statistics: bool) -> dict[s
             for task in tasks_of(job, set(), plan.costs_s):
                 payload = job.payload(task)
                 for way in ways:
-                    standard = STANDARDS[AUTO if way == AUTO_NOISE else way]()
+                    standard = STANDARDS[AUTO if way == AUTO_NOISE else way]
                     rows = rows_of_piece(payload, standard, plan.settings, plan.reading)
                     found[way][task.name] = rows.result
     return found

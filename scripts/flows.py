@@ -72,7 +72,7 @@ def check_record(dump_path: Path) -> Entered:
     from ray_precheck.replay.config import RunConfig
     from ray_precheck.replay.job import PrecheckJob
     from ray_precheck.replay.plan.planner import plan_tasks
-    from ray_precheck.replay.subject import find_subject, read_options
+    from ray_precheck.replay.selected import find_selected, read_options
     from ray_precheck.running.session import session_of_one
     from ray_precheck.runtime.scheduling.stage import Stage
     from ray_precheck.store.resume import run_files
@@ -84,12 +84,12 @@ def check_record(dump_path: Path) -> Entered:
         session_of_one(config, show=False, on_files=lambda path: None) as session,
         open_dump(dump_path) as dump,
     ):
-        subject = find_subject(read_options(config), dump, session, is_alone=True)
+        selected = find_selected(read_options(config), dump, session, is_alone=True)
         job = PrecheckJob(
-            dump, subject.check_settings(run_files(Path(API_TABLES.file("result", "1"))))
+            dump, selected.check_settings(run_files(Path(API_TABLES.file("result", "1"))))
         )
-        tasks = plan_tasks(dump, subject.framework, set()).tasks
-        slot = next(iter(subject.places.slots))
+        tasks = plan_tasks(dump, selected.framework, set()).tasks
+        slot = next(iter(selected.places.slots))
         runner = job.opener(is_home=True).open(slot, lambda phase: None)
         entered.watch(lambda: runner.run(job.payload(tasks[0]), Stage.DEVICE))
     return entered

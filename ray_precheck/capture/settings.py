@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ray_precheck.errors import UsageError
-from ray_precheck.options.declared import REQUIRED, Takes, option, require_valid
-from ray_precheck.options.rules import Number, OneOf
+from ray_precheck.options.declared import REQUIRED, Number, OneOf, Takes, option, require_valid
 
 STATISTICS, TENSOR, STRUCTURE = "statistics", "tensor", "structure"
 TASKS = (STATISTICS, TENSOR, STRUCTURE)

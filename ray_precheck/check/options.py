@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ray_precheck.inputs import DISTRIBUTIONS, RECORDED
-from ray_precheck.options.declared import Takes, option
-from ray_precheck.options.rules import Number, OneOf
+from ray_precheck.options.declared import Number, OneOf, Takes, option
 
 TESTED = ("auto", "device", "dump")
 STANDARDS = (

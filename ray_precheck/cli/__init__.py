@@ -1,6 +1,6 @@
 """The command line: msprobe's, and long options of our own.
 
-Comes in: arguments. Goes out: an exit code (`exit_codes`). `command_line` runs a command, `parser`
+Comes in: arguments. Goes out: an exit code (`options.invocation`). `command_line` runs a command, `parser`
 knows them all, and each has a module in `commands`. Options are declared with the configurations
 (`ray_precheck.options.job`); `arguments` makes a parser of them.
 """
@@ -8,8 +8,14 @@ knows them all, and each has a module in `commands`. Options are declared with t
 from ray_precheck.cli.command_line import entry, main
 from ray_precheck.cli.parser import COMMANDS, build_parser
 from ray_precheck.commands.precheck.command import run_config
-from ray_precheck.options.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE
-from ray_precheck.options.going_on import resume_command
+from ray_precheck.options.invocation import (
+    IN_ERROR,
+    NOTHING_CHECKED,
+    PASSED,
+    STOPPED,
+    UNUSABLE,
+    resume_command,
+)
 
 __all__ = [
     "COMMANDS",

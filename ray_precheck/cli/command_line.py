@@ -1,6 +1,6 @@
 """From the arguments of a process to its exit code.
 
-Comes in: arguments. Goes out: an exit code (`exit_codes`). Errors are one sentence on standard
+Comes in: arguments. Goes out: an exit code (`options.invocation`). Errors are one sentence on standard
 error. Called as `ray-precheck`, as `python -m ray_precheck`, and by tests.
 """
 
@@ -14,9 +14,14 @@ from ray_precheck.cli.parser import COMMANDS, build_parser
 from ray_precheck.cli.streams import outlive_readers
 from ray_precheck.dump.cut_short import cuts_told
 from ray_precheck.errors import PrecheckError
-from ray_precheck.options.exit_codes import NOTHING_CHECKED, PASSED, STOPPED
-from ray_precheck.options.going_on import resume_command
-from ray_precheck.options.invocation import Execute, Invocation
+from ray_precheck.options.invocation import (
+    NOTHING_CHECKED,
+    PASSED,
+    STOPPED,
+    Execute,
+    Invocation,
+    resume_command,
+)
 from ray_precheck.runtime.stop_signal import interrupted_by_signals
 
 
@@ -29,7 +34,7 @@ def entry() -> int:
 
     def epitaph(result: str, how: str) -> None:
         print(f"\nray-precheck: error: the process of the run was ended ({how})", file=sys.stderr)
-        _say_how_to_go_on(given, result)
+        _say_how_to_resume(given, result)
 
     return guard(lambda announce: main(given, announce, is_own=True), epitaph)
 
@@ -38,7 +43,7 @@ def _ends_in_order(given: Sequence[str], is_own: bool) -> AbstractContextManager
     return nullcontext() if _runs_a_script(given) else interrupted_by_signals(is_own=is_own)
 
 
-def _say_how_to_go_on(given: Sequence[str], result: str) -> None:
+def _say_how_to_resume(given: Sequence[str], result: str) -> None:
     if result and Path(result).exists():
         print("All acknowledged rows are on disk. To go on:", file=sys.stderr)
         print(f"  {resume_command(given, Path(result))}", file=sys.stderr)
@@ -77,7 +82,7 @@ def main(
         return error.exit_code
     except KeyboardInterrupt:
         print("ray-precheck: interrupted", file=sys.stderr)
-        _say_how_to_go_on(given, invocation.told[-1] if invocation.told else "")
+        _say_how_to_resume(given, invocation.told[-1] if invocation.told else "")
         return STOPPED
     except Exception as error:
         # Broad, because all errors for people are caught above: this one is a fault of this package

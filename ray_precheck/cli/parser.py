@@ -19,11 +19,9 @@ from ray_precheck.commands.overflow import replay_command as run_overflow_check
 from ray_precheck.commands.precheck import command as run_ut
 from ray_precheck.commands.precheck import summary_command as summary
 from ray_precheck.commands.repro import command as repro
-from ray_precheck.options.actions import FrameworkName
-from ray_precheck.options.arguments import VERSION, add_options
+from ray_precheck.options.arguments import VERSION, FrameworkName, add_options
 from ray_precheck.options.declared import option_of
-from ray_precheck.options.exit_codes import EXIT_CODES
-from ray_precheck.options.invocation import SentenceParser
+from ray_precheck.options.invocation import EXIT_CODES, SentenceParser
 from ray_precheck.replay.config import RunConfig
 
 # In the order of --help.

@@ -5,16 +5,35 @@ parsers whose `execute` is that of the command.
 """
 
 import argparse
+import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from ray_precheck.errors import UsageError
-from ray_precheck.options.declared import Option
-from ray_precheck.options.exit_codes import STOPPED
-from ray_precheck.options.going_on import resume_command
+from ray_precheck.options.declared import Option, options_of
+from ray_precheck.options.job import ResumeOptions
+
+PASSED, IN_ERROR, UNUSABLE, STOPPED, NOTHING_CHECKED = 0, 1, 2, 3, 4
+
+# From the worst to the best.
+_BY_BADNESS = (STOPPED, IN_ERROR, UNUSABLE, NOTHING_CHECKED, PASSED)
+
+EXIT_CODES = (
+    "exit codes: 0 nothing that was checked is in error, 1 some API is in error, 2 wrong usage or"
+    " input, 3 stopped, resumable, 4 finished, but nothing could be checked"
+)
+COMPARE_EXIT_CODES = (
+    "exit codes: 0 none in error, 1 some output is in error, 2 wrong usage or input, 4 nothing could"
+    " be compared"
+)
+
+
+def worst_code(*codes: int) -> int:
+    """Return the exit code of several runs: that of the worst one."""
+    return min(codes, key=_BY_BADNESS.index)
 
 
 class SentenceParser(argparse.ArgumentParser):
@@ -39,7 +58,7 @@ class Invocation:
     told: list[str] = field(default_factory=list)
 
     def tell(self, path: Path) -> None:
-        """Keep the file or folder that `-csv_path` names to go on with the run."""
+        """Keep the file or folder that `-csv_path` names to resume the run."""
         self.told.append(str(path))
         self.announce(str(path))
 
@@ -74,3 +93,25 @@ class Command:
     execute: Execute
     epilog: str
     description: str = ""
+
+
+# Left out of the command that resumes: the CSV is named anew, and rows that a resume has dropped or
+# accepted once stay so (a second --retry would drop the rows that the first one has done again).
+_RESUME_OPTIONS = tuple(name for each in options_of(ResumeOptions) for name in each.names)
+
+
+def resume_command(given: Sequence[str], result: Path) -> str:
+    """Return the command that resumes a stopped run: the same, with `-csv_path`."""
+    kept: list[str] = []
+    leaves_out = False
+    for argument in given:
+        if argument.startswith("-"):
+            leaves_out = _is_resume_option(argument.partition("=")[0])
+        if not leaves_out:
+            kept.append(argument)
+    return shlex.join(["ray-precheck", *kept, "-csv_path", str(result)])
+
+
+def _is_resume_option(option: str) -> bool:
+    """Return whether an option, which may be abbreviated, is one of a resume."""
+    return any(name.startswith(option) for name in _RESUME_OPTIONS) and option not in ("-", "--")

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ray_precheck.errors import UsageError
-from ray_precheck.options.declared import Option, Takes, option
-from ray_precheck.options.rules import OneOf
+from ray_precheck.options.declared import OneOf, Option, Takes, option
 from ray_precheck.schema.node_devices import DEVICE_GRAMMAR, LARGEST_DEVICE_ID, parse_node_devices
 
 DEVICE_TYPES = ("auto", "npu", "gpu", "cpu")

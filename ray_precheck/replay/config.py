@@ -11,12 +11,15 @@ from typing import ClassVar
 
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.descriptors.known import BUILT_IN, framework_names
-from ray_precheck.options.declared import REQUIRED, Takes, option, require_valid, settings_of
-from ray_precheck.options.files import OutputOptions, ResumeOptions
-from ray_precheck.options.job import DebugOptions, JobOptions
-from ray_precheck.options.limits import LimitOptions
+from ray_precheck.options.declared import REQUIRED, OneOf, Takes, option, settings_of
+from ray_precheck.options.job import (
+    DebugOptions,
+    JobOptions,
+    LimitOptions,
+    OutputOptions,
+    ResumeOptions,
+)
 from ray_precheck.options.places import PlaceOptions
-from ray_precheck.options.rules import OneOf
 from ray_precheck.replay.options import EVERY_CALL, SelectionOptions
 
 # The share of the machine's memory that all workers together may take for tensors.
@@ -56,14 +59,6 @@ class RunConfig(
         metavar="NAME",
         rule=OneOf(BUILT_IN, may_be_empty=True, all_choices=framework_names),
     )
-
-    def validate(self) -> None:
-        """Check the values that can be checked without the dump or the machine.
-
-        Raises:
-            UsageError: names the option, its value and the value that is expected.
-        """
-        require_valid(self)
 
     def memory_limit_bytes(self, machine_bytes: int, workers: int | None = None) -> int:
         """Return the limit in bytes for the tensors of one record: `max_memory_gib`, or a worker's share

@@ -2,7 +2,7 @@
 
 Comes in: a `DumpWork`, which says what is done with a piece, and payloads that name its dumps. Goes out: a
 `Job`, its `Opener` and its `Runner`. Made by `commands.overflow` (a piece is a dump) and
-`commands.locate.work.pairs` (a piece is a dump of each run).
+`commands.locate.pairs` (a piece is a dump of each run).
 """
 
 import hashlib

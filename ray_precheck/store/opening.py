@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ray_precheck.dump.cut_short import heard_cuts
-from ray_precheck.options.files import ResumeOptions
+from ray_precheck.options.job import ResumeOptions
 from ray_precheck.store.reads import Reads, stamps_of
 from ray_precheck.store.resume import RunFiles, hold_files, resume_run, run_files, start_run
 from ray_precheck.store.settings import RunSettings, note_cuts

@@ -7,8 +7,7 @@ by the groups of options of `compare`, `locate` and `diagnose`.
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.options.declared import REQUIRED, Takes, option
-from ray_precheck.options.rules import OneOf
+from ray_precheck.options.declared import REQUIRED, OneOf, Takes, option
 
 EXACT, ALIGNED = "exact", "align"
 

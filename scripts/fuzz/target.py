@@ -23,8 +23,8 @@ import psutil
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.commands.precheck.report.closing import format_summary
-from ray_precheck.commands.precheck.report.summary import summarise
+from ray_precheck.commands.precheck.closing import format_summary
+from ray_precheck.commands.precheck.summary import summarise
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import NotCheckable, PrecheckError
 from ray_precheck.frameworks.registry import require_framework

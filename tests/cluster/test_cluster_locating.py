@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.commands.locate.located import LocationReport
 from ray_precheck.commands.locate.run import locate_captures
+from ray_precheck.commands.locate.search import LocationReport
 
 pytestmark = pytest.mark.cluster
 CALLS, WRONG = 40, 17

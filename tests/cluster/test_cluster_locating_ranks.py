@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.commands.locate.located import LocationReport
 from ray_precheck.commands.locate.run import locate_captures
+from ray_precheck.commands.locate.search import LocationReport
 from scripts.locate_scale import make_runs
 
 distributed = pytest.importorskip("torch.distributed")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ray_precheck.commands.overflow.options import OverflowConfig
-from ray_precheck.commands.overflow.replay_run import replay_overflows
+from ray_precheck.commands.overflow.replay import replay_overflows
 from ray_precheck.commands.overflow.run import check_overflow
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.running import session

@@ -14,7 +14,7 @@ from networks import Network, can_make_networks
 from test_cluster_bench import stages
 
 from ray_precheck import PrecheckReport, precheck, rerun
-from ray_precheck.commands.precheck.report.summary import summarise
+from ray_precheck.commands.precheck.summary import summarise
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.resume import run_files
 

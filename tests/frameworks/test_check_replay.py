@@ -10,8 +10,7 @@ import torch
 from ray_precheck.capture import Capture
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.commands.overflow.replay_job import ReplayOpener, overflowed
-from ray_precheck.commands.overflow.replay_run import replay_overflows
+from ray_precheck.commands.overflow.replay import ReplayOpener, overflowed, replay_overflows
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.scheduling.stage import Stage

@@ -18,8 +18,8 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides.implementations import Implementations
 from ray_precheck.commands.compare.report import format_comparison_summary
 from ray_precheck.commands.compare.run import compare_captures
+from ray_precheck.commands.locate.options import LocationConfig
 from ray_precheck.commands.locate.run import run_location
-from ray_precheck.commands.locate.search import LocationConfig
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.frameworks.pytorch import backend, float32
 from ray_precheck.frameworks.pytorch.backend import TorchBackend

@@ -14,8 +14,7 @@ from ray_precheck.capture.settings import CaptureSettings, capture_settings
 from ray_precheck.errors import UsageError
 from ray_precheck.options.arguments import DEBUG, given_values
 from ray_precheck.options.declared import Option, Takes, options_of
-from ray_precheck.options.exit_codes import IN_ERROR, PASSED, UNUSABLE
-from ray_precheck.options.invocation import Command, Invocation, note
+from ray_precheck.options.invocation import IN_ERROR, PASSED, UNUSABLE, Command, Invocation, note
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:

@@ -9,23 +9,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ray_precheck.commands.compare.options import CapturePairOptions, MappingOptions
+from ray_precheck.commands.compare.options import ComparisonConfig
 from ray_precheck.options.arguments import given_values
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.exit_codes import (
+from ray_precheck.options.invocation import (
     COMPARE_EXIT_CODES,
     IN_ERROR,
     NOTHING_CHECKED,
     PASSED,
     STOPPED,
+    Command,
+    Invocation,
+    note,
     worst_code,
 )
-from ray_precheck.options.files import ResumeOptions
-from ray_precheck.options.invocation import Command, Invocation, note
-from ray_precheck.options.job import DebugOptions
-from ray_precheck.options.limits import LimitOptions
-from ray_precheck.options.out_folder import OutFolderOptions
-from ray_precheck.options.places import CoreOptions
+from ray_precheck.options.job import (
+    WITHOUT_DEVICE,
+    OutFolderOptions,
+)
 
 if TYPE_CHECKING:
     from ray_precheck.commands.compare.report import ComparisonSummary
@@ -52,7 +53,7 @@ JSON = Option(
     section=OutFolderOptions.section,
 )
 # Options of the groups that mean nothing here: a comparison runs on processor cores.
-_WITHOUT = {"device_type", "bench_workers", "bench_budget_s", "max_memory_gib", "spares"}
+_WITHOUT = WITHOUT_DEVICE | {"spares"}
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -65,7 +66,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         format_comparison_summary,
         write_comparison_json,
     )
-    from ray_precheck.commands.compare.run import ComparisonConfig, run_comparison
+    from ray_precheck.commands.compare.run import run_comparison
     from ray_precheck.store.output_file import require_writable
 
     if options.json is not None:
@@ -98,23 +99,15 @@ def _code(summary: "ComparisonSummary", strict: bool) -> int:
     return NOTHING_CHECKED if summary.compared_nothing else PASSED
 
 
-def _options() -> tuple[Option, ...]:
-    groups = (
-        CapturePairOptions,
-        MappingOptions,
-        OutFolderOptions,
-        CoreOptions,
-        LimitOptions,
-        ResumeOptions,
-    )
-    own = [each for group in groups for each in options_of(group) if each.field not in _WITHOUT]
-    return by_section([*own, JSON, FUZZY, MODE, *options_of(DebugOptions)])
-
-
 COMMANDS = (
     Command(
         names={"compare": "compare two captures tensor by tensor: where do two runs differ?"},
-        options=_options(),
+        options=by_section(
+            [
+                *(each for each in options_of(ComparisonConfig) if each.field not in _WITHOUT),
+                *(JSON, FUZZY, MODE),
+            ]
+        ),
         execute=_execute,
         epilog=COMPARE_EXIT_CODES,
     ),

@@ -4,16 +4,20 @@ Comes in: the paths of a target, of a golden side and of a second golden run. Go
 comparison, and the dumps without a partner. Called by the session.
 """
 
+import contextlib
+import hashlib
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.commands.compare.options import CapturePairOptions
+from ray_precheck.commands.compare.options import ComparisonConfig
 from ray_precheck.dump.folders import FoundDump, find_existing_dumps
 from ray_precheck.errors import UsageError
-from ray_precheck.trace.gathering import ranks_of_layout
-from ray_precheck.trace.side import open_side
+from ray_precheck.trace.gathering import gather_ranks, ranks_of_layout
+from ray_precheck.trace.side import CaptureSide, open_side
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class DumpPair:
 
 
 def pair_dumps(
-    config: CapturePairOptions,
+    config: ComparisonConfig,
 ) -> tuple[list[DumpPair], tuple[str, ...]]:
     """Return the pairs of dumps, and the labels of dumps without a partner.
 
@@ -49,28 +53,24 @@ def pair_dumps(
     whole = _other_layouts(target.dumps, golden.dumps, noise)
     if whole:
         return whole, ()
-    theirs, others = dumps_by_place(golden.dumps), dumps_by_place(noise)
-    found, without = [], []
-    for place, each in dumps_by_place(target.dumps).items():
-        partner = theirs.pop(place, None)
-        if partner is None:
-            without.append(f"{each.label} of the target")
-            continue
+    others = _by_place(noise)
+    pairs, without = paired_by_place(target.dumps, golden.dumps)
+    found = []
+    for place, (each, partner) in pairs.items():
         third = (others[place].path,) if place in others else ()
         found.append(DumpPair((each.path,), (partner.path,), third, each.place, each.label))
-    without += [f"{each.label} of the golden side" for each in theirs.values()]
     if not found:
         raise UsageError(
-            f"{config.target} has {_count(target.dumps)} and {config.golden} {_count(golden.dumps)}, of"
+            f"{config.target} has {in_words(target.dumps)} and {config.golden} {in_words(golden.dumps)}, of"
             " which no two are of the same step and rank, and no layout says how tensors are distributed"
             " over ranks (captures of DTensors do); name two folders that correspond"
         )
     if noise and not any(pair.noise for pair in found):
         raise UsageError(
-            f"--noise {config.noise} has {_count(noise)}, of which none is of the same step and rank as one"
+            f"--noise {config.noise} has {in_words(noise)}, of which none is of the same step and rank as one"
             f" of {config.golden} that is compared; name a folder that corresponds to -gp"
         )
-    return found, tuple(without)
+    return found, without
 
 
 def _other_layouts(
@@ -107,12 +107,28 @@ def _by_step(dumps: Sequence[FoundDump]) -> dict[str, list[FoundDump]]:
     return found
 
 
-def _count(dumps: Sequence[FoundDump]) -> str:
+def in_words(dumps: Sequence[FoundDump]) -> str:
+    """Return how many dumps there are, with the first labels."""
     named = ", ".join(each.label for each in dumps[:3])
     return f"{len(dumps)} dump{'s' if len(dumps) > 1 else ''} ({named}{', ...' if len(dumps) > 3 else ''})"
 
 
-def dumps_by_place(dumps: Sequence[FoundDump]) -> dict[str, FoundDump]:
+def paired_by_place(
+    target: Sequence[FoundDump], golden: Sequence[FoundDump]
+) -> tuple[dict[str, tuple[FoundDump, FoundDump]], tuple[str, ...]]:
+    """Return the dumps of the same step and rank, by these, and the labels of those without a partner."""
+    pairs, without, others = {}, [], _by_place(golden)
+    for place, each in _by_place(target).items():
+        partner = others.pop(place, None)
+        if partner is None:
+            without.append(f"{each.label} of the target")
+        else:
+            pairs[place] = each, partner
+    without += [f"{each.label} of the golden side" for each in others.values()]
+    return pairs, tuple(without)
+
+
+def _by_place(dumps: Sequence[FoundDump]) -> dict[str, FoundDump]:
     """Return the dumps by step and rank; the number of a process that is alone in its step says nothing."""
     alone = Counter(each.step for each in dumps)
     return {
@@ -121,3 +137,24 @@ def dumps_by_place(dumps: Sequence[FoundDump]) -> dict[str, FoundDump]:
         else str(each.place): each
         for each in dumps
     }
+
+
+def opened_side(paths: Sequence[Path], own: Path, held: ExitStack) -> CaptureSide:
+    """Open a dump, or that of all ranks, which is made in a folder beside the results (`own`).
+
+    The folder is named for its dumps and gets its name when it is whole: another run that is resumed,
+    or runs at the same time, has the same one.
+    """
+    if len(paths) == 1:
+        return held.enter_context(open_side(paths[0]))
+    with ExitStack() as ranks:
+        sides = [ranks.enter_context(open_side(path)) for path in paths]
+        digests = "".join(side.digest() for side in sides)
+        folder = own / f"gathered_{hashlib.sha256(digests.encode()).hexdigest()[:12]}"
+        if not folder.is_dir():
+            own.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=own, prefix=".gathering_") as made:
+                gather_ranks(sides, Path(made, "whole"))
+                with contextlib.suppress(OSError):
+                    Path(made, "whole").rename(folder)
+    return held.enter_context(open_side(folder / "dump.json"))

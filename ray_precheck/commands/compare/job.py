@@ -6,16 +6,19 @@ files of a piece themselves, or get them with it where they do not see the folde
 """
 
 import time
-from collections.abc import Mapping as MappingOf
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.commands.compare.cargo import GOLDEN, NOISE, TARGET, ComparisonCargo, PairFiles
 from ray_precheck.commands.compare.payload import (
+    GOLDEN,
+    NOISE,
+    TARGET,
+    ComparisonCargo,
     ComparisonPayload,
     ComparisonSettings,
+    PairFiles,
     SideRecords,
 )
 from ray_precheck.commands.compare.rows import (
@@ -35,8 +38,9 @@ from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import DeviceSlot, Task
 from ray_precheck.store.columns import encode_name
 from ray_precheck.store.tables import Tables
+from ray_precheck.trace.difference.cells import encode_rows, headings
 from ray_precheck.trace.difference.reading import Reading, Source
-from ray_precheck.trace.difference.rows import ComparisonMode, encode_rows, headings
+from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 from ray_precheck.trace.pieces import RecordPair
 from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
@@ -85,7 +89,7 @@ class ComparisonJob:
         settings: ComparisonSettings,
         *,
         noise: CaptureSide | None = None,
-        noise_of: MappingOf[str, RecordEntry] | None = None,
+        noise_of: Mapping[str, RecordEntry] | None = None,
         shared_fs: bool = False,
     ) -> None:
         self._target, self._golden, self._noise = target, golden, noise
@@ -107,7 +111,11 @@ class ComparisonJob:
         self.memory_limit_bytes = 0
         self._shares_files = settings.mode is ComparisonMode.REAL and shared_fs
         sends = settings.mode is ComparisonMode.REAL and not shared_fs
-        self.cargo: Cargo | None = ComparisonCargo(self.payload, settings) if sends else None
+        self.cargo: Cargo | None = (
+            ComparisonCargo(lambda task: self.payload(task).by_side(), settings.folders)
+            if sends
+            else None
+        )
 
     def payload(self, task: Task) -> ComparisonPayload:
         """Return the raw records of a piece, read from both dumps."""
@@ -142,7 +150,7 @@ class ComparisonJob:
     def opener(self, *, is_home: bool) -> "ComparisonOpener":
         """Return the opener of a worker's runner. With a shared file system other machines must see the
         folders of the tensors."""
-        folders = self._settings.folders if self._shares_files else ()
+        folders = self._settings.folders.values() if self._shares_files else ()
         return ComparisonOpener(self._settings, seen_folders(folders, is_home=is_home))
 
     def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
@@ -185,8 +193,10 @@ class ComparisonRunner:
 
     def __init__(self, settings: ComparisonSettings, reading: PieceReading | None = None) -> None:
         self._settings = settings
-        self._standard = STANDARDS[settings.standard]()
-        self._reading = reading or _reading(settings, _folders(settings))
+        self._standard = STANDARDS[settings.standard]
+        self._reading = reading or _reading(
+            settings, {side: FolderFiles(path) for side, path in settings.folders.items()}
+        )
 
     def run(
         self,
@@ -211,17 +221,7 @@ class ComparisonRunner:
         return None
 
 
-def _folders(settings: ComparisonSettings) -> dict[str, TensorFiles]:
-    found: dict[str, TensorFiles] = {
-        TARGET: FolderFiles(settings.target_folder),
-        GOLDEN: FolderFiles(settings.golden_folder),
-    }
-    if settings.noise_folder is not None:
-        found[NOISE] = FolderFiles(settings.noise_folder)
-    return found
-
-
-def _reading(settings: ComparisonSettings, files: MappingOf[str, TensorFiles]) -> PieceReading:
+def _reading(settings: ComparisonSettings, files: Mapping[str, TensorFiles]) -> PieceReading:
     """Return how pieces are read from these files."""
     is_real = settings.mode is ComparisonMode.REAL
     sources = {
@@ -230,7 +230,7 @@ def _reading(settings: ComparisonSettings, files: MappingOf[str, TensorFiles]) -
     pair = Reading(
         settings.mode, sources[TARGET], sources[GOLDEN], settings.same_framework, settings.framework
     )
-    if settings.noise_folder is None:
+    if NOISE not in settings.folders:
         return PieceReading(pair)
     noise = replace(pair, target=sources[GOLDEN], golden=sources[NOISE], same_framework=True)
     return PieceReading(pair, noise)

@@ -1,7 +1,7 @@
 """Files of users that say which names of two captures belong together, in msprobe's YAML forms.
 
-Comes in: the paths of the three files. Goes out: a `Mapping`, which renames the target's calls before they
-are aligned and pairs their values. Called by the plan of a comparison.
+Comes in: the paths of the three files. Goes out: a `NameMapping`, which renames the target's calls before
+they are aligned and pairs their values. Called by the plan of a comparison.
 
 - operators (`-am`): a list of `{ms_api: Functional.conv2d, pt_api: Functional.conv2d, ms_args: [0, 1],
   pt_args: [0, 1], ms_outputs: [0], pt_outputs: [0]}`; arguments that are not listed have no partner;
@@ -44,7 +44,7 @@ class ApiPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class NameMapping:
     """The names that belong together: operators by the target's type, modules and values by name."""
 
     apis: dict[str, ApiPair] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Mapping:
 
 
 def aligned(
-    target: Sequence[Call], golden: Sequence[Call], mapping: Mapping, *, exact: bool
+    target: Sequence[Call], golden: Sequence[Call], mapping: NameMapping, *, exact: bool
 ) -> list[Match]:
     """Align the calls of two captures under the names of a mapping; calls whose values are mapped belong
     together whatever their names."""
@@ -130,7 +130,7 @@ def _as_mapped(match: Match, target: Sequence[Call], renamed: Sequence[Call]) ->
     return match._replace(how=How.MAPPED) if is_mapped and match.how is How.EXACT else match
 
 
-def _forced(mapping: Mapping, target: Sequence[Call], golden: Sequence[Call]) -> dict[int, int]:
+def _forced(mapping: NameMapping, target: Sequence[Call], golden: Sequence[Call]) -> dict[int, int]:
     """Return the positions of calls that belong together because values of them are mapped."""
     if not mapping.values:
         return {}
@@ -158,13 +158,13 @@ def _place(value: str, places: dict[str, int]) -> int | None:
     return None
 
 
-def read_mapping(apis: Path | None, cells: Path | None, values: Path | None) -> Mapping:
+def read_mapping(apis: Path | None, cells: Path | None, values: Path | None) -> NameMapping:
     """Read the files that are given.
 
     Raises:
         UsageError: a file cannot be read or has another form.
     """
-    return Mapping(
+    return NameMapping(
         {pair.target: pair for pair in _api_pairs(apis)} if apis else {},
         _texts(cells, "-cm") if cells else {},
         _texts(values, "-dm") if values else {},
@@ -191,7 +191,7 @@ class Named(NamedTuple):
 
 
 def require_named(
-    mapping: Mapping, paths: Sequence[Path | None], target: Named, golden: Named
+    mapping: NameMapping, paths: Sequence[Path | None], target: Named, golden: Named
 ) -> None:
     """Raise where a file of a mapping has no pair of names of which each side has its own.
 

@@ -1,11 +1,11 @@
-"""The options of comparing two captures. Groups of a command's configuration."""
+"""The configuration of a comparison of two captures."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ray_precheck.options.declared import REQUIRED, Takes, option
-from ray_precheck.options.rules import OneOf
+from ray_precheck.options.declared import REQUIRED, OneOf, Takes, option
+from ray_precheck.options.job import CoreJobOptions, OutFolderOptions
 from ray_precheck.trace.options import (
     golden_capture,
     noise_capture,
@@ -19,45 +19,6 @@ CAPTURE_STANDARDS = ("msprobe", "ptdbg", "npu-hooks", "megengine", "assert-close
 def _file(word: str | None) -> Path | None:
     """Return the path that an option was given, None where it was given alone."""
     return Path(word) if word else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CapturePairOptions:
-    """The captures that are compared, and how their calls are paired."""
-
-    section: ClassVar[str] = "what is compared"
-
-    target: Path = target_capture("the capture that is judged")
-    golden: Path = golden_capture(
-        REQUIRED,
-        "the capture that it is compared with",
-        "Folders of ranks are paired by step and number; a single `proc{PID}` on each side is a pair"
-        " whatever its number",
-    )
-    noise: Path | None = noise_capture(
-        more="Its relative L2 difference from the golden run stands beside each row; `--standard auto`"
-        " allows a tensor a small multiple of it",
-    )
-    match: str = pairing(
-        more="`align` follows inserted, removed, renamed, fused and split calls and shifted numbers;"
-        " `exact` pairs the same names and nothing else, as msprobe does",
-        rows="match",
-    )
-    standard: str = option(
-        "msprobe",
-        "--standard",
-        help="{choices} (default: {default}): what is an error",
-        more="`auto` is recommended: it knows the dtype, the length of sums, and the noise of `--noise`"
-        " ([standards](../trace/difference/README.md#standards))",
-        rule=OneOf(CAPTURE_STANDARDS),
-        rows="standard",
-    )
-    strict: bool = option(
-        False,
-        "--strict",
-        help="exit with 1 for warnings, unmatched rows and dumps without a partner, too",
-        takes=Takes.NOTHING,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,4 +54,43 @@ class MappingOptions:
         takes=Takes.ONCE,
         metavar="YAML",
         becomes=Path,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonConfig(MappingOptions, OutFolderOptions, CoreJobOptions):
+    """The settings of a comparison: the captures that are compared, and how their calls are paired."""
+
+    section: ClassVar[str] = "what is compared"
+
+    target: Path = target_capture("the capture that is judged")
+    golden: Path = golden_capture(
+        REQUIRED,
+        "the capture that it is compared with",
+        "Folders of ranks are paired by step and number; a single `proc{PID}` on each side is a pair"
+        " whatever its number",
+    )
+    noise: Path | None = noise_capture(
+        more="Its relative L2 difference from the golden run stands beside each row; `--standard auto`"
+        " allows a tensor a small multiple of it",
+    )
+    match: str = pairing(
+        more="`align` follows inserted, removed, renamed, fused and split calls and shifted numbers;"
+        " `exact` pairs the same names and nothing else, as msprobe does",
+        rows="match",
+    )
+    standard: str = option(
+        "msprobe",
+        "--standard",
+        help="{choices} (default: {default}): what is an error",
+        more="`auto` is recommended: it knows the dtype, the length of sums, and the noise of `--noise`"
+        " ([standards](../trace/difference/README.md#standards))",
+        rule=OneOf(CAPTURE_STANDARDS),
+        rows="standard",
+    )
+    strict: bool = option(
+        False,
+        "--strict",
+        help="exit with 1 for warnings, unmatched rows and dumps without a partner, too",
+        takes=Takes.NOTHING,
     )

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ray_precheck.commands.compare.mapping import Named, aligned, read_mapping, require_named
-from ray_precheck.commands.compare.options import CapturePairOptions, MappingOptions
-from ray_precheck.commands.compare.payload import ComparisonSettings
+from ray_precheck.commands.compare.options import ComparisonConfig
+from ray_precheck.commands.compare.payload import GOLDEN, NOISE, TARGET, ComparisonSettings
 from ray_precheck.commands.compare.rows import PieceReading
 from ray_precheck.errors import UsageError
 from ray_precheck.schema.dtypes import DTYPES
@@ -35,11 +35,6 @@ _RECORD_S, _BYTE_S = 2e-4, 1e-9
 _OTHER_BYTES = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparisonOptions(CapturePairOptions, MappingOptions):
-    """The options that a plan depends on."""
-
-
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
     """The pieces in the order of their rows, each with its expected seconds, and the settings."""
@@ -57,7 +52,7 @@ class ComparisonPlan:
 
 
 def plan_comparison(
-    target: CaptureSide, golden: CaptureSide, noise: CaptureSide | None, config: ComparisonOptions
+    target: CaptureSide, golden: CaptureSide, noise: CaptureSide | None, config: ComparisonConfig
 ) -> ComparisonPlan:
     """Align two captures and plan their comparison.
 
@@ -89,9 +84,11 @@ def plan_comparison(
     settings = ComparisonSettings(
         mode,
         config.standard,
-        target.data_folder.absolute(),
-        golden.data_folder.absolute(),
-        noise.data_folder.absolute() if noise is not None else None,
+        {
+            side: capture.data_folder.absolute()
+            for side, capture in ((TARGET, target), (GOLDEN, golden), (NOISE, noise))
+            if capture is not None
+        },
         reading.pair.same_framework,
         reading.pair.framework,
         mapping,

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from ray_precheck.commands.compare.mapping import Mapping
+from ray_precheck.commands.compare.mapping import NameMapping
 from ray_precheck.commands.compare.payload import ComparisonPayload, ComparisonSettings, KeyedItems
 from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.operators.arguments import with_name
+from ray_precheck.trace.difference.cells import cells, encode_rows
+from ray_precheck.trace.difference.measuring import rows_of_operators
+from ray_precheck.trace.difference.reading import Reading
 from ray_precheck.trace.difference.row import (
     ERROR,
     NOT_THERE,
@@ -22,14 +25,8 @@ from ray_precheck.trace.difference.row import (
     ComparisonMode,
     TensorRow,
 )
-from ray_precheck.trace.difference.rows import (
-    Reading,
-    cells,
-    encode_rows,
-    judge_rows,
-    rows_of_operators,
-)
 from ray_precheck.trace.difference.standards.base import CaptureStandard
+from ray_precheck.trace.difference.standards.registry import judge_rows
 from ray_precheck.trace.items import OUTPUT, Item
 
 _INSIDE = "between the operators of a fusion, of which the other side has one"
@@ -129,7 +126,7 @@ def _lone_rows(
 
 
 def _rows_of_pair(
-    target: KeyedItems, golden: KeyedItems, mapping: Mapping, reading: Reading, type_name: str
+    target: KeyedItems, golden: KeyedItems, mapping: NameMapping, reading: Reading, type_name: str
 ) -> tuple[list[TensorRow], list[TensorRow]]:
     """Return the rows of two records, and those of values that a mapping says have no partner."""
     if mapping.is_empty:

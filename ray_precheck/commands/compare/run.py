@@ -5,31 +5,24 @@ command line, and by programs that import the package. Folders of ranks and step
 rank; each pair is a run of its own, with the same file names in `OUT/{step}/{rank}/`.
 """
 
+import gc
 import hashlib
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ray_precheck.commands.compare.dumps import DumpPair, pair_dumps
-from ray_precheck.commands.compare.here import compared_here, cores_for_forks
+from ray_precheck.commands.compare.dumps import DumpPair, opened_side, pair_dumps
+from ray_precheck.commands.compare.forks import compared_here, cores_for_forks
 from ray_precheck.commands.compare.job import ComparisonJob, tables_of, tasks_of
-from ray_precheck.commands.compare.memory import out_of_collector, without_collector
-from ray_precheck.commands.compare.options import CapturePairOptions
-from ray_precheck.commands.compare.plan import (
-    ComparisonOptions,
-    ComparisonPlan,
-    plan_comparison,
-)
+from ray_precheck.commands.compare.options import ComparisonConfig
+from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
 from ray_precheck.commands.compare.report import ComparisonSummary, summarise_comparison
-from ray_precheck.commands.compare.sides import opened_side
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file
-from ray_precheck.options.declared import require_valid, settings_of
-from ray_precheck.options.job import CoreJobOptions
-from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.declared import settings_of
 from ray_precheck.running.run import Feature, RunEnd, run_each, run_job
 from ray_precheck.running.session import (
     RunSession,
@@ -44,29 +37,29 @@ from ray_precheck.store.frames import read_table
 from ray_precheck.store.reads import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.trace.difference.row import ComparisonMode
-from ray_precheck.trace.side import CaptureSide, float32_note
+from ray_precheck.trace.side import CaptureSide, float32_note, without_collector
 
 if TYPE_CHECKING:
     import pandas
 
 
+@contextmanager
+def out_of_collector() -> Iterator[None]:
+    """Leave out of the collector what there is now, until the end; garbage that is made meanwhile is
+    collected. In a fork the collector would copy the pages of all records by looking at them. Where the
+    caller has taken objects out of it, nothing is changed."""
+    is_ours = not gc.get_freeze_count()
+    if is_ours:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if is_ours:
+            gc.unfreeze()
+
+
 # Tensors are compared on processor cores, whatever framework made them.
 _ANY_FRAMEWORK = "pytorch"
-
-
-@dataclass(frozen=True)
-class ComparisonConfig(ComparisonOptions, OutFolderOptions, CoreJobOptions):
-    """The settings of a comparison."""
-
-    section = CapturePairOptions.section
-
-    def validate(self) -> None:
-        """Check the values that can be checked without the captures.
-
-        Raises:
-            UsageError: names the option, its value and the value that is expected.
-        """
-        require_valid(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +120,13 @@ def run_comparison(
     on_files: Callable[[Path], None] = lambda path: None,
     session: RunSession | None = None,
 ) -> ComparisonReports:
-    """Run what `config` asks for. `on_files` is called with the file or folder to go on with.
+    """Run what `config` asks for. `on_files` is called with the file or folder that resumes it.
 
     A comparison that is a part of a larger run has the `session` of all parts.
 
     Raises:
         PrecheckError: a wrong option, capture or device. A run that had to stop later on is reported
-            as not completed, and can go on with `resume_csv`.
+            as not completed, and can be resumed with `resume_csv`.
     """
     config.validate()
     config = replace(config, device_type="cpu")
@@ -157,7 +150,7 @@ def run_comparison(
 def _compare_pair(
     config: ComparisonConfig, folder: Path, session: RunSession, pair: DumpPair
 ) -> ComparisonReport:
-    """Compare two dumps, or go on with their comparison.
+    """Compare two dumps, or resume their comparison.
 
     Raises:
         UsageError: `-csv_path` names the table of a run, which is not there.

@@ -9,8 +9,14 @@ from pathlib import Path
 
 from ray_precheck.options.arguments import DEBUG, OUT_FOLDER
 from ray_precheck.options.declared import Option
-from ray_precheck.options.exit_codes import COMPARE_EXIT_CODES, IN_ERROR, NOTHING_CHECKED, PASSED
-from ray_precheck.options.invocation import Command, Invocation
+from ray_precheck.options.invocation import (
+    COMPARE_EXIT_CODES,
+    IN_ERROR,
+    NOTHING_CHECKED,
+    PASSED,
+    Command,
+    Invocation,
+)
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -25,8 +31,7 @@ def _execute_as_msprobe(options: argparse.Namespace, invocation: Invocation) -> 
 
 def _compare(device: Path, reference: Path, options: argparse.Namespace) -> int:
     """Compare two result sets and return the exit code."""
-    from ray_precheck.commands.compare_results.compare_results import compare_results
-    from ray_precheck.commands.compare_results.text import format_comparison
+    from ray_precheck.commands.compare_results.run import compare_results, format_comparison
     from ray_precheck.schema.result import Verdict
 
     stamp = time.strftime("%Y%m%d%H%M%S")

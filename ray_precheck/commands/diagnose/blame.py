@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator
 
 from ray_precheck.commands.diagnose.findings import UNSAID, Findings
-from ray_precheck.commands.locate.located import LocationReport
 from ray_precheck.commands.locate.report import PLACES, row_of_place
+from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.commands.locate.walk.places import RootPlace, shown_error
 from ray_precheck.commands.locate.walk.roots import INFINITE, INHERITED, RootKind
 

@@ -6,16 +6,10 @@ Comes in: the options of the command. Goes out: its exit code. Called through th
 import argparse
 from typing import TYPE_CHECKING
 
-from ray_precheck.commands.diagnose.options import DiagnoseOptions
+from ray_precheck.commands.diagnose.options import DiagnosisConfig
 from ray_precheck.options.arguments import given_values
-from ray_precheck.options.declared import Option, by_section, options_of
-from ray_precheck.options.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED
-from ray_precheck.options.files import ResumeOptions
-from ray_precheck.options.invocation import Command, Invocation
-from ray_precheck.options.job import DebugOptions
-from ray_precheck.options.limits import LimitOptions
-from ray_precheck.options.out_folder import OutFolderOptions
-from ray_precheck.options.places import CoreOptions
+from ray_precheck.options.declared import by_section, options_of
+from ray_precheck.options.invocation import IN_ERROR, NOTHING_CHECKED, PASSED, Command, Invocation
 
 if TYPE_CHECKING:
     from ray_precheck.commands.diagnose.findings import Findings
@@ -23,7 +17,6 @@ if TYPE_CHECKING:
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     """Diagnose the captures and return the exit code."""
-    from ray_precheck.commands.diagnose.parts import DiagnosisConfig
     from ray_precheck.commands.diagnose.run import run_diagnosis
 
     config = DiagnosisConfig(**given_values(options, DiagnosisConfig))
@@ -62,16 +55,10 @@ def diagnosis_exit_code(found: "Findings") -> int:
     return PASSED if is_checked else NOTHING_CHECKED
 
 
-def _options() -> tuple[Option, ...]:
-    groups = (DiagnoseOptions, OutFolderOptions, CoreOptions, LimitOptions, ResumeOptions)
-    own = [each for group in groups for each in options_of(group)]
-    return by_section([*own, *options_of(DebugOptions)])
-
-
 COMMANDS = (
     Command(
         names={"diagnose": "compare, locate, look for NaN and precheck the suspects, on one page"},
-        options=_options(),
+        options=by_section(options_of(DiagnosisConfig)),
         execute=_execute,
         epilog="exit codes: 0 nothing is wrong, 1 an operator is to blame, a NaN or infinity is there, or the"
         " runs were given different things, 2 wrong usage or input, 3 stopped, resumable, 4 nothing could be"

@@ -1,6 +1,6 @@
 """The files of a diagnosis: its page, whose name has the stamp of all of its parts.
 
-Comes in: a folder of results. Goes out: the page of a new diagnosis, or of the one that is gone on with.
+Comes in: a folder of results. Goes out: the page of a new diagnosis, or of the one that is resumed.
 Called by the session. The page is there from the beginning, so that a diagnosis that was ended before any
 part had a row is found again.
 """
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ray_precheck.commands.compare.job import tables_of
-from ray_precheck.commands.locate.work.exchange import EXCHANGE_TABLES
-from ray_precheck.commands.locate.work.payload import LOCATION_TABLES
-from ray_precheck.commands.locate.work.rows import PAIR_TABLES
+from ray_precheck.commands.locate.exchange import EXCHANGE_TABLES
+from ray_precheck.commands.locate.payload import LOCATION_TABLES
+from ray_precheck.commands.locate.rows import PAIR_TABLES
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.store.rows import replace_file
 from ray_precheck.store.stamps import new_stamp, newest_of
@@ -60,7 +60,7 @@ def results_named(folder: Path, pattern: str) -> Iterator[Path]:
         yield from folder.glob(f"{place}{pattern}")
 
 
-def page_to_go_on_with(named: Path) -> Path:
+def resumed_page(named: Path) -> Path:
     """Return the page of the diagnosis that -csv_path names, by its folder or itself.
 
     Raises:

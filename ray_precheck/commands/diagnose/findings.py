@@ -15,7 +15,7 @@ from ray_precheck.store.done import ResultRow
 
 if TYPE_CHECKING:
     from ray_precheck.commands.compare.run import ComparisonReports
-    from ray_precheck.commands.locate.located import LocationReport
+    from ray_precheck.commands.locate.search import LocationReport
     from ray_precheck.commands.overflow.run import OverflowReport
     from ray_precheck.commands.precheck.run import PrecheckReport
 

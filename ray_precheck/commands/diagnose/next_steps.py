@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from ray_precheck.commands.diagnose.blame import culprits_of
 from ray_precheck.commands.diagnose.findings import Findings, SuspectCheck
-from ray_precheck.commands.locate.located import LocationReport
 from ray_precheck.commands.locate.report import row_of_place, saved_call
+from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.commands.locate.walk.places import RootPlace
 from ray_precheck.commands.locate.walk.roots import RootKind
 from ray_precheck.schema.result import Verdict

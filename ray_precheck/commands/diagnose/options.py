@@ -1,12 +1,12 @@
-"""The options of a diagnosis. A group of the command's configuration."""
+"""The configuration of a diagnosis."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from ray_precheck.commands.compare.options import CAPTURE_STANDARDS
-from ray_precheck.options.declared import option
-from ray_precheck.options.rules import OneOf
+from ray_precheck.options.declared import OneOf, option
+from ray_precheck.options.job import CoreJobOptions, OutFolderOptions
 from ray_precheck.trace.options import (
     golden_capture,
     noise_capture,
@@ -16,8 +16,8 @@ from ray_precheck.trace.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnoseOptions:
-    """What is diagnosed, and how."""
+class DiagnosisConfig(OutFolderOptions, CoreJobOptions):
+    """The settings of a diagnosis."""
 
     section: ClassVar[str] = "what is diagnosed"
 

@@ -1,4 +1,4 @@
-"""The parts of a diagnosis, each with the files that it has alone, and gone on with where these are there.
+"""The parts of a diagnosis, each with the files that it has alone, and resumed where these are there.
 
 Comes in: the configuration of a diagnosis, its folder, and what its parts share. Goes out: their reports.
 Called by the session.
@@ -9,26 +9,25 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.commands.compare.run import ComparisonConfig, ComparisonReports, run_comparison
+from ray_precheck.commands.compare.options import ComparisonConfig
+from ray_precheck.commands.compare.run import ComparisonReports, run_comparison
 from ray_precheck.commands.diagnose.files import (
     COMPARISON_TABLES,
     SEARCH_TABLES,
     results_named,
 )
 from ray_precheck.commands.diagnose.findings import Suspect, SuspectCheck
-from ray_precheck.commands.diagnose.options import DiagnoseOptions
-from ray_precheck.commands.locate.located import LocationReport
+from ray_precheck.commands.diagnose.options import DiagnosisConfig
+from ray_precheck.commands.locate.options import LocationConfig
 from ray_precheck.commands.locate.run import run_location
-from ray_precheck.commands.locate.search import LocationConfig
+from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.commands.overflow.job import OVERFLOW_TABLES
 from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.commands.overflow.run import OverflowReport, check_overflow
 from ray_precheck.commands.precheck.run import PrecheckReport, run
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import StoppedError
-from ray_precheck.options.job import CoreJobOptions, DebugOptions
-from ray_precheck.options.limits import LimitOptions
-from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.job import DebugOptions, LimitOptions
 from ray_precheck.options.places import PlaceOptions
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.running.session import RunSession
@@ -41,13 +40,6 @@ from ray_precheck.store.tables import Tables
 # Below the folder of results: inputs and outputs of calls that fail on the device of this machine, apart
 # from those of the captured results.
 HERE = "on_this_machine"
-
-
-@dataclass(frozen=True)
-class DiagnosisConfig(DiagnoseOptions, OutFolderOptions, CoreJobOptions):
-    """The settings of a diagnosis."""
-
-    section = DiagnoseOptions.section
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +118,7 @@ class DiagnosisParts:
         return SuspectCheck(dump, report, tuple(rows), is_whole=not suspects)
 
     def _options(self, tables: Sequence[Tables], resumed: Path) -> dict[str, Any]:
-        """Return the options that all parts have; `resumed` is what a part is gone on with."""
+        """Return the options that all parts have; `resumed` is what a part is resumed with."""
         stamp = self.session.stamp
         names = [each.file("result", stamp) for each in tables]
         is_resumed = any(any(results_named(self.folder, name)) for name in names)

@@ -15,14 +15,15 @@ from typing import Any, TypeVar
 
 from ray_precheck.commands.diagnose.files import (
     new_page,
-    page_to_go_on_with,
+    resumed_page,
     stamp_of,
     write_page,
 )
 from ray_precheck.commands.diagnose.findings import Findings, Part, Suspect
+from ray_precheck.commands.diagnose.options import DiagnosisConfig
 from ray_precheck.commands.diagnose.page import page_text
-from ray_precheck.commands.diagnose.parts import DiagnosisConfig, DiagnosisParts
-from ray_precheck.commands.diagnose.suspects import suspects_of
+from ray_precheck.commands.diagnose.parts import DiagnosisParts
+from ray_precheck.commands.locate.walk.roots import RootKind
 from ray_precheck.dump.folders import FoundDump, find_dumps
 from ray_precheck.errors import (
     DumpError,
@@ -32,7 +33,6 @@ from ray_precheck.errors import (
     UsageError,
 )
 from ray_precheck.foreign import open_file
-from ray_precheck.options.declared import require_valid
 from ray_precheck.running.session import RunSession
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
@@ -48,7 +48,7 @@ _NO_GOLDEN = "there is no golden run to compare with (name one with -gp)"
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The outcome of a diagnosis. `completed` is False if it stopped before its end, for the reason
-    `stop_reason` or on request; then `text`, which `page` holds, is "" and goes on with `folder`."""
+    `stop_reason` or on request; then `text`, which `page` holds, is "" and `folder` resumes it."""
 
     folder: Path
     page: Path
@@ -84,18 +84,18 @@ def run_diagnosis(
     show_progress: bool = True,
     on_files: Callable[[Path], None] = lambda path: None,
 ) -> Diagnosis:
-    """Run what `config` asks for. `on_files` is called with the folder to go on with.
+    """Run what `config` asks for. `on_files` is called with the folder that resumes it.
 
     Raises:
         PrecheckError: a wrong option or capture, or no part can be done. A diagnosis that had to stop is
-            reported as not completed, and goes on with `resume_csv`.
+            reported as not completed, and is resumed with `resume_csv`.
     """
-    require_valid(config)
+    config.validate()
     dumps = _readable(config.target)
     for other in filter(None, (config.golden, config.noise)):
         _readable(other)
     resume = config.resume_csv
-    page = new_page(config.out) if resume is None else page_to_go_on_with(resume)
+    page = new_page(config.out) if resume is None else resumed_page(resume)
     findings = Findings(config.target, config.golden, dumps)
     with ExitStack() as opened, _held(page), stop_on_signal() as stop:
         if resume is None:
@@ -257,3 +257,42 @@ class _Course:
             self._keep(checks=(*self.findings.checks, check))
         else:
             self._keep(unchecked=(*self.findings.unchecked, reason))
+
+
+_OPERATORS = (RootKind.NON_FINITE, RootKind.OPERATOR, RootKind.ESTIMATE)
+_DIRECTIONS = (".forward", ".backward")
+# Modules are no calls of operators, and collectives need the other ranks.
+_NO_CALLS = ("Module.", "Cell.", "Distributed.", "MintDistributed.")
+
+
+def suspects_of(findings: Findings) -> list[Suspect]:
+    """Return operators to blame, then those that gave birth to NaN or infinity.
+
+    Where the search for the operator to blame could not be done, the first calls that differ from the
+    golden run come last.
+    """
+    by_label = {dump.label: dump for dump in findings.dumps}
+    found: dict[tuple[str, str], None] = {}
+    for label, key in (*_located(findings), *_born(findings), *_different(findings)):
+        call = next((key.removesuffix(end) for end in _DIRECTIONS if key.endswith(end)), "")
+        if call and not call.startswith(_NO_CALLS):
+            found[label, call] = None
+    return [Suspect(by_label[label], call) for label, call in found if label in by_label]
+
+
+def _located(findings: Findings) -> Iterator[tuple[str, str]]:
+    if findings.location is not None:
+        for place in findings.location.places:
+            if place.root.kind in _OPERATORS:
+                yield place.dump.label, place.root.key
+
+
+def _born(findings: Findings) -> Iterator[tuple[str, str]]:
+    if findings.overflow is not None:
+        yield from ((row.dump, row.api) for row in findings.overflow.rows if row.is_born)
+
+
+def _different(findings: Findings) -> Iterator[tuple[str, str]]:
+    if findings.location is None and findings.comparison is not None:
+        for report in findings.comparison.reports:
+            yield from ((report.label, row.name) for row in report.summary.first)

@@ -7,8 +7,7 @@ import argparse
 
 from ray_precheck.options.arguments import DEBUG, given_values
 from ray_precheck.options.declared import Option, option_of
-from ray_precheck.options.exit_codes import PASSED
-from ray_precheck.options.invocation import Command, Invocation
+from ray_precheck.options.invocation import PASSED, Command, Invocation
 from ray_precheck.replay.config import RunConfig
 
 

@@ -5,6 +5,7 @@ each operator that the name may mean. Called by the command `explain`. No Ray is
 opened; facts that only a framework could tell are unknown if it is not installed.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,8 +22,9 @@ from ray_precheck.commands.explain.asked import (
     require_known,
 )
 from ray_precheck.commands.explain.bench import BenchAnswer, api_name, bench_answer
-from ray_precheck.commands.explain.inputs import input_lines
 from ray_precheck.commands.explain.limits import auto_lines, msprobe_lines, published_lines
+from ray_precheck.inputs.roles.role import Role, Within
+from ray_precheck.inputs.roles.rules import RoleRow, Rule
 from ray_precheck.inputs.roles.table import rows_about
 from ray_precheck.operators.ambiguous import AMBIGUOUS, Ambiguity, Basis, SignOfSum, ToWhole
 from ray_precheck.operators.drawing import DRAWING, UNSEEDED, Always, Switch, Unjudged
@@ -174,3 +176,35 @@ def _in_place(operator: AskedOperator) -> str:
     if changes_its_input(record):
         return "yes: it changes its first argument"
     return "no, unless `inplace` is set"
+
+
+_OPENINGS = ("Return the rule of ", "Return the role of ")
+
+
+def input_lines(rows: tuple[RoleRow, ...]) -> Iterator[str]:
+    """Yield a line for each argument that is more than numbers of its recorded range."""
+    for row in rows:
+        for argument, rule in row.rules.items():
+            yield f"{argument.replace('|', ' or ')}: {_role_of(rule)}"
+    others = "all other tensors" if rows else "all tensors"
+    yield f"{others}: numbers of the recorded range, dtype and shape (--distribution says how)"
+
+
+def _role_of(rule: Rule) -> str:
+    maker = getattr(rule, "__qualname__", "").partition(".")[0]
+    if maker == "always":
+        cells = [cell.cell_contents for cell in getattr(rule, "__closure__", None) or ()]
+        return next((_always(cell) for cell in cells if isinstance(cell, Role)), "")
+    module = sys.modules[rule.__module__]
+    text = " ".join((getattr(module, maker).__doc__ or "").split())
+    for opening in _OPENINGS:
+        text = text.removeprefix(opening)
+    return text.rstrip(".")
+
+
+def _always(role: Role) -> str:
+    if isinstance(role, Within):
+        where = ", where the recorded range is unknown" if role.only_unknown else ""
+        return f"numbers from {role.low:g} to {role.high:g}{where}"
+    text = " ".join((type(role).__doc__ or "").split())
+    return (text[:1].lower() + text[1:]).rstrip(".")

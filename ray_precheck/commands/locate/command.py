@@ -7,29 +7,25 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from ray_precheck.commands.locate.options import LocateOptions
+from ray_precheck.commands.locate.options import LocationConfig
 from ray_precheck.options.arguments import given_values
-from ray_precheck.options.declared import Option, by_section, options_of
-from ray_precheck.options.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED
-from ray_precheck.options.files import ResumeOptions
-from ray_precheck.options.invocation import Command, Invocation
-from ray_precheck.options.job import DebugOptions
-from ray_precheck.options.limits import LimitOptions
-from ray_precheck.options.out_folder import OutFolderOptions
-from ray_precheck.options.places import CoreOptions
+from ray_precheck.options.declared import by_section, options_of
+from ray_precheck.options.invocation import IN_ERROR, NOTHING_CHECKED, PASSED, Command, Invocation
+from ray_precheck.options.job import (
+    WITHOUT_DEVICE,
+)
 
 if TYPE_CHECKING:
-    from ray_precheck.commands.locate.located import LocationReport
+    from ray_precheck.commands.locate.search import LocationReport
 
 # Options of the groups that mean nothing here: captured results are replayed on processor cores.
-_WITHOUT = {"device_type", "bench_workers", "bench_budget_s", "max_memory_gib", "spares"}
+_WITHOUT = WITHOUT_DEVICE | {"spares"}
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     """Search the captures and return the exit code."""
     from ray_precheck.commands.locate.report import location_lines
     from ray_precheck.commands.locate.run import run_location
-    from ray_precheck.commands.locate.search import LocationConfig
 
     config = LocationConfig(**given_values(options, LocationConfig))
     report = run_location(config, on_files=invocation.tell)
@@ -57,16 +53,12 @@ def location_exit_code(report: "LocationReport") -> int:
     return PASSED if report.judged or report.compared else NOTHING_CHECKED
 
 
-def _options() -> tuple[Option, ...]:
-    groups = (LocateOptions, OutFolderOptions, CoreOptions, LimitOptions, ResumeOptions)
-    own = [each for group in groups for each in options_of(group) if each.field not in _WITHOUT]
-    return by_section([*own, *options_of(DebugOptions)])
-
-
 COMMANDS = (
     Command(
         names={"locate": "name the operator to blame, and what only passes its error on"},
-        options=_options(),
+        options=by_section(
+            each for each in options_of(LocationConfig) if each.field not in _WITHOUT
+        ),
         execute=_execute,
         epilog="exit codes: 0 no operator is to blame, 1 there is a culprit, or the runs were given different"
         " things, 2 wrong usage or input, 3 stopped, resumable, 4 nothing could be judged",

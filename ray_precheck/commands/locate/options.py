@@ -1,10 +1,11 @@
-"""The options of locating the operator to blame. A group of the command's configuration."""
+"""The configuration of a search for the operator to blame."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from ray_precheck.options.declared import Takes, option
+from ray_precheck.options.job import CoreJobOptions, OutFolderOptions
 from ray_precheck.trace.options import EXACT, golden_capture, pairing, target_capture
 
 
@@ -37,10 +38,10 @@ class SearchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocateOptions(SearchOptions):
-    """What is searched, and how."""
+class LocationConfig(SearchOptions, OutFolderOptions, CoreJobOptions):
+    """The settings of a search for the operator to blame."""
 
-    section: ClassVar[str] = "what is searched"
+    section: ClassVar[str] = SearchOptions.section
 
     target: Path = target_capture("the capture of the wrong run")
     golden: Path | None = golden_capture(

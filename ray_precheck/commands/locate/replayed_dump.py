@@ -9,14 +9,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ray_precheck.commands.locate.dumps import DumpToLocate
+from ray_precheck.commands.locate.exchange import Exchanged, exchanges_of
+from ray_precheck.commands.locate.job import LocationJob
+from ray_precheck.commands.locate.located import located_in
+from ray_precheck.commands.locate.payload import LOCATION_TABLES, read_measured
+from ray_precheck.commands.locate.plan import LocationPlan, plan_location, settings_of_replay
 from ray_precheck.commands.locate.search import LocationSearch, PartEnd
 from ray_precheck.commands.locate.walk.places import DumpRoots
-from ray_precheck.commands.locate.work.dumps import DumpToLocate
-from ray_precheck.commands.locate.work.exchange import Exchanged, exchanges_of
-from ray_precheck.commands.locate.work.job import LocationJob
-from ray_precheck.commands.locate.work.payload import LOCATION_TABLES, read_measured
-from ray_precheck.commands.locate.work.plan import LocationPlan, plan_location, settings_of_replay
-from ray_precheck.commands.locate.work.walk import located_in
 from ray_precheck.errors import UsageError
 from ray_precheck.running.run import Feature, RunEnd, planned, run_job
 from ray_precheck.runtime.driving import TaskPlan
@@ -43,7 +43,7 @@ class Gathered:
 def search_dump(
     pair: DumpToLocate, search: LocationSearch, gathered: Gathered
 ) -> PartEnd[DumpRoots]:
-    """Search a dump, or go on with that.
+    """Search a dump, or resume that.
 
     Raises:
         UsageError: nothing can be replayed, and there is no golden run.

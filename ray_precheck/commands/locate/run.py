@@ -13,17 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.commands.locate.collectives_run import recompute_exchanges
-from ray_precheck.commands.locate.located import LocationReport
+from ray_precheck.commands.locate.dumps import DumpToLocate, dumps_to_locate
+from ray_precheck.commands.locate.exchange import recompute_exchanges
+from ray_precheck.commands.locate.options import LocationConfig
+from ray_precheck.commands.locate.pairs import has_tensor_files, search_pairs
+from ray_precheck.commands.locate.payload import LOCATION_TABLES
 from ray_precheck.commands.locate.replayed_dump import Gathered, search_dump
 from ray_precheck.commands.locate.report import write_location
-from ray_precheck.commands.locate.search import LocationConfig, LocationSearch, PartEnd
-from ray_precheck.commands.locate.statistics_dumps import has_tensor_files, search_pairs
+from ray_precheck.commands.locate.rows import LocatedRows
+from ray_precheck.commands.locate.search import LocationReport, LocationSearch, PartEnd
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
-from ray_precheck.commands.locate.work.dumps import DumpToLocate, dumps_to_locate
-from ray_precheck.commands.locate.work.payload import LOCATION_TABLES
-from ray_precheck.commands.locate.work.rows import LocatedRows
 from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.running.run import run_each
 from ray_precheck.running.session import (
@@ -64,13 +64,13 @@ def run_location(
     on_files: Callable[[Path], None] = lambda path: None,
     session: RunSession | None = None,
 ) -> LocationReport:
-    """Run what `config` asks for. `on_files` is called with the file or folder to go on with.
+    """Run what `config` asks for. `on_files` is called with the file or folder that resumes it.
 
     A search that is a part of a larger run has the `session` of all parts.
 
     Raises:
         PrecheckError: a wrong option, capture or device. A run that had to stop later on is reported as not
-            completed, and can go on with `resume_csv`.
+            completed, and can be resumed with `resume_csv`.
     """
     config.validate()
     config = on_cores(config)
@@ -100,7 +100,7 @@ def _number_in(text: str) -> int:
 
 
 def _require_own_files(folder: Path, stamp: str, pairs: Sequence[DumpToLocate]) -> None:
-    """Require that the files of a search that is gone on with lie where its dumps have theirs: what another
+    """Require that the files of a search that is resumed lie where its dumps have theirs: what another
     search found would be written over.
 
     Raises:
@@ -139,7 +139,7 @@ class _WholeSearch:
             return PartEnd(None, False, ends.stop_reason)
         try:
             return recompute_exchanges(self.gathered.exchanges, self.search)
-        except StoppedError as error:  # The search is gone on with: its dumps have their rows.
+        except StoppedError as error:  # The search can be resumed: its dumps have their rows.
             return PartEnd(None, False, "" if session.is_stopped else str(error))
 
     def report(self, end: PartEnd[dict[str, list[Recomputed]]]) -> LocationReport:

@@ -6,30 +6,18 @@ the parts: `dump`, `pairs` and `exchanges`.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ray_precheck.commands.locate.options import LocateOptions, SearchOptions
-from ray_precheck.options.declared import group_of, require_valid, settings_of
-from ray_precheck.options.job import CoreJobOptions
-from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.commands.locate.options import LocationConfig, SearchOptions
+from ray_precheck.commands.locate.walk.places import DumpRoots, RootPlace
+from ray_precheck.options.declared import group_of, settings_of
 from ray_precheck.running.session import RunSession
+from ray_precheck.store.frames import read_table
+
+if TYPE_CHECKING:
+    import pandas
 
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True)
-class LocationConfig(LocateOptions, OutFolderOptions, CoreJobOptions):
-    """The settings of a search for the operator to blame."""
-
-    section = LocateOptions.section
-
-    def validate(self) -> None:
-        """Check the values that can be checked without the captures.
-
-        Raises:
-            UsageError: names the option, its value and the value that is expected.
-        """
-        require_valid(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +36,7 @@ class LocationSearch:
         return group_of(self.config, SearchOptions)
 
     def fingerprint(self, **inputs: str) -> dict[str, str]:
-        """Return the settings that another run must have to go on with a part that has these inputs."""
+        """Return the settings that another run must have to resume a part that has these inputs."""
         return inputs | settings_of(self.config)
 
 
@@ -59,3 +47,38 @@ class PartEnd(Generic[Found]):
     found: Found | None
     completed: bool = True
     stop_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LocationReport:
+    """The report of a search. `completed` is False if it stopped before its end: `table` was not written.
+
+    `places` has the roots, the likeliest culprit first. `notes` are sentences about captures that were cut
+    off and dumps without a partner. `errors` has the folder of saved tensors for each dump, by its label.
+    """
+
+    folder: Path
+    table: Path
+    places: tuple[RootPlace, ...]
+    dumps: tuple[DumpRoots, ...]
+    completed: bool
+    stop_reason: str = ""
+    notes: tuple[str, ...] = ()
+    errors: dict[str, Path] | None = None
+    graphs: tuple[Path, ...] = ()
+    is_compared: bool = False
+
+    @property
+    def located(self) -> "pandas.DataFrame":
+        """`locate_{timestamp}.csv` as a data frame."""
+        return read_table(self.table)
+
+    @property
+    def judged(self) -> int:
+        """How many records have an own error, replayed or estimated."""
+        return sum(dump.located.judged for dump in self.dumps)
+
+    @property
+    def compared(self) -> int:
+        """How many records have a partner in the golden run."""
+        return sum(dump.located.compared for dump in self.dumps)

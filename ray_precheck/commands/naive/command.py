@@ -11,8 +11,14 @@ from ray_precheck.commands.naive.options import NaiveConfig
 from ray_precheck.errors import UsageError
 from ray_precheck.options.arguments import given_values
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
-from ray_precheck.options.invocation import Command, Invocation
+from ray_precheck.options.invocation import (
+    IN_ERROR,
+    NOTHING_CHECKED,
+    PASSED,
+    STOPPED,
+    Command,
+    Invocation,
+)
 
 if TYPE_CHECKING:
     from ray_precheck.commands.naive.run import NaiveReport

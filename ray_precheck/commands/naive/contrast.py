@@ -18,8 +18,7 @@ from ray_precheck.check.inputs import Inputs
 from ray_precheck.check.judged import Judged
 from ray_precheck.check.measured import Measured
 from ray_precheck.commands.naive.elsewhere import PlainProcesses
-from ray_precheck.commands.naive.repeats import first_unlike
-from ray_precheck.commands.naive.runs import CallRuns
+from ray_precheck.commands.naive.runs import CallRuns, first_unlike
 from ray_precheck.commands.naive.units import OutputContrast, contrasted
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.switches import SwitchBoard

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ray_precheck.options.declared import option
-from ray_precheck.options.rules import Number
+from ray_precheck.options.declared import Number, option
 from ray_precheck.replay.config import RunConfig
 
 

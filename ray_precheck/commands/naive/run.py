@@ -14,10 +14,10 @@ from ray_precheck.commands.naive.options import NaiveConfig
 from ray_precheck.dump.folders import one_dump
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.replay.plan.planner import plan_tasks
-from ray_precheck.replay.subject import (
-    Subject,
-    SubjectFeature,
-    find_subject,
+from ray_precheck.replay.selected import (
+    CallsFeature,
+    SelectedCalls,
+    find_selected,
     read_options,
 )
 from ray_precheck.running.run import RunEnd, run_job
@@ -82,7 +82,7 @@ def contrast_kernels(
 
     Raises:
         PrecheckError: a wrong option, dump or device, or a run that stopped before a row was written. A run
-            that had to stop later is reported as not completed, and goes on with `resume_csv`.
+            that had to stop later is reported as not completed, and is resumed with `resume_csv`.
     """
     config = replace(config, tested="device", standard="msprobe", bench_workers=0)
     config.validate()
@@ -92,31 +92,31 @@ def contrast_kernels(
     with one as session, open_dump(path) as dump:
         if dump.note:
             session.say(f"warning: {dump.note}")
-        subject = find_subject(read_options(config), dump, session, is_alone=True)
-        return run_job(_Contrast(subject, config.runs), config, session, config.out, resumed)
+        selected = find_selected(read_options(config), dump, session, is_alone=True)
+        return run_job(_Contrast(selected, config.runs), config, session, config.out, resumed)
 
 
-class _Contrast(SubjectFeature[NaiveJob, NaiveReport]):
+class _Contrast(CallsFeature[NaiveJob, NaiveReport]):
     """The calls of a dump, each under both sides; a setting that changes nothing here is no setting."""
 
-    def __init__(self, subject: Subject, runs: int) -> None:
-        super().__init__(subject, NAIVE_TABLES)
+    def __init__(self, selected: SelectedCalls, runs: int) -> None:
+        super().__init__(selected, NAIVE_TABLES)
         self._runs = runs
         self.fingerprint = {k: v for k, v in self.fingerprint.items() if k not in _WITHOUT}
 
     def job(self, files: RunFiles, done: set[str]) -> NaiveJob:
-        settings = self.subject.check_settings(files)
-        shares = self.subject.asked.config.shared_fs
-        return NaiveJob(self.subject.dump, settings, self._runs, shared_fs=shares)
+        settings = self.selected.check_settings(files)
+        shares = self.selected.asked.config.shared_fs
+        return NaiveJob(self.selected.dump, settings, self._runs, shared_fs=shares)
 
     def plan(self, job: NaiveJob, done: set[str], progress: Progress) -> TaskPlan:
-        subject, alike = self.subject, self.subject.asked.config.filter_alike
-        plan = plan_tasks(subject.dump, subject.framework, done, filter_alike=alike)
+        selected, alike = self.selected, self.selected.asked.config.filter_alike
+        plan = plan_tasks(selected.dump, selected.framework, done, filter_alike=alike)
         tasks = [replace(task, cost_s=_COSTS_AS_MANY_CHECKS * task.cost_s) for task in plan.tasks]
         return TaskPlan(tasks, map(job.settled, plan.skipped))
 
     def report(self, files: RunFiles, end: RunEnd) -> NaiveReport:
-        rows, note = tuple(_rows(files.result)), self.subject.dump.note
+        rows, note = tuple(_rows(files.result)), self.selected.dump.note
         return NaiveReport(files, rows, end.completed, end.stop_reason, note)
 
 

@@ -13,14 +13,19 @@ from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.errors import UsageError
 from ray_precheck.options.arguments import given_values
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE
-from ray_precheck.options.invocation import Command, Invocation
+from ray_precheck.options.invocation import (
+    IN_ERROR,
+    NOTHING_CHECKED,
+    PASSED,
+    STOPPED,
+    UNUSABLE,
+    Command,
+    Invocation,
+)
+from ray_precheck.options.job import WITHOUT_DEVICE
 
 if TYPE_CHECKING:
     from ray_precheck.commands.overflow.run import OverflowReport
-
-# Options of the groups that mean nothing here: a search runs on processor cores.
-_WITHOUT = {"device_type", "bench_workers", "bench_budget_s", "max_memory_gib"}
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -63,7 +68,7 @@ def search_exit_code(report: "OverflowReport") -> int:
 
 def _options() -> tuple[Option, ...]:
     own = [replace(each, required=False) for each in options_of(OverflowConfig)]
-    own = [each for each in own if each.field not in _WITHOUT]
+    own = [each for each in own if each.field not in WITHOUT_DEVICE]
     dump = Option(
         ("dump",),
         "a dump.json, or a folder: of a rank, of a step, or of all steps",

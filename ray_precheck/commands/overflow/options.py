@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ray_precheck.options.declared import REQUIRED, Takes, option, require_valid
-from ray_precheck.options.files import ResumeOptions
-from ray_precheck.options.job import CoreJobOptions, DebugOptions
-from ray_precheck.options.limits import LimitOptions
-from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.declared import REQUIRED, Takes, option
+from ray_precheck.options.job import (
+    CoreJobOptions,
+    OutFolderOptions,
+)
 
 
 @dataclass(frozen=True)
-class OverflowConfig(OutFolderOptions, CoreJobOptions, LimitOptions, ResumeOptions, DebugOptions):
+class OverflowConfig(OutFolderOptions, CoreJobOptions):
     """The settings of a search for the births of NaN and infinity. It runs on CPUs alone."""
 
     section: ClassVar[str] = "what is searched"
@@ -35,11 +35,3 @@ class OverflowConfig(OutFolderOptions, CoreJobOptions, LimitOptions, ResumeOptio
         takes=Takes.NOTHING,
         rows="headroom",
     )
-
-    def validate(self) -> None:
-        """Check the values that can be checked without the dumps.
-
-        Raises:
-            UsageError: names the option, its value and the value that is expected.
-        """
-        require_valid(self)

@@ -10,8 +10,14 @@ from dataclasses import replace
 from ray_precheck.commands.precheck.command import JIT_COMPILE
 from ray_precheck.options.arguments import given_values
 from ray_precheck.options.declared import Option, options_of
-from ray_precheck.options.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED
-from ray_precheck.options.invocation import Command, Invocation, note
+from ray_precheck.options.invocation import (
+    IN_ERROR,
+    NOTHING_CHECKED,
+    PASSED,
+    Command,
+    Invocation,
+    note,
+)
 from ray_precheck.replay.config import RunConfig
 
 _FIELDS = {
@@ -36,7 +42,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         note("-j changes nothing: operators run as the framework compiles them by itself")
     config = RunConfig(**given_values(options, RunConfig))
     # Imported here, so that --help and wrong options answer at once.
-    from ray_precheck.commands.overflow.replay_run import replay_overflows
+    from ray_precheck.commands.overflow.replay import replay_overflows
 
     report = replay_overflows(config, on_files=invocation.tell)
     for row in report.rows:

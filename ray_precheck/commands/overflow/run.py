@@ -101,7 +101,7 @@ def check_overflow(
 
     Raises:
         PrecheckError: a wrong option, no dump, or none that can be read. A search that had to stop is
-            reported as not completed, and goes on with `resume_csv`.
+            reported as not completed, and is resumed with `resume_csv`.
     """
     config.validate()
     config = on_cores(config)

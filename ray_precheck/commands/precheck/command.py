@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_precheck.commands.precheck.config_file import read_checker_config
-from ray_precheck.commands.precheck.list_lines import print_calls
 from ray_precheck.commands.precheck.outcome import (
     REPORT_FILES,
     exit_code,
@@ -18,24 +17,24 @@ from ray_precheck.commands.precheck.outcome import (
     write_report_files,
 )
 from ray_precheck.dump.folders import FoundDumps, find_dumps
-from ray_precheck.options.actions import FilterOrFramework
-from ray_precheck.options.arguments import VERSION, given_values
-from ray_precheck.options.declared import Option, Takes, by_section, option_of, options_of
-from ray_precheck.options.exit_codes import (
+from ray_precheck.options.arguments import VERSION, FilterOrFramework, given_values
+from ray_precheck.options.declared import Number, Option, Takes, by_section, option_of, options_of
+from ray_precheck.options.invocation import (
     EXIT_CODES,
     NOTHING_CHECKED,
     STOPPED,
     UNUSABLE,
+    Command,
+    Invocation,
+    note,
     worst_code,
 )
-from ray_precheck.options.invocation import Command, Invocation, note
-from ray_precheck.options.rules import Number
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.options import SelectionOptions
 
 if TYPE_CHECKING:
     from ray_precheck.commands.precheck.ranks import RanksReport
-    from ray_precheck.commands.precheck.report.ranks_summary import RankSummary
+    from ray_precheck.commands.precheck.ranks_summary import RankSummary
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -44,14 +43,16 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     require_report_files(options)
     _say_what_is_not_needed(options)
     found = find_dumps(config.dump)
+    # Imported here, so that --help and wrong options answer at once.
     if options.list:
+        from ray_precheck.commands.precheck.listing import print_calls
+
         return print_calls(config, found)
     if found.is_many:
         return _check_ranks(options, config, found, invocation)
-    # Imported here, so that --help and wrong options answer at once.
-    from ray_precheck.commands.precheck.report.closing import format_summary
-    from ray_precheck.commands.precheck.report.state import state_of_end
+    from ray_precheck.commands.precheck.closing import format_summary
     from ray_precheck.commands.precheck.run import run
+    from ray_precheck.commands.precheck.state import state_of_end
 
     report = run(config, on_files=lambda files: invocation.tell(files.result))
     print(format_summary(report.summary))
@@ -67,7 +68,7 @@ def _check_ranks(
 ) -> int:
     """Check the dumps of several ranks or steps and return the exit code: the worst of all."""
     from ray_precheck.commands.precheck.ranks import run_ranks
-    from ray_precheck.commands.precheck.report.ranks_summary import (
+    from ray_precheck.commands.precheck.ranks_summary import (
         combined,
         format_ranks,
         state_of_all,
@@ -89,8 +90,8 @@ def _check_ranks(
 
 def _summaries(report: "RanksReport", found: FoundDumps) -> "list[RankSummary]":
     """Return the summary of each dump, including dumps that were not begun."""
-    from ray_precheck.commands.precheck.report.ranks_summary import RankSummary
-    from ray_precheck.commands.precheck.report.state import RunPhase, RunState, state_of_end
+    from ray_precheck.commands.precheck.ranks_summary import RankSummary
+    from ray_precheck.commands.precheck.state import RunPhase, RunState, state_of_end
 
     ranks = []
     for rank in report.ranks:

@@ -8,7 +8,8 @@ calls are skipped because the device lacks a kernel.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ray_precheck.accuracy.standards.base import Standard
 from ray_precheck.accuracy.standards.user_file import load_standard
@@ -17,14 +18,17 @@ from ray_precheck.bench.declared import read_bench_modules
 from ray_precheck.bench.drawing import is_random
 from ray_precheck.bench.registry import References
 from ray_precheck.check.memory import needed_bytes
+from ray_precheck.commands.precheck.closing import shown_name, shown_text
 from ray_precheck.dump.decode import decode_record
+from ray_precheck.dump.folders import FoundDumps
 from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.errors import NotCheckable
+from ray_precheck.errors import NotCheckable, PrecheckError
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
+from ray_precheck.options.invocation import NOTHING_CHECKED, PASSED, note
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.plan.planner import plan_tasks
 from ray_precheck.replay.plan.selection import select_calls, selection_of
-from ray_precheck.replay.plan.subject import framework_of, tests_captured
+from ray_precheck.replay.selected import framework_of, tests_captured
 from ray_precheck.running.session import resumed_table
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.task import Task
@@ -171,3 +175,70 @@ def _reason(
     except NotCheckable as error:
         return str(error)
     return ""
+
+
+def print_calls(config: RunConfig, found: FoundDumps) -> int:
+    """Print the calls of each dump; 4 where none would be checked and none is done already.
+
+    Raises:
+        PrecheckError: as the run would raise, for a single dump.
+    """
+    checked = 0
+    for each in found.dumps:
+        own = replace(config, dump=each.path)
+        if not found.is_many:
+            return PASSED if _print_dump(own, demands=True) else NOTHING_CHECKED
+        if own.resume_csv is not None:
+            own = _of_rank(own, own.resume_csv / each.place)
+        print(f"{each.label}:")
+        try:
+            checked += _print_dump(own, demands=False)
+        except PrecheckError as error:
+            print(f"not checked: {error}")
+        print()
+    return PASSED if checked else NOTHING_CHECKED
+
+
+def _of_rank(config: RunConfig, folder: Path) -> RunConfig:
+    """Return the configuration that goes on in the folder of a rank, where there is something."""
+    if any(folder.glob("accuracy_checking_result_*.csv")):
+        return replace(config, resume_csv=folder)
+    return replace(config, resume_csv=None, retry=(), force=False)
+
+
+def _print_dump(config: RunConfig, *, demands: bool) -> int:
+    """Print the calls of one dump; return how many would be checked, or are done already."""
+    from ray_precheck.commands.precheck.listing import list_calls
+
+    checked = skipped = done = 0
+    cost_s = 0.0
+    with list_calls(config, demands=demands) as listing:
+        for warning in listing.warnings:
+            note(f"warning: {warning}")
+        for call in listing.calls:
+            if call.is_done:
+                done += 1
+                print(f"  {shown_name(call.name)}  done already")
+            elif call.reason:
+                skipped += 1
+                print(f"  {shown_name(call.name)}  SKIP: {shown_text(call.reason)}")
+            else:
+                checked += 1
+                cost_s += call.cost_s
+                print(f"  {shown_name(call.name)}  {call.directions}, about {call.cost_s:.3g} s")
+    left_out = listing.total - listing.selected
+    parts = [
+        f"{checked} of {listing.total} calls would be checked, about {cost_s:.3g} s on one CPU core",
+        f"{skipped} would be SKIP" if skipped else "",
+        f"{done} are done already" if done else "",
+        f"{left_out} are not selected" if left_out else "",
+    ]
+    print("; ".join(filter(None, parts)))
+    benches = f"benches as torch {listing.bench} has them; " if listing.bench else ""
+    print(
+        f"({listing.framework}, task {listing.task}; {benches}the run alone shows which kernels the"
+        " device lacks)"
+    )
+    if not listing.bench:
+        note("torch is not installed here: calls without a bench are listed as checked")
+    return checked + done

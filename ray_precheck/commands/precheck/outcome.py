@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from ray_precheck.errors import UsageError
 from ray_precheck.options.declared import Option
-from ray_precheck.options.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
+from ray_precheck.options.invocation import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
 
 if TYPE_CHECKING:
-    from ray_precheck.commands.precheck.report.ranks_summary import RankSummary
-    from ray_precheck.commands.precheck.report.state import RunState
-    from ray_precheck.commands.precheck.report.summary import Summary
+    from ray_precheck.commands.precheck.ranks_summary import RankSummary
+    from ray_precheck.commands.precheck.state import RunState
+    from ray_precheck.commands.precheck.summary import Summary
 
 
 _SECTION = "files for CI, written at the end or when the run stops"
@@ -59,8 +59,8 @@ def write_report_files(options: argparse.Namespace, summary: "Summary", state: "
         UsageError: one cannot be written.
     """
     # Imported here, so that --help and wrong options answer at once.
-    from ray_precheck.commands.precheck.report.junit import write_junit
-    from ray_precheck.commands.precheck.report.machine_file import write_json
+    from ray_precheck.commands.precheck.json_file import write_json
+    from ray_precheck.commands.precheck.junit import write_junit
 
     if options.junit is not None:
         write_junit(Path(options.junit), summary, state)
@@ -80,8 +80,8 @@ def write_ranks_files(
     Raises:
         UsageError: one cannot be written.
     """
-    from ray_precheck.commands.precheck.report.junit import write_ranks_junit
-    from ray_precheck.commands.precheck.report.machine_file import write_ranks_json
+    from ray_precheck.commands.precheck.json_file import write_ranks_json
+    from ray_precheck.commands.precheck.junit import write_ranks_junit
 
     if options.junit is not None:
         write_ranks_junit(Path(options.junit), ranks)
@@ -91,7 +91,7 @@ def write_ranks_files(
 
 def exit_code(summary: "Summary", state: "RunState") -> int:
     """Return the exit code of a run; the checked calls decide, if there are any."""
-    from ray_precheck.commands.precheck.report.state import RunPhase
+    from ray_precheck.commands.precheck.state import RunPhase
 
     if state.progress is not RunPhase.FINISHED:
         return STOPPED

@@ -108,7 +108,7 @@ def run_ranks(
 
 
 def _run_one(config: RunConfig, folder: Path, session: RunSession, found: FoundDump) -> RankReport:
-    """Begin or go on with the run over one dump."""
+    """Begin or resume the run over one dump."""
     out = folder / found.place
     resumed = session.resumed(out, API_TABLES)
     own = replace(

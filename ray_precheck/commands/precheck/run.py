@@ -15,14 +15,14 @@ from ray_precheck.bench.declared import read_bench_modules
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.precheck.distribution import add_distributions
-from ray_precheck.commands.precheck.report.summary import Summary, summarise
+from ray_precheck.commands.precheck.summary import Summary, summarise
 from ray_precheck.dump.folders import one_dump
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
 from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import PrecheckJob
-from ray_precheck.replay.subject import SubjectFeature, find_subject, read_options
+from ray_precheck.replay.selected import CallsFeature, find_selected, read_options
 from ray_precheck.running.run import RunEnd, run_job
 from ray_precheck.running.session import RunSession, resumed_table, session_of_one
 from ray_precheck.runtime.progress import StageProgress
@@ -100,7 +100,7 @@ def run(
 
     Raises:
         PrecheckError: a wrong option, dump or device. A run that had to stop later on is reported
-            as not completed, and can go on with `resume_csv`.
+            as not completed, and can be resumed with `resume_csv`.
     """
     config.validate()
     path = one_dump(config.dump, "or use run_ranks")
@@ -116,29 +116,29 @@ def run(
         stage = StageProgress(f"opening {path}", session.say)
         dump = opened.enter_context(open_dump(path, stage))
         # Before any file is made: an error about the devices leaves nothing behind.
-        subject = find_subject(asked, dump, session, is_alone=is_alone)
-        return run_job(Precheck(subject), config, session, config.out, resumed)
+        selected = find_selected(asked, dump, session, is_alone=is_alone)
+        return run_job(Precheck(selected), config, session, config.out, resumed)
 
 
-class Precheck(SubjectFeature[PrecheckJob, PrecheckReport]):
+class Precheck(CallsFeature[PrecheckJob, PrecheckReport]):
     """The calls of a dump, checked."""
 
     def job(self, files: RunFiles, done: set[str]) -> PrecheckJob:
         """Return the job; the files of a run with calls left get the facts about this machine."""
-        subject, config = self.subject, self.subject.asked.config
+        selected, config = self.selected, self.selected.asked.config
         if len(done) < len(self.names):
             # The caveats are those of the rows that stay.
             caveats = noted_environment(files.settings).caveats
-            there = replace(subject.environment, caveats=caveats)
+            there = replace(selected.environment, caveats=caveats)
             note_environment(files.settings, environment_to_dict(there))
-        settings = subject.check_settings(files)
-        return PrecheckJob(subject.dump, settings, shared_fs=config.shared_fs)
+        settings = selected.check_settings(files)
+        return PrecheckJob(selected.dump, settings, shared_fs=config.shared_fs)
 
     def report(self, files: RunFiles, end: RunEnd) -> PrecheckReport:
         """Sum up the rows, with those of distributions where all calls are done."""
         if end.completed:
             add_distributions(files)
-        files = replace(files, errors=self.subject.error_folder(files))
+        files = replace(files, errors=self.selected.error_folder(files))
         return PrecheckReport(summarise(files), end.completed, end.stop_reason)
 
 

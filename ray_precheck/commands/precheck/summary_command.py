@@ -16,8 +16,7 @@ from ray_precheck.commands.precheck.outcome import (
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.options.arguments import DEBUG
 from ray_precheck.options.declared import Option
-from ray_precheck.options.exit_codes import EXIT_CODES
-from ray_precheck.options.invocation import Command, Invocation
+from ray_precheck.options.invocation import EXIT_CODES, Command, Invocation
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -26,9 +25,9 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     Raises:
         UsageError: the CSV is no result CSV or cannot be read, or a FILE cannot be written.
     """
-    from ray_precheck.commands.precheck.report.closing import format_summary
-    from ray_precheck.commands.precheck.report.state import state_of
-    from ray_precheck.commands.precheck.report.summary import summarise
+    from ray_precheck.commands.precheck.closing import format_summary
+    from ray_precheck.commands.precheck.state import state_of
+    from ray_precheck.commands.precheck.summary import summarise
     from ray_precheck.store.result_tables import require_result_csv
     from ray_precheck.store.resume import run_files
 

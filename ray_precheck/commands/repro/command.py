@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ray_precheck.options.arguments import DEBUG
 from ray_precheck.options.declared import Option
-from ray_precheck.options.exit_codes import PASSED
-from ray_precheck.options.invocation import Command, Invocation
+from ray_precheck.options.invocation import PASSED, Command, Invocation
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:

@@ -1,14 +1,15 @@
-"""What is measured of a row: its elements, its statistics, its sketches.
+"""The rows of a pair of operators, and what is measured of each: its elements, its statistics, its sketches.
 
-Comes in: a row and a `Reading`. Goes out: the row, filled in. Called by `rows`. No verdict is made here.
+Comes in: the values of two aligned operators and a `Reading`. Goes out: rows, filled in. Called by the job
+that compares captures, for each pair. No verdict is made here; the cells of a row are made in `cells`.
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.numerics.sketch import estimated_norm
 from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.trace.difference.elements import element_difference
 from ray_precheck.trace.difference.layout import other_layout, other_order, same_statistics
@@ -18,15 +19,40 @@ from ray_precheck.trace.difference.magnitudes import (
     may_be_masked,
     scaled_distance,
 )
-from ray_precheck.trace.difference.reading import Reading
-from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
+from ray_precheck.trace.difference.pairing import pair_items
+from ray_precheck.trace.difference.reading import Reading, sketched_distance
+from ray_precheck.trace.difference.row import NOT_THERE, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.statistics import statistics_cells
-from ray_precheck.trace.difference.tolerances import tolerances
 from ray_precheck.trace.items import Item
 
 dtype_of = cache(canonical_dtype)
 # Only values that differ by so much of their norm are looked at for another order.
 _MOVED = 1e-3
+
+
+def rows_of_operators(
+    target_key: str,
+    golden_key: str,
+    target: Sequence[Item],
+    golden: Sequence[Item],
+    reading: Reading,
+) -> list[TensorRow]:
+    """Return all rows of a pair of operators, measured but not judged.
+
+    An operator that only one side has comes with the key "" and no values on the other.
+    """
+    rows = []
+    for ours, theirs in pair_items(target, golden, same_framework=reading.same_framework):
+        row = TensorRow(_named(target_key, ours), _named(golden_key, theirs), ours, theirs)
+        measure(row, reading)
+        rows.append(row)
+    return rows
+
+
+def _named(key: str, item: Item | None) -> str:
+    if item is None:
+        return NOT_THERE
+    return f"{key}.{item.path}" if item.path else key
 
 
 def measure(row: TensorRow, reading: Reading) -> None:
@@ -42,7 +68,9 @@ def measure(row: TensorRow, reading: Reading) -> None:
     if reading.mode is ComparisonMode.REAL:
         _measure_elements(row, target, golden, reading)
     if row.elements is None and reading.mode is not ComparisonMode.DIGESTS:
-        _measure_sketches(row, target, golden, reading)
+        if not row.reshaped:
+            row.relative_l2 = sketched_distance((reading.target, reading.golden), target, golden)
+            row.estimated = row.relative_l2 is not None
         if row.reshaped and not row.layout and _may_be_another_layout(target, golden):
             row.layout = "the statistics agree, as those of the same values in another layout do"
 
@@ -78,7 +106,7 @@ def _measure_elements(row: TensorRow, target: Item, golden: Item, reading: Readi
         ("golden", golden, reading.golden),
     ):
         try:
-            opened.append(_open(item, source.tensors))
+            opened.append(open_item(item, source.tensors))
         except NotCheckable as reason:
             reasons.append(f"{side}: {reason}")
     row.unread = "; ".join(reasons)
@@ -106,7 +134,12 @@ def _largest(item: Item) -> float | None:
     return largest if math.isfinite(largest) else None
 
 
-def _open(item: Item, tensors: MappedTensors | None) -> MappedTensor:
+def open_item(item: Item, tensors: MappedTensors | None) -> MappedTensor:
+    """Map the file of a tensor.
+
+    Raises:
+        NotCheckable: there is none, or it cannot be read.
+    """
     dtype = dtype_of(item.dtype)
     if tensors is None:
         raise NotCheckable("the capture has no files of tensors")
@@ -115,18 +148,19 @@ def _open(item: Item, tensors: MappedTensors | None) -> MappedTensor:
     return tensors.open(item.spec(dtype))
 
 
-def _measure_sketches(row: TensorRow, target: Item, golden: Item, reading: Reading) -> None:
-    """Estimate the relative L2 distance; what a sketch has of NaN and infinities is 0."""
-    if reading.target.sketches is None or reading.golden.sketches is None:
-        return
-    if row.reshaped:
-        return
-    ours, theirs = reading.target.sketch(target), reading.golden.sketch(golden)
-    if ours is None or theirs is None:
-        return
-    difference = estimated_norm(ours - theirs)
-    norm = golden.norm
-    if norm is None or not 0 < norm < float("inf"):
-        norm = estimated_norm(theirs)
-    row.estimated = True
-    row.relative_l2 = difference / norm if norm else (float("inf") if difference else 0.0)
+# Source: the table in the documentation of torch.testing.assert_close (torch 2.13): rtol and atol by
+# dtype, 0 and 0 for all others; of two dtypes the larger ones count. Complex64 has those of float32.
+_BY_DTYPE = {
+    "float16": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
+    "float32": (1.3e-6, 1e-5),
+    "float64": (1e-7, 1e-7),
+    "complex64": (1.3e-6, 1e-5),
+    "complex128": (1e-7, 1e-7),
+}
+
+
+def tolerances(target: str, golden: str) -> tuple[float, float]:
+    """Return rtol and atol for two canonical dtypes."""
+    pairs = [_BY_DTYPE.get(dtype, (0.0, 0.0)) for dtype in (target, golden)]
+    return max(rtol for rtol, _ in pairs), max(atol for _, atol in pairs)

@@ -4,12 +4,14 @@ Comes in: two open captures. Goes out: a `Reading`. Called by the jobs that comp
 each pair of dumps.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.dump.sketches import read_sketches, sketch_of
+from ray_precheck.numerics.sketch import estimated_norm
 from ray_precheck.numerics.sketch_map import Array
 from ray_precheck.numerics.statistics import MAX
 from ray_precheck.trace.difference.row import ComparisonMode
@@ -59,6 +61,19 @@ def reading_of(target: CaptureSide, golden: CaptureSide) -> Reading:
     ours, theirs = target.header.framework, golden.header.framework
     same = not ours or not theirs or ours == theirs
     return Reading(mode, _source(target, mode), _source(golden, mode), same, ours)
+
+
+def sketched_distance(sources: tuple[Source, Source], target: Item, golden: Item) -> float | None:
+    """Return the relative L2 distance of two tensors as their sketches estimate it, infinite where only the
+    golden norm is 0; None where one has no sketch. What a sketch has of NaN and infinities is 0."""
+    ours, theirs = sources[0].sketch(target), sources[1].sketch(golden)
+    if ours is None or theirs is None:
+        return None
+    difference = estimated_norm(ours - theirs)
+    norm = golden.norm
+    if norm is None or not 0 < norm < math.inf:
+        norm = estimated_norm(theirs)
+    return difference / norm if norm else (math.inf if difference else 0.0)
 
 
 def mode_of(common: set[ComparisonMode]) -> ComparisonMode:

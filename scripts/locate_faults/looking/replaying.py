@@ -18,7 +18,7 @@ import orjson
 from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.commands.locate.work.job import LocationOpener
+from ray_precheck.commands.locate.job import LocationOpener
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.replay.plan.planner import plan_tasks
 from ray_precheck.schema.result import TaskResult, Verdict

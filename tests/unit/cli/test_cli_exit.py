@@ -10,8 +10,8 @@ import pytest
 
 import ray_precheck.commands.precheck.run
 from ray_precheck.cli import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE, main
-from ray_precheck.commands.precheck.report.summary import Direction, Summary
 from ray_precheck.commands.precheck.run import PrecheckReport
+from ray_precheck.commands.precheck.summary import Direction, Summary
 from ray_precheck.errors import DumpError, StoppedError, UsageError
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.store.resume import RunFiles, run_files

@@ -13,6 +13,8 @@ from ray_precheck.cli import COMMANDS, build_parser
 from ray_precheck.errors import UsageError
 from ray_precheck.options.arguments import add_options, given_values
 from ray_precheck.options.declared import (
+    Number,
+    OneOf,
     Prerequisite,
     Takes,
     group_of,
@@ -23,7 +25,6 @@ from ray_precheck.options.declared import (
 )
 from ray_precheck.options.invocation import Command
 from ray_precheck.options.places import PlaceOptions
-from ray_precheck.options.rules import Number, OneOf
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.store.settings import RunSettings
 from scripts.options import BEGIN, DOCS, END, PAGES, meaning, with_tables

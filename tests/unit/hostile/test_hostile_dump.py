@@ -18,7 +18,7 @@ from ray_precheck.dump import parse, scan
 from ray_precheck.dump.names import LONGEST_NAME, ApiKey, parse_key, split_key
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import DumpError
-from ray_precheck.replay.plan import cost
+from ray_precheck.replay.plan import planner as cost
 from ray_precheck.replay.plan.planner import plan_tasks
 from ray_precheck.schema.task import Task
 

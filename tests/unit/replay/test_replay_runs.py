@@ -12,7 +12,7 @@ from ray_precheck.check.options import CheckOptions
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import UsageError
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.subject import Subject, find_subject, read_options
+from ray_precheck.replay.selected import SelectedCalls, find_selected, read_options
 from ray_precheck.running.session import session_of_one
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.resume import run_files
@@ -20,12 +20,12 @@ from ray_precheck.store.resume import run_files
 pytestmark = pytest.mark.unit
 
 NAMES = ["Distributed.all_reduce.0", "Distributed.broadcast.0"]
-Find = Callable[..., Subject]
+Find = Callable[..., SelectedCalls]
 
 
 @pytest.fixture
 def found(tmp_path: Path) -> Iterator[Find]:
-    """Return what finds the subject of a run over two collectives on the CPU."""
+    """Return what finds the selected of a run over two collectives on the CPU."""
     call: dict[str, Any] = {"input_args": [], "input_kwargs": {}, "output": []}
     path = tmp_path / "dump.json"
     data = {f"{name}.forward": call for name in NAMES}
@@ -33,19 +33,19 @@ def found(tmp_path: Path) -> Iterator[Find]:
 
     with ExitStack() as opened:
 
-        def find(*, is_alone: bool = True, **options: Any) -> Subject:
+        def find(*, is_alone: bool = True, **options: Any) -> SelectedCalls:
             config = RunConfig(path, device_type="cpu", **options)
             asked, dump = read_options(config), opened.enter_context(open_dump(path))
             one = session_of_one(config, show=False, on_files=lambda path: None)
-            return find_subject(asked, dump, opened.enter_context(one), is_alone=is_alone)
+            return find_selected(asked, dump, opened.enter_context(one), is_alone=is_alone)
 
         yield find
 
 
 def test_workers_get_the_options_that_the_user_gave(found: Find) -> None:
     options = {"seed": 7, "tested": "device", "standard": "ulp", "distribution": "uniform"}
-    subject = found(**options)
-    settings = subject.check_settings(run_files(Path("accuracy_checking_result_1.csv")))
+    selected = found(**options)
+    settings = selected.check_settings(run_files(Path("accuracy_checking_result_1.csv")))
     assert settings.options == CheckOptions(**options)  # type: ignore[arg-type]
     assert settings.standard.name == "ulp"
     assert (settings.device_type, settings.tests_dump) == ("cpu", False)
@@ -59,8 +59,8 @@ def test_tensors_of_failing_outputs_are_saved_on_request(found: Find, saves: boo
 
 
 def test_a_plan_has_rows_of_what_needs_no_run_and_leaves_out_what_is_done(found: Find) -> None:
-    subject = found()
-    planned = subject.plan({NAMES[0]}, Progress(2, 1, show=False))
+    selected = found()
+    planned = selected.plan({NAMES[0]}, Progress(2, 1, show=False))
     assert (planned.tasks, [done.name for done in planned.settled]) == ((), [NAMES[1]])
 
 
@@ -77,5 +77,5 @@ def test_a_name_that_is_in_another_dump_is_no_error(found: Find) -> None:
     options = {"keywords": ("broadcast", "all_gather")}
     with pytest.raises(UsageError, match="-k 'all_gather' fits no call"):
         found(**options)
-    subject = found(is_alone=False, **options)
-    assert [call.name for call in subject.dump.calls] == NAMES[1:]
+    selected = found(is_alone=False, **options)
+    assert [call.name for call in selected.dump.calls] == NAMES[1:]

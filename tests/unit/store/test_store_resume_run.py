@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from store_results import RESULT_HEADER, contents, encoded, files_in, names_in, open_journal, passed
 
-from ray_precheck.commands.precheck.report.closing import format_summary
-from ray_precheck.commands.precheck.report.summary import summarise
+from ray_precheck.commands.precheck.closing import format_summary
+from ray_precheck.commands.precheck.summary import summarise
 from ray_precheck.errors import PrecheckError, ResumeError, StoppedError
-from ray_precheck.options.files import RETRY
+from ray_precheck.options.job import RETRY
 from ray_precheck.runtime.machines import LOST
 from ray_precheck.schema.result import MACHINE_REASONS, Outcome, TaskResult, failed, skipped
 from ray_precheck.store import repair

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.commands.compare.mapping import (
-    Mapping,
     Named,
+    NameMapping,
     aligned,
     read_mapping,
     require_named,
@@ -34,7 +34,7 @@ def call(name: str, kind: str = API) -> Call:
     return Call(name, kind, type_name, type_name.rpartition(".")[2])
 
 
-def read(folder: Path, option: str, text: str) -> Mapping:
+def read(folder: Path, option: str, text: str) -> NameMapping:
     path = folder / "names.yaml"
     path.write_text(text, encoding="utf-8")
     files = {"-am": (path, None, None), "-cm": (None, path, None), "-dm": (None, None, path)}

@@ -7,7 +7,7 @@ downstream of no other root.
 import math
 from collections.abc import Iterator
 
-from ray_precheck.commands.locate.walk.estimates.noise import floor_of, is_other, stands_out
+from ray_precheck.commands.locate.walk.noise import floor_of, is_other, stands_out
 from ray_precheck.commands.locate.walk.roots import Root, RootKind
 from ray_precheck.commands.locate.walk.seen import SeenRecord, WalkState
 from ray_precheck.numerics.rounding import epsilon_of

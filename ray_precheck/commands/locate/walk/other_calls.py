@@ -8,7 +8,7 @@ A call that one run lacks is none where the values behind it agree: versions and
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ray_precheck.commands.locate.walk.estimates.estimate import is_view
+from ray_precheck.commands.locate.walk.estimate import is_view
 from ray_precheck.commands.locate.walk.roots import Root, RootKind
 from ray_precheck.commands.locate.walk.seen import GoldenRun, SeenRecord, WalkState
 from ray_precheck.numerics.rounding import epsilon_of

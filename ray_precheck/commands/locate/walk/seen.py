@@ -4,16 +4,122 @@ Used by `walk` and `given`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
 
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.commands.locate.walk.evidence import Evidence, OwnError, ValueEvidence
-from ray_precheck.commands.locate.walk.gaps import Surroundings
-from ray_precheck.commands.locate.walk.weights import Weights
+from ray_precheck.numerics.rounding import epsilon_of
 from ray_precheck.trace.difference.pairing import Pair
 from ray_precheck.trace.flow.flow import Flow, FlowRecord, Producer
 from ray_precheck.trace.flow.meetings import Meeting
+from ray_precheck.trace.items import INPUT, PARAMETERS, Item
+
+_OPTIMIZER = "Optimizer."
+_PARAMS = ".params."
+# The positional arguments that are weights and running statistics, in torch's signatures, which those of
+# mindspore.mint follow, by the name of the operator.
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "linear": ("1", "2"),
+    "embedding": ("1",),
+    "embedding_bag": ("1",),
+    "conv1d": ("1", "2"),
+    "conv2d": ("1", "2"),
+    "conv3d": ("1", "2"),
+    "conv_transpose1d": ("1", "2"),
+    "conv_transpose2d": ("1", "2"),
+    "conv_transpose3d": ("1", "2"),
+    "bilinear": ("2", "3"),
+    "layer_norm": ("2", "3"),
+    "group_norm": ("2", "3"),
+    "rms_norm": ("2",),
+    "batch_norm": ("1", "2", "3", "4"),
+    "instance_norm": ("1", "2", "3", "4"),
+    "prelu": ("1",),
+}
+_KEYWORDS = ("weight", "bias", "running_mean", "running_var", "gamma", "beta")
+
+
+class Weights:
+    """The weights of a run."""
+
+    def __init__(self) -> None:
+        self._updated: set[tuple[Any, ...]] = set()
+
+    def learn(self, records: Iterable[FlowRecord]) -> None:
+        """Take note of what optimizers update."""
+        for record in records:
+            if record.entry.key.startswith(_OPTIMIZER):
+                self._updated |= {item.mark for item in record.inputs if _PARAMS in item.path}
+
+    def holds(self, record: FlowRecord, item: Item) -> bool:
+        """Return whether a value that a record gets is a weight."""
+        if item.part == PARAMETERS or item.type_name.endswith("Parameter"):
+            return True
+        if item.state_name or item.mark in self._updated:
+            return True
+        if item.part != INPUT:
+            return False
+        name = record.entry.call.rpartition(".")[0].rpartition(".")[2]
+        last = item.path.removeprefix(f"{INPUT}.")
+        return last in _KEYWORDS or last in _ARGUMENTS.get(name, ())
+
+
+# Operators that were not captured read what was given shortly before.
+_RECENT = 64
+# A value that nothing captured gets is looked for so many values further back.
+_LOOSE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    key: str
+    count: int
+    difference: float
+    is_dangling: bool
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """The values that were given last. `has_given_floats`: an operator has given a floating value; `coarsest`
+    is the dtype of those with the fewest digits."""
+
+    has_given_floats: bool = False
+    coarsest: str = ""
+    _recent: deque[_Given] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    def note(self, key: str, item: Item, difference: float, *, is_dangling: bool) -> None:
+        """Take note of a value that a record gave; `is_dangling`: no captured record gets it."""
+        if "float" in item.dtype.lower() or "complex" in item.dtype.lower():
+            self.has_given_floats = True
+        if epsilon_of(item.dtype) > epsilon_of(self.coarsest):
+            self.coarsest = item.dtype
+        count = math.prod(item.shape or ())
+        self._recent.append(_Given(key, count, difference, is_dangling))
+
+    def expected(self, item: Item) -> float:
+        """Return the relative difference that a value may have: the largest of those values that nothing
+        else gets, which an operator that was not captured got; else the median of all."""
+        known = [each for each in self._recent if math.isfinite(each.difference)]
+        loose = [each.difference for each in known if each.is_dangling]
+        if loose:
+            return max(loose)
+        return median(each.difference for each in known) if known else 0.0
+
+    def before(self, item: Item) -> str:
+        """Return the record that probably lies before a value: of those that gave as many elements, else of
+        all, the last one, or one shortly before it whose value nothing captured gets."""
+        count = math.prod(item.shape or ())
+        alike = [each for each in self._recent if each.count == count]
+        found, best = "", math.inf
+        for distance, each in enumerate(reversed(alike or self._recent)):
+            rank = distance - _LOOSE * each.is_dangling
+            if rank < best:
+                found, best = each.key, rank
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ray_precheck.commands.locate.walk.estimates.noise import floor_of, stands_out
+from ray_precheck.commands.locate.walk.noise import floor_of, stands_out
 from ray_precheck.commands.locate.walk.seen import SeenRecord, WalkState
 from ray_precheck.trace.flow.meetings import Meeting
 from ray_precheck.trace.items import Item

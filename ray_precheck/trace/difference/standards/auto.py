@@ -26,7 +26,6 @@ the noise of that row was measured and is 0.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ray_precheck.numerics.rounding import unit_roundoff
 from ray_precheck.operators.exact import exactness
@@ -72,38 +71,34 @@ BENT = frozenset(
 ) | {f"{kind}_pool{number}d" for kind in ("max", "adaptive_max") for number in (1, 2, 3)}
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureAuto:
-    """Distances by what rounding and noise explain."""
+def judge_by_auto(
+    rows: Sequence[TensorRow], mode: ComparisonMode, unit: float = unit_roundoff("bfloat16")
+) -> None:
+    """Judge each row, by what the inputs of the operator bring.
 
-    name: ClassVar[str] = "auto"
-
-    # The unit roundoff of the coarsest dtype upstream: bfloat16's, where the caller knows no better.
-    unit: float = unit_roundoff("bfloat16")
-
-    def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
-        """Judge each row, by what the inputs of the operator bring."""
-        distances = {id(row): distance_apart(row) for row in rows}
-        lost = _lost_in_lists(rows, distances)
-        inputs = [row for row in rows if not row.is_output and roundoff_of(row) is not None]
-        unsteady = [row for row in inputs if _is_unsteady(row, distances[id(row)])]
-        left_out = lost | {id(row) for row in unsteady}
-        brought = _furthest(distances[id(row)] for row in inputs if id(row) not in left_out)
-        for row in rows:
-            if not row.tensors:
-                _judge_value(row)
-            elif row.reshaped:
-                row.note(ERROR, "the shapes differ")
-            elif mode is ComparisonMode.DIGESTS:
-                _judge_digests(row)
-            elif odd := odd_sentence(row):
-                row.note(ERROR, odd)
-            elif roundoff_of(row) is None:
-                _judge_exact(row, brought)
-            elif id(row) not in lost and not _is_passed_on(row, rows, distances):
-                added = (_added(row, each, distances[id(each)]) for each in unsteady)
-                both = max(brought, *added) if unsteady and row.is_output else brought
-                _judge_floats(row, rows, distances[id(row)], both, self.unit)
+    `unit` is the unit roundoff of the coarsest dtype upstream: bfloat16's, where the caller knows no better.
+    """
+    distances = {id(row): distance_apart(row) for row in rows}
+    lost = _lost_in_lists(rows, distances)
+    inputs = [row for row in rows if not row.is_output and roundoff_of(row) is not None]
+    unsteady = [row for row in inputs if _is_unsteady(row, distances[id(row)])]
+    left_out = lost | {id(row) for row in unsteady}
+    brought = _furthest(distances[id(row)] for row in inputs if id(row) not in left_out)
+    for row in rows:
+        if not row.tensors:
+            _judge_value(row)
+        elif row.reshaped:
+            row.note(ERROR, "the shapes differ")
+        elif mode is ComparisonMode.DIGESTS:
+            _judge_digests(row)
+        elif odd := odd_sentence(row):
+            row.note(ERROR, odd)
+        elif roundoff_of(row) is None:
+            _judge_exact(row, brought)
+        elif id(row) not in lost and not _is_passed_on(row, rows, distances):
+            added = (_added(row, each, distances[id(each)]) for each in unsteady)
+            both = max(brought, *added) if unsteady and row.is_output else brought
+            _judge_floats(row, rows, distances[id(row)], both, unit)
 
 
 def _furthest(distances: Iterable[Apart | None]) -> float:

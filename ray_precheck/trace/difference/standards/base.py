@@ -4,9 +4,8 @@ Called by the standards and by `registry`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -18,13 +17,9 @@ from ray_precheck.trace.difference.statistics import ENDS, OURS, THEIRS
 _NOT_FINITE = frozenset(("Nan", " inf", " -inf"))
 
 
-class CaptureStandard(Protocol):
-    """A rule for the rows of one pair of operators."""
-
-    name: ClassVar[str]
-
-    def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
-        """Give each row that both sides have its result and messages; all of them say pass before."""
+# A rule for the rows of one pair of operators: it gives each row that both sides have its result and
+# messages; all of them say pass before.
+CaptureStandard = Callable[[Sequence[TensorRow], ComparisonMode], None]
 
 
 def index_of(row: TensorRow, place: int) -> str:

@@ -14,8 +14,6 @@ what they are, not by their spelling, and `requires_grad` counts only where both
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from ray_precheck.numerics.statistics import FIELDS, NORM
 from ray_precheck.trace.difference.cells import digest_cell, metric_cells
@@ -52,37 +50,31 @@ _INPUT_COSINE, _COSINE_LOSS = 0.9, 0.1
 _NOT_FINITE = frozenset(("Nan", " inf", " -inf"))
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureMsprobe:
-    """msprobe's rules."""
-
-    name: ClassVar[str] = "msprobe"
-
-    def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
-        """Judge by the rules of the mode."""
-        if not rows:
-            return
-        operator = _operator(rows)
-        if operator in ALL_IGNORED:
-            return
-        judged = rows
-        if operator in INPUTS_IGNORED:
-            judged = [row for row in rows if row.is_output]
-        for row in judged:
-            if mode is ComparisonMode.DIGESTS:
-                _judge_digests(row)
-            else:
-                _judge_row(row)
-        if mode is ComparisonMode.DIGESTS or judged is not rows:
-            return
-        inputs = [row for row in rows if not row.is_output]
-        outputs = [row for row in rows if row.is_output]
-        for row in inputs:
-            _judge_value(row)
-        if mode is ComparisonMode.REAL:
-            _judge_metrics(inputs, outputs)
+def judge_by_msprobe(rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
+    """Judge by the rules of the mode."""
+    if not rows:
+        return
+    operator = _operator(rows)
+    if operator in ALL_IGNORED:
+        return
+    judged = rows
+    if operator in INPUTS_IGNORED:
+        judged = [row for row in rows if row.is_output]
+    for row in judged:
+        if mode is ComparisonMode.DIGESTS:
+            _judge_digests(row)
         else:
-            _judge_norms(inputs, outputs)
+            _judge_row(row)
+    if mode is ComparisonMode.DIGESTS or judged is not rows:
+        return
+    inputs = [row for row in rows if not row.is_output]
+    outputs = [row for row in rows if row.is_output]
+    for row in inputs:
+        _judge_value(row)
+    if mode is ComparisonMode.REAL:
+        _judge_metrics(inputs, outputs)
+    else:
+        _judge_norms(inputs, outputs)
 
 
 def _operator(rows: Sequence[TensorRow]) -> str:

@@ -18,25 +18,40 @@ from ray_precheck.trace.difference.row import (
     ComparisonMode,
     TensorRow,
 )
-from ray_precheck.trace.difference.standards.assert_close import AssertClose
-from ray_precheck.trace.difference.standards.auto import CaptureAuto
+from ray_precheck.trace.difference.standards.auto import judge_by_auto
 from ray_precheck.trace.difference.standards.base import (
     CaptureStandard,
     dtypes_differ,
     shortened,
 )
-from ray_precheck.trace.difference.standards.megengine import MegEngine
-from ray_precheck.trace.difference.standards.msprobe import CaptureMsprobe
-from ray_precheck.trace.difference.standards.npu_hooks import NpuHooks
-from ray_precheck.trace.difference.standards.ptdbg import Ptdbg
+from ray_precheck.trace.difference.standards.by_row import (
+    judge_by_assert_close,
+    judge_by_megengine,
+    judge_by_npu_hooks,
+    judge_by_ptdbg,
+)
+from ray_precheck.trace.difference.standards.msprobe import judge_by_msprobe
 from ray_precheck.trace.difference.standards.rounding import operator_of
 from ray_precheck.trace.difference.statistics import OURS, THEIRS, are_same, statistics_of
 from ray_precheck.trace.items import Item
 
-_ALL: tuple[Callable[[], CaptureStandard], ...] = (
-    CaptureMsprobe, Ptdbg, NpuHooks, MegEngine, AssertClose, CaptureAuto,
-)  # fmt: skip
-STANDARDS: dict[str, Callable[[], CaptureStandard]] = {kind().name: kind for kind in _ALL}
+
+def _by_row(judge: Callable[[TensorRow, ComparisonMode], None]) -> CaptureStandard:
+    def judge_each(rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
+        for row in rows:
+            judge(row, mode)
+
+    return judge_each
+
+
+STANDARDS: dict[str, CaptureStandard] = {
+    "msprobe": judge_by_msprobe,
+    "ptdbg": _by_row(judge_by_ptdbg),
+    "npu-hooks": _by_row(judge_by_npu_hooks),
+    "megengine": _by_row(judge_by_megengine),
+    "assert-close": _by_row(judge_by_assert_close),
+    "auto": judge_by_auto,
+}
 
 BLIND = "Max, Min, Mean and Norm agree; they do not show the order of the values"
 # Estimates below it are the sketches' own noise (numerics.sketch).
@@ -67,7 +82,7 @@ def judge_rows(
     matched = [row for row in rows if row.target is not None and row.golden is not None]
     unset = {id(row) for row in matched if _is_unset(row)}
     judged = [row for row in matched if id(row) not in unset and not _is_unnamed(row)]
-    standard.judge(judged, mode)
+    standard(judged, mode)
     for row in rows:
         if id(row) in unset:
             row.note(PASS, UNSET)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.commands.compare.cargo import ComparisonCargo
 from ray_precheck.commands.compare.job import ComparisonJob, tasks_of
-from ray_precheck.commands.compare.plan import ComparisonOptions, ComparisonPlan, plan_comparison
+from ray_precheck.commands.compare.options import ComparisonConfig
+from ray_precheck.commands.compare.payload import ComparisonCargo
+from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
 from ray_precheck.errors import UsageError
 from ray_precheck.trace.side import open_side
 
@@ -27,7 +28,7 @@ def written(folder: Path, operator: str, **values: Any) -> Path:
 
 
 def planned(target: Path, golden: Path, noise: Path | None = None) -> ComparisonPlan:
-    options = ComparisonOptions(target=target, golden=golden, noise=noise)
+    options = ComparisonConfig(target=target, golden=golden, noise=noise)
     with open_side(target) as one, open_side(golden) as two:
         if noise is None:
             return plan_comparison(one, two, None, options)
@@ -66,10 +67,10 @@ def test_a_backward_call_travels_with_the_files_of_its_forward_record(tmp_path: 
 
     target, golden = call("target"), call("golden")
     with open_side(target) as one, open_side(golden) as two:
-        plan = plan_comparison(one, two, None, ComparisonOptions(target=target, golden=golden))
+        plan = plan_comparison(one, two, None, ComparisonConfig(target=target, golden=golden))
         job = ComparisonJob(one, two, plan.pieces, plan.settings)
         tasks = tasks_of(job, set(), plan.costs_s)
-        cargo = ComparisonCargo(job.payload, plan.settings)
+        cargo = ComparisonCargo(lambda task: job.payload(task).by_side(), plan.settings.folders)
         files = {task.name: sorted(cargo.limits(task, 1)) for task in tasks}
     both = ["golden/given.npy", "target/given.npy"]
     assert files == {"Torch.add.0.forward": both, "Torch.add.0.backward": both}

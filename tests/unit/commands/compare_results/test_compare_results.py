@@ -8,12 +8,13 @@ import pytest
 
 from ray_precheck.accuracy.standards.base import ERROR_HEADINGS
 from ray_precheck.cli import IN_ERROR, NOTHING_CHECKED, PASSED, UNUSABLE, main
-from ray_precheck.commands.compare_results.compare_results import (
+from ray_precheck.commands.compare_results.run import (
     COLUMNS,
+    LISTED,
     ResultComparison,
     compare_results,
+    format_comparison,
 )
-from ray_precheck.commands.compare_results.text import LISTED, format_comparison
 from ray_precheck.errors import UsageError
 from ray_precheck.replay.job import done_of
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict

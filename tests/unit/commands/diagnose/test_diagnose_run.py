@@ -20,8 +20,8 @@ from ray_precheck.commands.diagnose.findings import Suspect, SuspectCheck
 from ray_precheck.commands.diagnose.parts import DiagnosisParts
 from ray_precheck.commands.diagnose.run import diagnose_captures
 from ray_precheck.commands.overflow.job import OVERFLOW_TABLES
-from ray_precheck.commands.precheck.report.summary import Direction, Summary
 from ray_precheck.commands.precheck.run import PrecheckReport
+from ray_precheck.commands.precheck.summary import Direction, Summary
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import BackendMissingError
 from ray_precheck.schema.environment import Environment

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.commands.locate.walk.estimates import estimated
-from ray_precheck.commands.locate.walk.estimates.estimated import (
+from ray_precheck.commands.locate.walk import estimated
+from ray_precheck.commands.locate.walk.estimated import (
     EstimatedEvidence,
     statistics_difference,
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.commands.locate.work.exchange import (
+from ray_precheck.commands.locate.exchange import (
     EXCHANGE_TABLES,
     Exchanged,
     WholeExchanges,

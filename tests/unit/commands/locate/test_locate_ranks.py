@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.commands.locate.located import LocationReport
+from ray_precheck.commands.locate import pairs as location_pairs
+from ray_precheck.commands.locate.pairs import has_tensor_files
+from ray_precheck.commands.locate.rows import PAIR_TABLES
 from ray_precheck.commands.locate.run import locate_captures
-from ray_precheck.commands.locate.statistics_dumps import has_tensor_files
-from ray_precheck.commands.locate.work import pairs as location_pairs
-from ray_precheck.commands.locate.work.rows import PAIR_TABLES
+from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.errors import DumpError
 from scripts.locate_scale import faulty_call, make_runs, operators
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ray_precheck.cli import main
-from ray_precheck.commands.locate.located import LocationReport
 from ray_precheck.commands.locate.run import locate_captures
+from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.errors import PrecheckError
 from ray_precheck.store import stamps
 from tests.unit.commands.small_captures import write_capture

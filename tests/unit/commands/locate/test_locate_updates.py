@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_precheck.commands.locate.walk.estimates.updates import explained_update
+from ray_precheck.commands.locate.walk.estimate import explained_update
 from ray_precheck.commands.locate.walk.evidence import ValueEvidence
 from tests.unit.commands.locate.run_records import record, tensor
 

@@ -1,6 +1,6 @@
 """Results of calls, and the summary of a run that has them."""
 
-from ray_precheck.commands.precheck.report.summary import Summary, summarise
+from ray_precheck.commands.precheck.summary import Summary, summarise
 from ray_precheck.replay.job import done_of
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.store.journal import Journal

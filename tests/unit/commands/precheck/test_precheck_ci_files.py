@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase
 from report_runs import summary_of, wrong
 
-from ray_precheck.commands.precheck.report import machine_file
-from ray_precheck.commands.precheck.report.closing import closing_lines
-from ray_precheck.commands.precheck.report.junit import (
+from ray_precheck.commands.precheck import json_file as machine_file
+from ray_precheck.commands.precheck.closing import closing_lines
+from ray_precheck.commands.precheck.json_file import write_json
+from ray_precheck.commands.precheck.junit import (
     WHOLE_RUN,
     call_seconds,
     junit_lines,
     write_junit,
 )
-from ray_precheck.commands.precheck.report.machine_file import write_json
-from ray_precheck.commands.precheck.report.ranks_summary import RankSummary, combined
-from ray_precheck.commands.precheck.report.state import RunPhase, RunState
-from ray_precheck.commands.precheck.report.summary import Summary, summarise
+from ray_precheck.commands.precheck.ranks_summary import RankSummary, combined
+from ray_precheck.commands.precheck.state import RunPhase, RunState
+from ray_precheck.commands.precheck.summary import Summary, summarise
 from ray_precheck.errors import UsageError
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.commands.precheck.report.summary import Summary
 from ray_precheck.commands.precheck.run import PrecheckReport
+from ray_precheck.commands.precheck.summary import Summary
 from ray_precheck.replay.job import done_of
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.store.columns import added_setting

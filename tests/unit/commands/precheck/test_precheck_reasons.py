@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_precheck.commands.precheck.report.reasons import Reasons, reason_key, why_not_compared
+from ray_precheck.commands.precheck.summary import Reasons, reason_key, why_not_compared
 
 pytestmark = pytest.mark.unit
 

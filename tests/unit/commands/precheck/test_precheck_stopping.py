@@ -22,7 +22,7 @@ import sys, time
 from ray_precheck.commands.compare import run as comparing
 from ray_precheck.cli import main
 from ray_precheck.commands.compare import forks
-from ray_precheck.commands.compare import here
+from ray_precheck.commands.compare import forks as here
 from ray_precheck.commands.compare.job import ComparisonRunner
 from ray_precheck.runtime import driving
 

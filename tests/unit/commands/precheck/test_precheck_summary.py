@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from report_runs import compared, output, summary_of
 
-from ray_precheck.commands.precheck.report.beyond import beyond_limit, nearness
-from ray_precheck.commands.precheck.report.closing import format_summary
-from ray_precheck.commands.precheck.report.summary import (
+from ray_precheck.commands.precheck.beyond import beyond_limit, nearness
+from ray_precheck.commands.precheck.closing import format_summary
+from ray_precheck.commands.precheck.summary import (
     WORST_OUTPUTS,
     Summary,
     WorstOutput,
@@ -340,7 +340,7 @@ def test_of_passes_by_another_rule_nobody_knows_how_near_they_are(files: RunFile
 def test_a_file_of_millions_of_names_takes_little_memory(
     files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ray_precheck.commands.precheck.report.summary._MOST_KINDS", 20)
+    monkeypatch.setattr("ray_precheck.commands.precheck.summary._MOST_KINDS", 20)
     results = [compared(f"Mint.a{n}.0", [float(n)], forward=ERROR) for n in range(100)]
     worst = summary_of(files, *results).worst
     assert [float(found.row["MaxAbsErr"]) for found in worst] == [

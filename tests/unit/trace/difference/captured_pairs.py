@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.dump.mapped import MappedTensors
+from ray_precheck.trace.difference.measuring import rows_of_operators
 from ray_precheck.trace.difference.reading import Reading, Source
 from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
-from ray_precheck.trace.difference.rows import judge_rows, rows_of_operators
-from ray_precheck.trace.difference.standards.registry import STANDARDS
+from ray_precheck.trace.difference.standards.registry import STANDARDS, judge_rows
 from ray_precheck.trace.items import Item, items_of
 
 KEY = "Functional.linear.0.forward"
@@ -93,5 +93,5 @@ def judged(
     noise: list[float | None] | None = None,
 ) -> list[str]:
     """Judge rows and return their results."""
-    judge_rows(rows, STANDARDS[standard](), mode, noise)
+    judge_rows(rows, STANDARDS[standard], mode, noise)
     return [row.result for row in rows]

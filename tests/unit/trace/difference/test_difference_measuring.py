@@ -21,6 +21,7 @@ from captured_pairs import (
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.dump.sketches import SketchFile, read_sketches
 from ray_precheck.numerics.sketch import sketch
+from ray_precheck.trace.difference.measuring import rows_of_operators
 from ray_precheck.trace.difference.reading import (
     Reading,
     Source,
@@ -30,7 +31,6 @@ from ray_precheck.trace.difference.reading import (
     reading_of,
 )
 from ray_precheck.trace.difference.row import ComparisonMode
-from ray_precheck.trace.difference.rows import rows_of_operators
 from ray_precheck.trace.difference.standards.registry import BLIND
 from ray_precheck.trace.side import open_side
 

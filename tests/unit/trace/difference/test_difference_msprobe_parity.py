@@ -10,17 +10,11 @@ import pytest
 from planted_captures import MODES, write_side
 
 from ray_precheck.store.columns import encode_row
-from ray_precheck.trace.difference.rows import (
-    ComparisonMode,
-    TensorRow,
-    cells,
-    encode_rows,
-    headings,
-    judge_rows,
-    reading_of,
-    rows_of_operators,
-)
-from ray_precheck.trace.difference.standards.registry import STANDARDS
+from ray_precheck.trace.difference.cells import cells, encode_rows, headings
+from ray_precheck.trace.difference.measuring import rows_of_operators
+from ray_precheck.trace.difference.reading import reading_of
+from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
+from ray_precheck.trace.difference.standards.registry import STANDARDS, judge_rows
 from ray_precheck.trace.side import CaptureSide, open_side
 
 pytestmark = pytest.mark.unit
@@ -60,7 +54,7 @@ def _table(sides: list[CaptureSide], mode: str) -> list[tuple[TensorRow, list[st
         ours = sides[0].items(target[key]) if key in target else []
         theirs = sides[1].items(golden[key]) if key in golden else []
         rows = rows_of_operators(key if ours else "", key if theirs else "", ours, theirs, reading)
-        judge_rows(rows, STANDARDS["msprobe"](), reading.mode)
+        judge_rows(rows, STANDARDS["msprobe"], reading.mode)
         found += [(row, cells(row, reading.mode, "name", key)) for row in rows]
     return found
 

@@ -1,6 +1,7 @@
 """The verdict of each standard, and what every standard says alike."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,8 @@ from captured_pairs import from_files, from_statistics, judged, record, statisti
 
 from ray_precheck.trace.difference.cells import metric_cells
 from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
-from ray_precheck.trace.difference.rows import judge_rows
-from ray_precheck.trace.difference.standards.auto import CaptureAuto
-from ray_precheck.trace.difference.standards.registry import NO_ELEMENTS, STANDARDS
+from ray_precheck.trace.difference.standards.auto import judge_by_auto
+from ray_precheck.trace.difference.standards.registry import NO_ELEMENTS, STANDARDS, judge_rows
 
 pytestmark = pytest.mark.unit
 
@@ -144,7 +144,7 @@ def test_what_one_side_has_is_unmatched(standard: str) -> None:
 @pytest.mark.parametrize("standard", ALL)
 def test_an_operator_without_values_is_no_error(standard: str) -> None:
     rows: list[TensorRow] = []
-    judge_rows(rows, STANDARDS[standard](), REAL)
+    judge_rows(rows, STANDARDS[standard], REAL)
     assert rows == []
 
 
@@ -573,7 +573,7 @@ def test_auto_expects_that_an_optimizer_makes_a_step_of_what_is_nearly_zero(tmp_
 def test_auto_expects_what_bfloat16_upstream_has_rounded(tmp_path: Path) -> None:
     rows = outputs(tmp_path, off_by(4e-3), RAMP, brought=4e-3)
     assert judged(rows, "auto", REAL) == ["warning", "warning"]
-    judge_rows(rows, CaptureAuto(unit=2.0**-24), REAL)
+    judge_rows(rows, partial(judge_by_auto, unit=2.0**-24), REAL)
     assert [row.result for row in rows] == ["error", "error"]
 
 

@@ -1,0 +1,312 @@
+"""The plan of locating in one pair of dumps: which calls are replayed, with which partners, at what cost.
+
+Comes in: an open capture, perhaps a golden one, and the options. Goes out: a `LocationPlan`. Called by the
+session.
+"""
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from ray_precheck.accuracy.standards.user_file import load_standard
+from ray_precheck.bench.drawing import is_random
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.commands.locate.options import SearchOptions
+from ray_precheck.commands.locate.payload import LocationPayload, LocationSettings
+from ray_precheck.descriptors.known import framework_names, is_framework
+from ray_precheck.dump.decode import decode_record
+from ray_precheck.errors import DumpError, NotCheckable, UsageError
+from ray_precheck.frameworks.registry import require_framework
+from ray_precheck.operators.drawing import DRAWING, Never
+from ray_precheck.schema.task import Task, TaskPayload
+from ray_precheck.trace.alignment.align import How, align
+from ray_precheck.trace.alignment.calls import Call, calls_of
+from ray_precheck.trace.difference.reading import kinds_of
+from ray_precheck.trace.difference.row import ComparisonMode
+from ray_precheck.trace.flow.flow import FlowRecord
+from ray_precheck.trace.flow.meetings import is_collective
+from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
+
+_UPDATE = "Optimizer."
+# Seconds on one core: a replay of small tensors, and a byte of the target's tensors.
+_CALL_S, _BYTE_S = 0.015, 4e-8
+
+
+@dataclass(frozen=True, slots=True)
+class LocationPlan:
+    """The calls of one dump. `partners` has the golden record of each record of the target that has one,
+    `alignment` what else is known of the calls of both.
+
+    `payloads` are empty where the target has no files of tensors: then own errors are estimates.
+    """
+
+    payloads: Sequence[LocationPayload]
+    partners: Mapping[str, str]
+    costs_s: Sequence[float]
+    options: SearchOptions
+    is_replayed: bool
+    alignment: "AlignedCalls" = field(default_factory=lambda: AlignedCalls())
+
+    def tasks(self, done: set[str]) -> list[Task]:
+        """Return a task for each call that is not done."""
+        return [
+            Task(payload.index, payload.name, self.costs_s[payload.index])
+            for payload in self.payloads
+            if payload.name not in done
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedCalls:
+    """The golden call of each call of the target that has one of its own; `alone` are the calls of both sides
+    that have none, `renamed` those of the target whose partner is another operator. `is_recomputed`:
+    a checkpoint computes some calls again, on one side at least."""
+
+    partners: Mapping[str, str] = field(default_factory=dict)
+    alone: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    renamed: frozenset[str] = frozenset()
+    is_recomputed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """The records of calls of one side in the order of the run."""
+
+    records: Sequence[FlowRecord]
+    by_key: Mapping[str, FlowRecord] = field(default_factory=dict)
+
+
+def call_entries(side: CaptureSide) -> list[RecordEntry]:
+    """Return the entries of calls in the order of the run; of a dump of modules alone, those of modules."""
+    return [entry for entry in side.entries if entry.kind == API] or [
+        entry for entry in side.entries if entry.direction
+    ]
+
+
+def run_records_of(side: CaptureSide) -> RunRecords:
+    """Read all records of calls."""
+    records = [FlowRecord(entry, side.items(entry)) for entry in call_entries(side)]
+    return RunRecords(records, {record.entry.key: record for record in records})
+
+
+def plan_location(
+    target: CaptureSide, golden: CaptureSide | None, options: SearchOptions
+) -> LocationPlan:
+    """Align both runs, and plan the replay of the target's calls.
+
+    Raises:
+        UsageError: the captures have no call in common; a replay was asked for, and the target has no
+            files of tensors; or neither files nor a golden run are there.
+    """
+    has_files = ComparisonMode.REAL in kinds_of(target)
+    has_calls = any(entry.kind == API for entry in target.entries)
+    if options.replay and not has_calls:
+        raise UsageError(
+            f"--replay needs captured calls, but {target.path} holds modules alone (level L0); capture with"
+            " level L1 or mix, or leave --replay out"
+        )
+    if options.replay and not has_files:
+        raise UsageError(
+            f"--replay needs captured inputs, but {target.path} has no files of tensors (its task is"
+            f" {target.header.task or 'statistics'}); capture with --task tensor, or leave --replay out"
+        )
+    partners: dict[str, str] = {}
+    aligned = AlignedCalls()
+    if golden is not None:
+        aligned = _aligned(target, golden, options)
+        here = {(entry.call, entry.direction): entry.key for entry in golden.entries}
+        for entry in target.entries:
+            other = here.get((aligned.partners.get(entry.call, ""), entry.direction))
+            if other is not None:
+                partners[entry.key] = other
+    if not (has_files and has_calls):
+        return LocationPlan((), partners, (), options, is_replayed=False, alignment=aligned)
+    payloads = list(_payloads(target, golden, aligned.partners))
+    costs_s = [_cost(each) for each in payloads]
+    return LocationPlan(payloads, partners, costs_s, options, is_replayed=True, alignment=aligned)
+
+
+def _aligned(target: CaptureSide, golden: CaptureSide, options: SearchOptions) -> AlignedCalls:
+    """Return which call is which.
+
+    Raises:
+        UsageError: no call of the target has a partner.
+    """
+    names = _names(target)
+    if names == _names(golden):  # As `align` has it, which would read all records for no more.
+        return AlignedCalls({name: name for name in names})
+    ours, theirs = calls_of(target), calls_of(golden)
+    found: dict[str, str] = {}
+    alone: tuple[set[str], set[str]] = set(), set()
+    renamed = set()
+    for match in align(ours, theirs, exact=options.is_exact):
+        mine, other = [ours[at] for at in match.target], [theirs[at] for at in match.golden]
+        if len(mine) == len(other) == 1:
+            found[mine[0].name] = other[0].name
+            if mine[0].family != other[0].family:
+                renamed.add(mine[0].name)
+        elif match.how is not How.RECOMPUTED:
+            alone[0].update(call.name for call in mine)
+            alone[1].update(call.name for call in other)
+    if all(map(_is_update, found)) and not all(_is_update(call.name) for call in ours):
+        # Every training has the update of an optimizer.
+        raise UsageError(
+            f"{target.path} and {golden.path} have no call in common: the first has {_first(ours)}, the"
+            f" second {_first(theirs)}; are they captures of the same model?"
+        )
+    return AlignedCalls(
+        found,
+        (frozenset(alone[0]), frozenset(alone[1])),
+        frozenset(renamed),
+        any(call.recompute_of for call in (*ours, *theirs)),
+    )
+
+
+def _is_update(call: str) -> bool:
+    """Return whether a call is the update of an optimizer."""
+    return call.startswith(_UPDATE)
+
+
+def _names(side: CaptureSide) -> list[str]:
+    """Return the calls of a capture in the order of its file."""
+    return list(dict.fromkeys(entry.call for entry in side.entries))
+
+
+def _first(calls: Sequence[Call]) -> str:
+    names = ", ".join(call.name for call in calls[:3])
+    return f"{len(calls)} ({names}{', ...' if len(calls) > 3 else ''})"
+
+
+def _by_call(side: CaptureSide) -> dict[str, dict[str, RecordEntry]]:
+    found: dict[str, dict[str, RecordEntry]] = {}
+    for entry in side.entries:
+        found.setdefault(entry.call, {})[entry.direction] = entry
+    return found
+
+
+def _payloads(
+    target: CaptureSide, golden: CaptureSide | None, partners: Mapping[str, str]
+) -> Sequence[LocationPayload]:
+    ours = {
+        call: records
+        for call, records in _by_call(target).items()
+        if any(entry.kind == API for entry in records.values())
+    }
+    theirs = _by_call(golden) if golden is not None else {}
+    found = []
+    for index, (call, records) in enumerate(ours.items()):
+        other = partners.get(call)
+        mate = None
+        if golden is not None and other in theirs:
+            mate = _payload(golden, index, other, theirs[other])
+        own = _payload(target, index, call, records)
+        is_replayed = not is_collective(call)
+        found.append(LocationPayload(index, call, own, mate, is_replayed))
+    return found
+
+
+def _payload(
+    side: CaptureSide, index: int, call: str, records: Mapping[str, RecordEntry]
+) -> TaskPayload:
+    raw = [
+        side.raw(records[direction]) if direction in records else None
+        for direction in (FORWARD, BACKWARD)
+    ]
+    return TaskPayload(index, call, *raw)
+
+
+def _cost(payload: LocationPayload) -> float:
+    """Return the expected seconds of a call on one core: its records say how many bytes it reads."""
+    both = 2.0 if payload.golden is not None else 1.0
+    size = 0
+    for raw in (payload.target.forward, payload.target.backward):
+        size += _tensor_bytes(raw) if raw else 0
+    return both * (_CALL_S + _BYTE_S * size)
+
+
+def _tensor_bytes(raw: bytes) -> int:
+    import orjson
+
+    try:
+        record = orjson.loads(raw)
+    except ValueError:
+        return 0
+    total, waiting = 0, [record]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            shape = value.get("shape")
+            if isinstance(shape, list) and all(type(each) is int for each in shape):
+                total += 4 * math.prod(shape)
+            else:
+                waiting += value.values()
+    return total
+
+
+def settings_of_replay(
+    target: CaptureSide, golden: CaptureSide | None, errors: Path | None, slots: int
+) -> LocationSettings:
+    """Return the settings of every worker.
+
+    Raises:
+        DumpError: the target does not name its framework.
+        PrecheckError: its bench is not installed.
+    """
+    framework = target.header.framework
+    if not is_framework(framework):
+        raise DumpError(
+            f"{target.path} does not name its framework (found {framework!r}); expected one of"
+            f" {', '.join(framework_names())}"
+        )
+    require_framework(framework, device_runs=False)
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def settings(side: CaptureSide, folder: Path | None) -> CheckSettings:
+        return CheckSettings(
+            framework=framework,
+            task="tensor",
+            data_folder=side.data_folder.absolute(),
+            tests_dump=True,
+            error_folder=folder,
+            memory_limit_bytes=int(0.7 * machine_bytes / max(1, slots)),
+            standard=load_standard("auto"),
+            device_type="cpu",
+            float32=side.header.float32,
+        )
+
+    if golden is None:
+        return LocationSettings(settings(target, errors))
+    same = golden.header.framework == framework
+    is_replayed = same and ComparisonMode.REAL in kinds_of(golden)
+    return LocationSettings(
+        settings(target, errors),
+        settings(golden, None) if is_replayed else None,
+        golden.data_folder.absolute(),
+        same,
+    )
+
+
+def drawing_calls(side: CaptureSide) -> Callable[[str], bool]:
+    """Return a function that tells whether a call of a capture may draw random numbers, as its arguments
+    say: attention with `dropout_p=0` does not. A call without a forward record that can be read may."""
+    framework = side.header.framework
+    forwards = {entry.call: entry for entry in side.entries if entry.direction == FORWARD}
+
+    @cache
+    def draws(call: str) -> bool:
+        found = DRAWING.of(call.rpartition(".")[0], framework)
+        if found is None or isinstance(found, Never):
+            return False
+        if call not in forwards:
+            return True
+        try:
+            return is_random(decode_record(call, side.raw(forwards[call]), None, framework))
+        except NotCheckable:
+            return True
+
+    return draws

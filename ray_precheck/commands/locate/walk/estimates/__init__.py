@@ -1,1 +1,0 @@
-"""Own errors where nothing was replayed: estimated from statistics and sketches."""

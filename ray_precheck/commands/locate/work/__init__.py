@@ -1,1 +1,0 @@
-"""Locating as jobs: calls replayed, pairs of dumps searched by statistics, collectives recomputed."""

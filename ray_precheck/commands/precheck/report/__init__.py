@@ -1,1 +1,0 @@
-"""The closing lines of a precheck, and what other programs read: JUnit, JSON, data frames."""

@@ -1,0 +1,389 @@
+"""The findings of a run, read back from its files.
+
+Comes in: the files of a run that has ended, or that is being written. Goes out: a `Summary`. Called by
+the session and by the command `summary`; `closing` makes text of it. The CSV files are read row by
+row, so that the size of the run does not matter.
+"""
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ray_precheck.accuracy.standards.base import STANDARD_HEADING
+from ray_precheck.commands.precheck.beyond import beyond_limit, is_rounding, nearness
+from ray_precheck.schema.environment import Environment, environment_from_dict
+from ray_precheck.schema.result import Verdict, verdict_in
+from ray_precheck.store.columns import (
+    DETAIL_COLUMNS,
+    DISTRIBUTION,
+    RESULT_COLUMNS,
+    decode_name,
+)
+from ray_precheck.store.done import ResultRow, parse_result_row
+from ray_precheck.store.result_tables import headings_of, read_columns
+from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.settings import RunSettings, load_settings
+from ray_precheck.trace.sources import source_lines
+
+# How many different reasons are kept apart; all others are counted as one.
+_MOST_REASONS = 10_000
+NAMES_KEPT = 3
+OTHER_REASONS = "other reasons"
+# The parts in which two Messages of the same reason may differ: quoted or bracketed text, dotted
+# names and paths, numbers. Each stands for one sign in the key.
+_VARIABLES = re.compile(
+    r"""'[^']*' | "[^"]*" | `[^`]*` | \[[^\]]*\] | \([^)]*\)
+        | \w*(?:[./]\w+)+ | [-+]?\d[\w.]*""",
+    re.VERBOSE,
+)
+_DIRECTIONS = ("forward: ", "backward: ")
+# Two reasons are the same where so many characters are; messages may have millions.
+_LOOKED_AT = 300
+_BACKWARD = re.compile(r"(?:^|; )(backward: .*)")
+
+
+@dataclass(slots=True)
+class Reason:
+    """A reason as the first call gives it, how many calls have it, and the first few names."""
+
+    text: str
+    count: int = 0
+    names: list[str] = field(default_factory=list)
+
+
+class Reasons:
+    """Counts reasons as they come in."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Reason] = {}
+
+    def add(self, name: str, text: str) -> None:
+        """Count the reason of a call."""
+        key = reason_key(name, text)
+        if key not in self._found and len(self._found) >= _MOST_REASONS:
+            key = text = OTHER_REASONS
+        reason = self._found.setdefault(key, Reason(text))
+        reason.count += 1
+        if len(reason.names) < NAMES_KEPT:
+            reason.names.append(name)
+
+    def merge(self, others: "Reasons", prefix: str) -> None:
+        """Count those of another run, too; its names begin with `prefix` then."""
+        for key, other in others._found.items():
+            if key not in self._found and len(self._found) >= _MOST_REASONS:
+                key = OTHER_REASONS
+            reason = self._found.setdefault(
+                key, Reason(OTHER_REASONS if key == OTHER_REASONS else other.text)
+            )
+            reason.count += other.count
+            names = [f"{prefix}{name}" for name in other.names]
+            reason.names = (reason.names + names)[:NAMES_KEPT]
+
+    def commonest(self, most: int) -> Sequence[Reason]:
+        """Return the commonest reasons, those that came first before others of the same count."""
+        return sorted(self._found.values(), key=lambda reason: -reason.count)[:most]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def why_not_compared(message: str, *, forward: bool) -> str:
+    """Return the part of a Message that says why a direction was not compared.
+
+    With `forward` the forward check was not compared: its reason is the whole Message. If only the
+    backward check was not compared, the part about the forward check is left out.
+    """
+    found = None if forward else _BACKWARD.search(message)
+    return (found[1] if found else message) or "no reason is given"
+
+
+def reason_key(name: str, text: str) -> str:
+    """Return a reason without its numbers and names, equal for reasons that differ in them alone.
+
+    `name` is the name of the call; it, the API and its last part are left out. The text after the first
+    colon or semicolon is left out, too: it has the words of a framework.
+    """
+    direction = next((word for word in _DIRECTIONS if text.startswith(word)), "")
+    rest = text[len(direction) :][:_LOOKED_AT]
+    clause = direction + re.split(r"[:;] ", rest, maxsplit=1)[0]
+    for own in _own_names(name):
+        clause = clause.replace(own, "#")
+    return re.sub(r"#(?:\W*#)*", "#", _VARIABLES.sub("#", clause))
+
+
+def _own_names(name: str) -> list[str]:
+    """Return the names of a call, the longest first; a short last part may be a word of the text."""
+    type_name = name.rsplit(".", 1)[0]
+    api = type_name.rsplit(".", 1)[-1]
+    return [each for each in (name, type_name, api) if each and (len(each) > 4 or "." in each)]
+
+
+WORST_OUTPUTS = 10
+BROKEN_CALLS = 10
+# How many APIs are kept apart while the details are read; hostile files may have millions.
+_MOST_KINDS = 10_000
+_PASS = Verdict.PASS.value
+
+
+@dataclass(slots=True)
+class Direction:
+    """The counts of the forward, or of the backward checks.
+
+    `errors` counts errors by comparison, `broken` errors without anything to compare: the device
+    raised, crashed or gave no answer. `missing` counts calls without a record of this direction.
+    """
+
+    passes: int = 0
+    errors: int = 0
+    broken: int = 0
+    skips: int = 0
+    missing: int = 0
+
+    @property
+    def compared(self) -> int:
+        """How many were compared."""
+        return self.passes + self.errors
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return self.compared + self.broken + self.skips
+
+    def add(self, verdict: Verdict, *, broke: bool = False, count: int = 1) -> None:
+        """Count calls with a verdict; `broke`: those in error could not be run."""
+        if verdict is Verdict.PASS:
+            self.passes += count
+        elif verdict is Verdict.SKIP:
+            self.skips += count
+        elif verdict is Verdict.NONE:
+            self.missing += count
+        elif broke:
+            self.broken += count
+        else:
+            self.errors += count
+
+
+@dataclass(frozen=True, slots=True)
+class WorstOutput:
+    """The output of an API and direction that is farthest `beyond` its limit.
+
+    `row` are its cells, `source` is the model's line, and `more` counts the other outputs of the API
+    and direction that are in error.
+    """
+
+    row: dict[str, str]
+    beyond: float
+    source: str = ""
+    more: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the output as the dump has it: `Mint.add.0.forward.output.0`."""
+        return self.row["API Name"]
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the output is in error."""
+        return verdict_in(self.row["Status"]) is Verdict.ERROR
+
+
+@dataclass(slots=True)
+class Summary:
+    """Counts over all rows of a result CSV, the worst outputs, and the reasons and broken calls.
+
+    `broken` are the first calls that the device could not run, with their Messages, `reasons` the
+    reasons of calls that were not compared. `foreign` are rows of calls that the dump lacks, which are not
+    counted. `settings` is None if the run has no settings file
+    (msprobe's own runs).
+    """
+
+    files: RunFiles
+    total: int = 0
+    passes: int = 0
+    errors: int = 0
+    skips: int = 0
+    forward: Direction = field(default_factory=Direction)
+    backward: Direction = field(default_factory=Direction)
+    broken: int = 0
+    broken_calls: list[ResultRow] = field(default_factory=list)
+    reasons: Reasons = field(default_factory=Reasons)
+    error_types: Counter[str] = field(default_factory=Counter)
+    worst: list[WorstOutput] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    settings: RunSettings | None = None
+    environment: Environment = field(default_factory=Environment)
+
+    @property
+    def compared(self) -> int:
+        """How many forward and backward passes were compared."""
+        return self.forward.compared + self.backward.compared
+
+    @property
+    def checked_nothing(self) -> bool:
+        """Whether no call passed or failed in any direction, so that the run says nothing of the
+        device."""
+        return not self.compared and not self.errors
+
+
+def summarise(files: RunFiles) -> Summary:
+    """Read the files of a run; a million rows take some seconds.
+
+    Raises:
+        OSError: a file cannot be read; a missing file counts as empty.
+    """
+    summary = Summary(files, settings=load_settings(files.settings))
+    if summary.settings is not None:
+        summary.environment = environment_from_dict(summary.settings.environment)
+    # They say nothing of this dump; where there are none, nearly always, no name is looked at.
+    foreign = set(summary.settings.foreign) if summary.settings is not None else set()
+    fine: Counter[str] = Counter()
+    for cells in read_columns(files.result, tuple(RESULT_COLUMNS)):
+        if foreign and decode_name(cells[0]) in foreign:
+            summary.foreign.append(decode_name(cells[0]))
+        elif cells[1] == _PASS and cells[2] in (_PASS, ""):
+            fine[cells[2]] += 1  # Nearly all of millions of calls.
+        else:
+            _count(summary, parse_result_row(cells))
+    for backward, count in fine.items():
+        summary.total += count
+        summary.passes += count
+        summary.forward.passes += count
+        summary.backward.add(verdict_in(backward), count=count)
+    summary.worst = _with_sources(
+        _worst_outputs(files.details, has_errors=summary.errors > 0), summary.environment
+    )
+    return summary
+
+
+def _count(summary: Summary, call: ResultRow) -> None:
+    summary.total += 1
+    summary.forward.add(call.forward, broke=call.forward_broke)
+    summary.backward.add(call.backward, broke=call.backward_broke)
+    verdict = call.verdict
+    if verdict is Verdict.ERROR:
+        summary.errors += 1
+        summary.error_types[call.name.rsplit(".", 1)[0]] += 1
+        if call.broke:
+            summary.broken += 1
+            if len(summary.broken_calls) < BROKEN_CALLS:
+                summary.broken_calls.append(call)
+    elif verdict is Verdict.PASS:
+        summary.passes += 1
+    else:
+        summary.skips += 1
+        forward = call.forward is not Verdict.PASS
+        summary.reasons.add(call.name, why_not_compared(call.message, forward=forward))
+
+
+def _worst_outputs(path: Path, *, has_errors: bool) -> list[WorstOutput]:
+    """Return the worst output of each API and direction, the worst of these first.
+
+    Without errors those that came nearest to their limits count, where msprobe's rule is the judge: the
+    columns of the others do not tell how near they are.
+    """
+    columns = tuple(dict.fromkeys([*DETAIL_COLUMNS, *headings_of(path)]))
+    status, message, error = (columns.index(name) for name in ("Status", "Message", "MaxAbsErr"))
+    counts_passes = not has_errors and STANDARD_HEADING not in columns
+    found: dict[str, _Kind] = {}
+    floor = -1.0  # Of millions of passes nearly all are behind those that will be shown.
+    for cells in read_columns(path, columns):
+        if cells[status] == _PASS:
+            if not counts_passes or not cells[error] or (near := nearness(cells[error])) <= floor:
+                continue
+            if _keep(found, (False, True, near, cells[0]), cells):
+                floor = _floor(found)
+        elif verdict_in(cells[status]) is Verdict.ERROR:
+            beyond = beyond_limit(dict(zip(columns, cells, strict=True)))
+            _keep(found, (True, not is_rounding(cells[message]), beyond, cells[0]), cells)
+        if len(found) > _MOST_KINDS:
+            found = dict(heapq.nlargest(WORST_OUTPUTS, found.items(), key=_rank_of))
+    return [
+        _worst_output(columns, kind)
+        for _, kind in heapq.nlargest(WORST_OUTPUTS, found.items(), key=_rank_of)
+    ]
+
+
+def _keep(
+    found: dict[str, "_Kind"], rank: tuple[bool, bool, float, str], cells: tuple[str, ...]
+) -> bool:
+    """Keep the output if it is the worst of its API and direction yet, and count it if it is in error;
+    return whether it was kept."""
+    name = _kind_of(cells[0])
+    kind = found.get(name)
+    if kind is None:
+        found[name] = _Kind(rank, cells, int(rank[0]))
+        return True
+    kind.errors += rank[0]
+    if rank <= kind.rank:
+        return False
+    kind.rank, kind.cells = rank, cells
+    return True
+
+
+def _floor(found: Mapping[str, "_Kind"]) -> float:
+    """Return the number that a pass must exceed to be among the worst; -1: every pass does."""
+    if len(found) < WORST_OUTPUTS:
+        return -1.0
+    return heapq.nlargest(WORST_OUTPUTS, (kind.rank[2] for kind in found.values()))[-1]
+
+
+@dataclass(slots=True)
+class _Kind:
+    """The worst output of an API and direction: errors first, those that rounding explains last of
+    them, then by how far it is beyond its limit; and how many are in error."""
+
+    rank: tuple[bool, bool, float, str]
+    cells: tuple[str, ...]
+    errors: int = 0
+
+
+def _rank_of(item: tuple[str, _Kind]) -> tuple[bool, bool, float, str]:
+    return item[1].rank
+
+
+def worst_of(outputs: Iterable[tuple[str, WorstOutput]]) -> list[WorstOutput]:
+    """Return the worst outputs of several runs, each with the label of its run before its name.
+
+    An API and direction has one line for all runs.
+    """
+    found: dict[str, WorstOutput] = {}
+    for label, output in outputs:
+        kind = _kind_of(output.name)
+        named = replace(output, row={**output.row, "API Name": f"{label} {output.name}"})
+        other = found.get(kind)
+        if other is not None:
+            worse = max(other, named, key=_badness)
+            count = sum(each.more + each.is_error for each in (other, named))
+            named = replace(worse, more=max(count - 1, 0))
+        found[kind] = named
+    return heapq.nlargest(WORST_OUTPUTS, found.values(), key=_badness)
+
+
+def _badness(output: WorstOutput) -> tuple[bool, bool, float, str]:
+    return output.is_error, not is_rounding(output.row["Message"]), output.beyond, output.name
+
+
+def _kind_of(name: str) -> str:
+    """Return API and direction: `Mint.add.backward` of `Mint.add.0.backward.output.1`."""
+    parts = name.rsplit(".", 4)
+    is_output = len(parts) == 5 and parts[-1] != DISTRIBUTION
+    return f"{parts[0]}.{parts[2]}" if is_output else name
+
+
+def _worst_output(columns: tuple[str, ...], kind: _Kind) -> WorstOutput:
+    row = dict(zip(columns, kind.cells, strict=True))
+    named = {**row, "API Name": decode_name(row["API Name"])}
+    return WorstOutput(named, kind.rank[2], more=max(kind.errors - 1, 0))
+
+
+def _with_sources(worst: list[WorstOutput], environment: Environment) -> list[WorstOutput]:
+    """Return the outputs with the model's lines, where a `stack.json` stands beside the dump."""
+    if not environment.dump:
+        return worst
+    # X.0.forward.output.1 is made where X.0.forward is called.
+    calls = {output.name: output.name.rsplit(".", 2)[0] for output in worst if output.is_error}
+    lines = source_lines(Path(environment.dump), set(calls.values()))
+    return [replace(output, source=lines.get(calls.get(output.name, ""), "")) for output in worst]
