@@ -106,8 +106,8 @@ def kill_when(process: "subprocess.Popen[str]", out: Path, pattern: str) -> None
 @pytest.mark.parametrize(
     "pattern",
     [
-        "locate_calls_*.csv",
         "accuracy_checking_*.run.json",
+        pytest.param("locate_calls_*.csv", marks=pytest.mark.exhaustive),
         pytest.param("compare_calls_*.csv", marks=pytest.mark.exhaustive),
         pytest.param("overflow_dumps_*.csv", marks=pytest.mark.exhaustive),
     ],

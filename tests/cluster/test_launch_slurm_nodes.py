@@ -24,6 +24,7 @@ wait
 """
 
 
+@pytest.mark.exhaustive  # The script with stand-ins: tests/unit/launch.
 def test_a_slurm_job_runs_on_all_its_nodes_and_leaves_no_process(
     alone: tuple[bytes, bytes], tmp_path: Path
 ) -> None:
