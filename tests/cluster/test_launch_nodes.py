@@ -69,7 +69,7 @@ class Machines(Network):
         )  # fmt: skip
 
     def start(self, number: int) -> None:
-        self._connect(number)
+        self.connect(number)
         where = ["--host", self.host(number), "--state", self.state(number), *NODE]
         script = [SCRIPTS / "start-head"] if number == 1 else [SCRIPTS / "start-worker"]
         done = self.run(number, *script, *([self.host(1)] if number > 1 else []), *where)
@@ -133,7 +133,7 @@ def test_a_worker_with_another_token_does_not_join(machines: Machines) -> None:
     other = machines.folder / "other"
     other.touch(mode=0o600)
     other.write_text(secrets.token_hex(32))
-    machines._connect(2)
+    machines.connect(2)
     done = machines.run(
         2, SCRIPTS / "start-worker", machines.host(1), "--token", other, "--host", machines.host(2),
         "--state", machines.state(2), *NODE,
@@ -146,7 +146,7 @@ def test_a_worker_with_another_token_does_not_join(machines: Machines) -> None:
 
 @needs_networks
 def test_a_worker_says_that_no_head_answers(machines: Machines) -> None:
-    machines._connect(2)
+    machines.connect(2)
     done = machines.run(
         2, SCRIPTS / "start-worker", f"{machines.host(1)}:1", "--wait", "1",
         "--state", machines.state(2), *NODE,
