@@ -10,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ray_precheck.capture.pytorch.names import CallName  # noqa: E402
-from scripts.capture_parity.models import Batch, TrainedModel  # noqa: E402
 from scripts.locate_faults.cases import (  # noqa: E402
     COLLECTIVE,
     DATA,
@@ -39,6 +38,7 @@ from scripts.locate_faults.looking.tables import (  # noqa: E402
 )
 from scripts.locate_faults.planting.collective import collective_cases  # noqa: E402
 from scripts.locate_faults.planting.making import maker_of  # noqa: E402
+from scripts.locate_faults.planting.models import Batch, TrainedModel  # noqa: E402
 from scripts.locate_faults.planting.plan import Counts  # noqa: E402
 from scripts.locate_faults.planting.planted import (  # noqa: E402
     FAULTS,
