@@ -26,10 +26,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from scripts import measuring
 from scripts.fuzz import mutations
 
-ROOT = Path(__file__).resolve().parents[2]
-CAPTURES = sorted((ROOT / "tests" / "data").glob("*/dump.json"))
+CAPTURES = sorted(measuring.CAPTURES.glob("*/dump.json"))
 SHARED_MEMORY = "/dev/shm"
 # Seconds that a dump may take in the driver, in a worker around the API, and in the API itself.
 LIMITS_S = {0: 180.0, 1: 10.0, 2: 10.0, 3: 15.0}
@@ -81,7 +81,7 @@ def child(pipe: Any, state: Any, seed: int, captures: Sequence[Path], place: Pat
         os.chdir(folder / "empty")
         # What is imported on the way is imported now, before anything is watched.
         with contextlib.suppress(Exception):
-            target.examine((ROOT / "tests" / "data" / "torch_llm" / "dump.json").read_bytes(), True)
+            target.examine((measuring.CAPTURES / "torch_llm" / "dump.json").read_bytes(), True)
         read = [mutations.read_capture(path) for path in captures]
         mark(0)
         pipe.send(None)

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from ray_precheck.store.columns import header
 from ray_precheck.store.tables import API_TABLES
+from scripts.measuring import CAPTURES
 
-DATA = Path(__file__).resolve().parents[2] / "tests" / "data"
 LIMIT_S = 30.0
 MEMORY_BYTES = 8 << 30
 _STAMP = "20260101000000"
@@ -120,10 +120,10 @@ def examine_special(
 
 def _prepare(folder: Path) -> None:
     for each in ("target", "golden"):
-        shutil.copytree(DATA / "torch_llm_tensor", folder / each)
+        shutil.copytree(CAPTURES / "torch_llm_tensor", folder / each)
     for each in ("ranks/rank0", "ranks/rank1"):
         (folder / each).mkdir(parents=True)
-        shutil.copy(DATA / "torch_cnn" / "dump.json", folder / each)
+        shutil.copy(CAPTURES / "torch_cnn" / "dump.json", folder / each)
     (folder / "capture").mkdir()
     (folder / "out").mkdir()
     (folder / "out" / _TABLE).write_bytes(header(API_TABLES.result))

@@ -10,7 +10,7 @@ import pytest
 
 from ray_precheck.commands.locate.located import LocationReport
 from ray_precheck.commands.locate.run import locate_captures
-from scripts.locate_scale import make_runs
+from scripts.speed.locate_scale import make_runs
 
 distributed = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.cluster

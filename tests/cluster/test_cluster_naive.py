@@ -13,8 +13,8 @@ from conftest import DATA
 from ray_precheck.commands.naive.options import NaiveConfig
 from ray_precheck.commands.naive.run import NaiveReport, contrast_kernels
 from ray_precheck.schema.result import Verdict
-from scripts.naive_faults import FAULTS
-from scripts.naive_switches import trials
+from scripts.naive.faults import FAULTS
+from scripts.naive.switches import trials
 
 pytestmark = pytest.mark.cluster
 CNN = DATA / "torch_cnn" / "dump.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.capture_kills import check_step, read_step, train
+from scripts.chaos.captures import check_step, read_step, train
 
 pytestmark = pytest.mark.frameworks
 
@@ -43,7 +43,7 @@ def killed(whole: Path, folder: Path, count: int, torn: bytes = b"") -> Path:
 def test_captures_that_are_killed_hold_the_beginning_of_undisturbed_ones() -> None:
     pytest.importorskip("torch")
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.capture_kills", "--kills", "5", "--seed", "1"],
+        [sys.executable, "-m", "scripts.chaos.captures", "--kills", "5", "--seed", "1"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Honest torch with odd arguments is not accused: the short form of `scripts.odd_calls`."""
+"""Honest torch with odd arguments is not accused: the short form of `scripts.honest.odd_calls`."""
 
 from fnmatch import fnmatch
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from ray_precheck.frameworks.pytorch.rows import interpolate, nextafter
-from scripts.odd_calls import OddCall, by_hand, examined, of_op_db, reason
+from scripts.honest.odd_calls import OddCall, by_hand, examined, of_op_db, reason
 
 pytestmark = pytest.mark.frameworks
 # Nothing was computed in these calls, or nothing finite.

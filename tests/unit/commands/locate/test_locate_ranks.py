@@ -12,7 +12,7 @@ from ray_precheck.commands.locate.statistics_dumps import has_tensor_files
 from ray_precheck.commands.locate.work import pairs as location_pairs
 from ray_precheck.commands.locate.work.rows import PAIR_TABLES
 from ray_precheck.errors import DumpError
-from scripts.locate_scale import faulty_call, make_runs, operators
+from scripts.speed.locate_scale import faulty_call, make_runs, operators
 
 pytestmark = pytest.mark.unit
 RANKS, CALLS, VARIANTS = 6, 303, 3

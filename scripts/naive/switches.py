@@ -1,9 +1,9 @@
 """Breaks the kernel behind one switch after the other, and looks whether `naive` names the switch.
 
-    python -m scripts.naive_switches            # the switches that a CPU has, by the whole command
-    python -m scripts.naive_switches --all      # also pretended GPUs and NPUs, by the runner of a worker
+    python -m scripts.naive.switches            # the switches that a CPU has, by the whole command
+    python -m scripts.naive.switches --all      # also pretended GPUs and NPUs, by the runner of a worker
 
-Comes in: `scripts.naive_faults`. Goes out: a table. The faults of a CPU run through the command `ray-precheck
+Comes in: `scripts.naive.faults`. Goes out: a table. The faults of a CPU run through the command `ray-precheck
 naive`, Ray and a check process; a pretended device through the opener and the runner that a check process
 uses, in a process of its own. Each run has healthy calls beside the broken one, which must pass.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scripts.measuring import markdown_table, ran, rows_of_table
-from scripts.naive_faults import FAULTS, SwitchFault, module_text, write_fault_dump
+from scripts.naive.faults import FAULTS, SwitchFault, module_text, write_fault_dump
 
 
 class Named(NamedTuple):
@@ -67,7 +67,7 @@ def _rows_of(key: str, fault: SwitchFault, folder: Path) -> list[dict[str, str]]
         words = ("naive", dump, "--bench-module", module, "-o", out)
         done = ran("ray_precheck", *words, codes=None)
     else:
-        done = ran("scripts.naive_runner", dump, module, out, fault.kind, codes=None)
+        done = ran("scripts.naive.runner", dump, module, out, fault.kind, codes=None)
     rows = rows_of_table(out, "naive_[0-9]*.csv")
     if not rows:
         raise RuntimeError(f"{key}: no rows: {done.printed[-2000:]}")

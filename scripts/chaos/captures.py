@@ -1,6 +1,6 @@
 """Kill captures at random moments with `kill -9`, and see what they leave.
 
-    python -m scripts.capture_kills [--kills N] [--seed S] [--level L1|mix]
+    python -m scripts.chaos.captures [--kills N] [--seed S] [--level L1|mix]
 
 A small training of this script is captured, always the same. After each kill every step that was begun is
 read by the dump reader, and compared with the same step of a capture that nobody disturbed: it must hold the

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import compare_kills
-from scripts.compare_kills import Work, comparison, location, overflow_check
+from scripts.chaos import comparisons
+from scripts.chaos.comparisons import Work, comparison, location, overflow_check
 
 pytestmark = pytest.mark.unit
 
@@ -17,17 +17,17 @@ pytestmark = pytest.mark.unit
 def test_killed_runs_end_with_the_same_bytes(
     tmp_path: Path, write: Callable[[Path, int], Work], pieces: int
 ) -> None:
-    found = compare_kills.tell_stories(tmp_path, kills=4, seed=1, work=write(tmp_path, pieces))
+    found = comparisons.tell_stories(tmp_path, kills=4, seed=1, work=write(tmp_path, pieces))
     assert found.kills >= 4
     assert found.different == []
 
 
 def test_other_bytes_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = compare_kills._files
+    files = comparisons._files
     monkeypatch.setattr(
-        compare_kills,
+        comparisons,
         "_files",
         lambda out, work: files(out, work) if out.name == "whole" else [b"cut"],
     )
-    found = compare_kills.tell_stories(tmp_path, kills=1, seed=1, work=comparison(tmp_path, 3))
+    found = comparisons.tell_stories(tmp_path, kills=1, seed=1, work=comparison(tmp_path, 3))
     assert found.different

@@ -1,6 +1,7 @@
 """Thirty mistakes in scripts, not in kernels: does `locate` name the call, or the missing one, with its line?
 
-    python -m scripts.script_mistakes [--names NAME ...] [--ways tensors statistics] [--captures FOLDER]
+    python -m scripts.locate_faults.mistakes [--names NAME ...] [--ways tensors statistics]
+                                             [--captures FOLDER]
 
 Each mistake is an edit of one of seven small trainings, which have the form of PyTorch's examples and of
 Hugging Face's models. The training as it stands is the golden run, captured without oneDNN, so that
@@ -23,7 +24,7 @@ import torch
 
 from ray_precheck.capture import Capture
 from scripts.locate_faults.looking.replaying import forget, remembered
-from scripts.locate_faults.planting.twins import STATISTICS, twin_of
+from scripts.locate_faults.twins import STATISTICS, twin_of
 from scripts.measuring import CAPTURES, rows_of_table
 
 # The trainings are edited as texts, and run from copies.

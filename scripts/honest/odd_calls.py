@@ -1,6 +1,6 @@
 """Count which honest calls with odd arguments the precheck accuses, and why it skips others.
 
-    python -m scripts.odd_calls [--ops 'conv*' ...] [--samples 2] [--tasks tensor statistics] [-v]
+    python -m scripts.honest.odd_calls [--ops 'conv*' ...] [--samples 2] [--tasks tensor statistics] [-v]
 
 Comes in: torch's own samples of its operators (`torch.testing._internal`'s op_db: forward, backward and in
 place) in float32, bfloat16, float16, int64, complex64 and bool, and the calls of `BY_HAND`. Each is called

@@ -1,6 +1,6 @@
 """Kernels that are wrong as long as a switch of their framework is at its default side.
 
-Comes in: nothing. Goes out: `FAULTS`, and `write_fault_dump`. Used by `scripts.naive_switches` and its test.
+Comes in: nothing. Goes out: `FAULTS`, and `write_fault_dump`. Used by `scripts.naive.switches` and its test.
 A fault is planted in the process that checks, by a file for `--bench-module` (`module_text`): it puts another
 function in the place of a kernel in torch's dispatcher, or of a function of MindSpore. Everything of float64
 stays right, so the bench is. Where torch has no kernel of a switch on a CPU (cuDNN, TF32, HF32), the function
@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+from scripts.measuring import ROOT
+
 _libraries: list[Any] = []
 
 
@@ -100,7 +101,7 @@ def module_text(name: str) -> str:
     return f"""import sys
 sys.path.insert(0, {str(ROOT)!r})
 import ray_precheck
-from scripts.naive_faults import planted_tanh
+from scripts.naive.faults import planted_tanh
 
 @ray_precheck.reference("Torch.tanh", tested=planted_tanh({name!r}))
 def tanh(x):

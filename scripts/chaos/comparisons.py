@@ -1,8 +1,8 @@
 """Kill comparisons or searches at random moments with `kill -9`, and go on with them.
 
-    python -m scripts.compare_kills [--kills N] [--seed S] [--calls N]
-    python -m scripts.compare_kills --overflow [--kills N] [--seed S] [--dumps N]
-    python -m scripts.compare_kills --locate [--kills N] [--seed S] [--calls N]
+    python -m scripts.chaos.comparisons [--kills N] [--seed S] [--calls N]
+    python -m scripts.chaos.comparisons --overflow [--kills N] [--seed S] [--dumps N]
+    python -m scripts.chaos.comparisons --locate [--kills N] [--seed S] [--calls N]
 
 Two captures of many small tensors are compared by `ray-precheck compare`, or dumps of many ranks are
 searched by `ray-precheck overflow_check`, or a chain of calls of which one is wrong by `ray-precheck locate`.
