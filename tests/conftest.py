@@ -1,6 +1,7 @@
-"""What holds for all tests: a run draws the same numbers as the run before, and waits as long as it must.
+"""What holds for all tests: which are run, the same numbers in each run, and waits as long as they must.
 
-`--hypothesis-profile default` lets Hypothesis look at examples that no run has tried.
+`--all` runs exhaustive repetition too. `--hypothesis-profile default` lets Hypothesis look at examples that
+no run has tried.
 """
 
 import random
@@ -18,6 +19,39 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("the same examples in each run")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="exhaustive repetition too")
+    parser.addoption("--alone", action="store_true", help="tests that need the machine, no others")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for mark in (
+        "exhaustive: asks once more, of other members of a family, what a shorter test asks: with --all",
+        "alone: needs the machine for itself: never beside others, which is where xdist runs",
+    ):
+        config.addinivalue_line("markers", mark)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what was not asked for; a test that is named (`FILE::TEST`) is run in any case."""
+    if any("::" in argument for argument in config.args):
+        return
+    kept, left_out = [], []
+    for item in items:
+        is_exhaustive, is_alone = (
+            item.get_closest_marker(mark) is not None for mark in ("exhaustive", "alone")
+        )
+        beside_others = hasattr(config, "workerinput")
+        is_out = (
+            (is_exhaustive and not config.option.all)
+            or (is_alone and beside_others)
+            or (config.option.alone and not is_alone)
+        )
+        (left_out if is_out else kept).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 def _seed() -> None:

@@ -25,6 +25,19 @@ import pytest
 DATA = Path(__file__).resolve().parent.parent / "data"
 FAULTY = DATA.parent.parent / "scripts" / "faulty"
 
+# How many slots a run has, and whether its workers see the folders: none of it is in the bytes.
+SLOTS_AND_FILE_SYSTEMS = pytest.mark.parametrize(
+    ("devices", "shared_fs"),
+    [
+        ((0,), True),
+        ((0, 1), False),
+        pytest.param((0,), False, marks=pytest.mark.exhaustive),
+        pytest.param((0, 1), True, marks=pytest.mark.exhaustive),
+        pytest.param((0, 1, 2, 3), True, marks=pytest.mark.exhaustive),
+        pytest.param((0, 1, 2, 3), False, marks=pytest.mark.exhaustive),
+    ],
+)
+
 # Ray reads these when it is imported, so they are set when this file is: before any test runs.
 _FOLDER = Path(tempfile.mkdtemp(prefix="rpt-"))
 atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
@@ -59,8 +72,7 @@ _heads = itertools.count(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known of tests beside which nothing else may run."""
-    config.addinivalue_line("markers", "alone: has the machine to itself, after the others")
+    """Let Ray warn of files that it leaves open."""
     # Ray 2.10 leaves the logs of the processes that it starts to the collector.
     unclosed = r"ignore:unclosed file <_io\.\w+ name='.+/session_.+/logs/:ResourceWarning"
     config.addinivalue_line("filterwarnings", unclosed)

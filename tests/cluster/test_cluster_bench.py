@@ -85,7 +85,9 @@ def run_fused(
     return dump, run(dump, folder, cluster_address, 0)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["lent", "store", *(pytest.param(way, marks=pytest.mark.exhaustive) for way in WAYS[2:])]
+)
 def test_however_tensors_go_to_the_bench_the_files_have_the_same_bytes(
     fused: tuple[Path, PrecheckReport],
     tmp_path: Path,
@@ -176,7 +178,7 @@ def test_records_whose_results_were_captured_need_no_device(
     assert stages(helped)["bench:0", "check"] > 0
 
 
-@pytest.mark.parametrize("bench_workers", [0, 1])
+@pytest.mark.parametrize("bench_workers", [1, pytest.param(0, marks=pytest.mark.exhaustive)])
 def test_a_bench_over_its_budget_is_a_skip_and_its_neighbours_are_checked(
     tmp_path: Path, cluster_address: str, bench_workers: int
 ) -> None:
@@ -204,7 +206,9 @@ def test_a_bench_that_crashes_elsewhere_gives_the_row_that_it_gives_beside_its_d
     assert row["Message"].startswith("killed its worker (SIGSEGV")
 
 
-@pytest.mark.parametrize("bounds", ["bytes alone", "none"])
+@pytest.mark.parametrize(
+    "bounds", ["bytes alone", pytest.param("none", marks=pytest.mark.exhaustive)]
+)
 def test_outputs_that_wait_for_a_bench_are_never_spilled_to_disk(
     tmp_path: Path, cluster_address: str, monkeypatch: pytest.MonkeyPatch, bounds: str
 ) -> None:

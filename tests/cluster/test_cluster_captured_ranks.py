@@ -84,7 +84,12 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "world", "task"), [("ddp", 4, "tensor"), ("fsdp", 2, "statistics")]
+    ("kind", "world", "task"),
+    [
+        ("ddp", 2, "tensor"),
+        ("fsdp", 2, "statistics"),
+        pytest.param("ddp", 4, "tensor", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_the_folder_of_a_step_is_prechecked_as_a_folder_of_ranks(
     tmp_path: Path, cluster_address: str, kind: str, world: int, task: str

@@ -57,6 +57,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.exhaustive  # Of each kind one kill: test_cluster_faults, _command, _nodes and _signals.
 def test_killed_runs_that_go_on_end_with_the_bytes_of_an_undisturbed_one(killed: Chaos) -> None:
     assert killed.code == 0, killed.printed
     runs = killed.found["kills"]
@@ -65,6 +66,7 @@ def test_killed_runs_that_go_on_end_with_the_bytes_of_an_undisturbed_one(killed:
     assert "kills of a writer" in killed.printed
 
 
+@pytest.mark.exhaustive
 def test_a_byte_that_differs_is_noticed(tmp_path: Path, killed: Chaos) -> None:
     altered = tmp_path / "altered"
     shutil.copytree(killed.undisturbed, altered)
@@ -80,10 +82,10 @@ def test_a_byte_that_differs_is_noticed(tmp_path: Path, killed: Chaos) -> None:
     assert "FAILED: --seed 0 --first 0 --runs 1" in printed
 
 
+@pytest.mark.exhaustive  # Every way to crash, hang and raise once: test_cluster_faults.
 def test_calls_that_crash_hang_and_raise_are_errors_and_the_others_as_if_they_were_not_there(
     tmp_path: Path,
 ) -> None:
-    # Every way to crash, hang and raise: `test_cluster_faults`.
     options = ["--calls", 40, "--crash", 2, "--hang", 1, "--raise", 1]
     _, printed, found = chaos(tmp_path, "faults", *options)
     faults = found["faults"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import SLOTS_AND_FILE_SYSTEMS
 from processes import own_processes
 
 from ray_precheck.commands.compare.run import ComparisonReport, compare_captures
@@ -66,8 +67,7 @@ def alone(captures: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
     return contents(report)
 
 
-@pytest.mark.parametrize("shared_fs", [False, True])
-@pytest.mark.parametrize("devices", [(0,), (0, 1), (0, 1, 2, 3)], ids=len)
+@SLOTS_AND_FILE_SYSTEMS
 def test_on_any_number_of_slots_it_makes_the_bytes_of_one_process(
     captures: tuple[Path, Path],
     alone: Any,

@@ -34,6 +34,10 @@ together.{begin}()
 sys.exit(main(sys.argv[1:]))
 """
 TOGETHER, GIVEN_UP = "begin_together", "begin_after_one_is_given_up"
+# That a machine without the folders is given up is the same for every command: one shows it.
+BEGIN = pytest.mark.parametrize(
+    "begin", [TOGETHER, pytest.param(GIVEN_UP, marks=pytest.mark.exhaustive)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +105,7 @@ def test_captures_are_sent_to_a_machine_that_lacks_them_or_it_is_given_up(
         assert "cpu:1" in slots, output  # the other machine's
 
 
-@pytest.mark.parametrize("begin", [TOGETHER, GIVEN_UP])
+@BEGIN
 def test_so_are_dumps(network: Network, hidden: Path, tmp_path: Path, begin: str) -> None:
     check_overflow(OverflowConfig(dump=hidden / "dumps", out=tmp_path / "alone"))
     out = Path(hidden, "found")
@@ -112,7 +116,7 @@ def test_so_are_dumps(network: Network, hidden: Path, tmp_path: Path, begin: str
     assert (f"{network.host(2)} has no folder" in output) == (begin == GIVEN_UP)
 
 
-@pytest.mark.parametrize("begin", [TOGETHER, GIVEN_UP])
+@BEGIN
 @pytest.mark.parametrize(
     ("target", "golden", "words"),
     [

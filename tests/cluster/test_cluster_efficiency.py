@@ -47,5 +47,6 @@ def test_a_heavy_tail_takes_little_more_than_the_least_time_there_can_be() -> No
     assert any(run("heavy20ms").over_bound < most for _ in range(3))
 
 
+@pytest.mark.exhaustive
 def test_the_measure_sees_a_driver_that_lets_its_devices_wait() -> None:
     assert all(lost(run("20ms", prelude=ONE_BY_ONE)) > MOST_LOST for _ in range(3))

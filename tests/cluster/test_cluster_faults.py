@@ -133,7 +133,7 @@ def undisturbed(
         ("ray_precheck.runtime.workers.check_process", 2, signal.SIGKILL),
         ("ray::Writer", 2, signal.SIGKILL),
         ("ray::Worker.run", 1, signal.SIGSTOP),
-        ("ray::Writer", 1, signal.SIGSTOP),
+        pytest.param("ray::Writer", 1, signal.SIGSTOP, marks=pytest.mark.exhaustive),
     ],
 )
 def test_processes_killed_or_stopped_from_outside_cost_nothing(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import SLOTS_AND_FILE_SYSTEMS
 
 from ray_precheck.commands.locate.located import LocationReport
 from ray_precheck.commands.locate.run import locate_captures
@@ -69,8 +70,7 @@ def alone(captures: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
     return found
 
 
-@pytest.mark.parametrize("shared_fs", [False, True])
-@pytest.mark.parametrize("devices", [(0,), (0, 1), (0, 1, 2, 3)], ids=len)
+@SLOTS_AND_FILE_SYSTEMS
 def test_on_any_number_of_slots_it_makes_the_bytes_of_one_process(
     captures: tuple[Path, Path],
     alone: list[bytes],

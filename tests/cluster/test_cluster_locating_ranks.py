@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import SLOTS_AND_FILE_SYSTEMS
 
 from ray_precheck.commands.locate.located import LocationReport
 from ray_precheck.commands.locate.run import locate_captures
@@ -15,6 +16,8 @@ from scripts.speed.locate_scale import make_runs
 distributed = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
+# Two captures more; what statistics tell of a collective: tests/unit/commands/locate.
+STATISTICS = pytest.param("statistics", marks=pytest.mark.exhaustive)
 has_gloo = distributed.is_available() and distributed.is_gloo_available()
 TRAINING = """
 import sys
@@ -89,7 +92,7 @@ def roots(report: LocationReport) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.skipif(not has_gloo, reason="this torch has no gloo")
-@pytest.mark.parametrize("task", ["tensor", "statistics"])
+@pytest.mark.parametrize("task", ["tensor", STATISTICS])
 def test_a_wrong_collective_of_two_processes_is_named(
     folder: Path, tmp_path: Path, task: str
 ) -> None:
@@ -108,20 +111,24 @@ def test_a_wrong_collective_is_recomputed_without_a_golden_run(
 
 
 @pytest.mark.skipif(not has_gloo, reason="this torch has no gloo")
-@pytest.mark.parametrize("has_golden", [True, False])
-@pytest.mark.parametrize("task", ["tensor", "statistics"])
+@pytest.mark.parametrize(
+    ("task", "has_golden"),
+    [
+        ("tensor", True),
+        ("tensor", False),
+        pytest.param("statistics", True, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_honest_processes_accuse_nobody(
     folder: Path, tmp_path: Path, task: str, has_golden: bool
 ) -> None:
     target = captured(folder, "honest", task)
-    if task == "statistics" and not has_golden:
-        pytest.skip("statistics need a golden run")
     report = locate_captures(target, target if has_golden else None, out=tmp_path)
     assert roots(report) == []
 
 
 @pytest.mark.skipif(not has_gloo, reason="this torch has no gloo")
-@pytest.mark.parametrize("task", ["tensor", "statistics"])
+@pytest.mark.parametrize("task", ["tensor", STATISTICS])
 def test_what_one_process_was_set_to_is_named_there_and_the_other_one_inherits(
     folder: Path, tmp_path: Path, task: str
 ) -> None:
@@ -154,8 +161,7 @@ def alone(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return contents(report)
 
 
-@pytest.mark.parametrize("shared_fs", [False, True])
-@pytest.mark.parametrize("devices", [(0,), (0, 1), (0, 1, 2, 3)], ids=len)
+@SLOTS_AND_FILE_SYSTEMS
 def test_on_any_number_of_slots_ranks_make_the_bytes_of_one_process(
     runs: Path,
     alone: list[bytes],

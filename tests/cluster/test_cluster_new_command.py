@@ -51,8 +51,15 @@ def bytes_of(out: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("ending", "way"),
+    [
+        (signal.SIGKILL, "workers"),
+        (signal.SIGTERM, "here"),
+        pytest.param(signal.SIGKILL, "here", marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGTERM, "workers", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_run_that_was_ended_goes_on_to_the_same_bytes(
     tmp_path: Path, way: str, ending: signal.Signals
 ) -> None:

@@ -85,7 +85,15 @@ def files_of(out: Path) -> tuple[bytes, bytes]:
     return result.read_bytes(), details.read_bytes()
 
 
-@pytest.mark.parametrize("fault", ["raylet killed", "everything killed", "link down"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "link down",
+        pytest.param("raylet killed", marks=pytest.mark.exhaustive),
+        # With another kind of job: below.
+        pytest.param("everything killed", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_records_of_a_node_that_dies_are_done_elsewhere(
     network: Network, dump: Path, undisturbed: tuple[bytes, bytes], tmp_path: Path, fault: str
 ) -> None:

@@ -108,6 +108,7 @@ def test_retry_replaces_rows_of_its_kind_alone(tmp_path: Path, cluster_address: 
     )
 
 
+@pytest.mark.exhaustive  # A row that a crash left is run again: test_retry_replaces_rows_of_its_kind_alone.
 def test_a_call_that_crashed_is_run_again(tmp_path: Path, cluster_address: str) -> None:
     name = "Torch.special.modified_bessel_i0.0"
     dump = write_dump(tmp_path / "dump.json", additions(2), killer())

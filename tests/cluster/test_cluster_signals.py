@@ -99,8 +99,13 @@ def to_everyone(run: Run, number: signal.Signals) -> None:
 
 @pytest.mark.parametrize(
     ("send", "number"),
-    [(to_group, signal.SIGTERM), (to_everyone, signal.SIGTERM), (to_group, signal.SIGHUP)],
-    ids=["SIGTERM to the group", "SIGTERM to every process", "SIGHUP to the group"],
+    [
+        pytest.param(to_everyone, signal.SIGTERM, id="SIGTERM to every process"),
+        pytest.param(to_group, signal.SIGHUP, id="SIGHUP to the group"),
+        pytest.param(
+            to_group, signal.SIGTERM, id="SIGTERM to the group", marks=pytest.mark.exhaustive
+        ),
+    ],
 )
 def test_a_signal_to_all_stops_a_run_in_good_order(
     tmp_path: Path, temporary: Path, send: Callable[..., None], number: signal.Signals
@@ -121,11 +126,16 @@ def test_a_signal_to_all_stops_a_run_in_good_order(
     "words",
     [
         ["run_ut", "-api_info", DATA / "torch_cnn" / "dump.json"],
-        ["naive", DATA / "torch_cnn" / "dump.json"],
-        ["compare", *PAIR, "--devices", "all"],
-        ["locate", *PAIR, "--devices", "all"],
         ["diagnose", *PAIR, "--devices", "all"],
         ["overflow_check", "TWO RANKS"],
+        *(
+            pytest.param(words, marks=pytest.mark.exhaustive)
+            for words in (
+                ["naive", DATA / "torch_cnn" / "dump.json"],
+                ["compare", *PAIR, "--devices", "all"],
+                ["locate", *PAIR, "--devices", "all"],
+            )
+        ),
     ],
     ids=lambda words: words[0],
 )
