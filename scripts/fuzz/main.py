@@ -3,7 +3,6 @@
     python -m scripts.fuzz --count 2000                  what the tests run
     python -m scripts.fuzz --count 100000 --seed 7       the long run
     python -m scripts.fuzz --only 7:1234                 one case again, with its traceback
-    python -m scripts.fuzz --special                     pipes, devices, sockets and folders as files
 
 A case is a seed and a number. Each is examined in a child process under a limit of memory and of
 time: a traceback, a hang, a death, foreign code, or a file that is none of its business is a
@@ -229,12 +228,7 @@ def main() -> int:
     parser.add_argument("--from", dest="captures", nargs="+", type=Path, default=CAPTURES)
     parser.add_argument("--save", type=Path, default=Path("fuzz_findings"))
     parser.add_argument("--only", metavar="SEED:NUMBER", help="examine one case in this process")
-    parser.add_argument("--special", action="store_true", help="files that are no regular ones")
     options = parser.parse_args()
-    if options.special:
-        from scripts.fuzz.special import examine_special
-
-        return 1 if examine_special() else 0
     options.captures = tuple(path.resolve() for path in options.captures)
     read = [mutations.read_capture(path) for path in options.captures]
     # In memory where that can be: the files of a case are synced to the disk.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from conftest import DATA
+from naive_faults import FAULTS
+from naive_switches import problem_of
 
 from ray_precheck.commands.naive.options import NaiveConfig
 from ray_precheck.commands.naive.run import NaiveReport, contrast_kernels
 from ray_precheck.schema.result import Verdict
-from scripts.naive.faults import FAULTS
-from scripts.naive.switches import trials
 
 pytestmark = pytest.mark.cluster
 CNN = DATA / "torch_cnn" / "dump.json"
@@ -79,7 +79,15 @@ def _rows_so_far(folder: Path) -> int:
     return max(0, lines - 1)
 
 
-@pytest.mark.parametrize("key", ["products", "nnpack+onednn", "cudnn_tf32"])
-def test_the_switch_behind_a_broken_kernel_is_named(key: str) -> None:
-    (found,) = trials({key: FAULTS[key]})
-    assert found.problem == ""
+SHORT = ("products", "nnpack+onednn", "cudnn_tf32")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *SHORT,
+        *(pytest.param(key, marks=pytest.mark.exhaustive) for key in FAULTS if key not in SHORT),
+    ],
+)
+def test_the_switch_behind_a_broken_kernel_is_named(key: str, tmp_path: Path) -> None:
+    assert problem_of(key, tmp_path) == ""

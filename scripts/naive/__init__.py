@@ -1,1 +1,0 @@
-"""Kernels that are wrong at the default side of a switch: does `naive` name the switch?"""
