@@ -112,3 +112,9 @@ def markdown_table(columns: Sequence[object], rows: Iterable[Sequence[object]]) 
     """Return a table in Markdown."""
     lines = [f"| {' | '.join(map(str, cells))} |" for cells in (columns, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])
+
+
+def sections_in(path: Path) -> dict[str, str]:
+    """Return the texts of a page that a script writes, by the names in the lines `== NAME` before them."""
+    found = re.findall(r"(?ms)^== (\w+)\n(.*?)(?=^== |\Z)", path.read_text(encoding="utf-8"))
+    return {name: text.strip() for name, text in found}

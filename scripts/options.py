@@ -16,8 +16,8 @@ from ray_precheck.cli import COMMANDS
 from ray_precheck.commands.capture import command as capture
 from ray_precheck.options.declared import Option
 from ray_precheck.options.invocation import Command
+from scripts.measuring import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "ray_precheck" / "cli" / "README.md"
 OF_CAPTURE = ROOT / "ray_precheck" / "capture" / "README.md"
 BEGIN = "<!-- options: begin -->"

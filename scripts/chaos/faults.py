@@ -16,8 +16,9 @@ from typing import Any
 
 from scripts.chaos.command import COMMAND_LIMIT_S, Command, Place, end_all, make_place
 from scripts.chaos.kills import arguments, final_files, left_behind, problems_of_end
+from scripts.measuring import ROOT
 
-FAULTY = Path(__file__).resolve().parents[1] / "faulty"
+FAULTY = ROOT / "scripts" / "faulty"
 CRASH, HANG, RAISE = "crash", "hang", "raise"
 TIMEOUT_S = 2.0
 # How much longer a run may take for each crash or hang, divided by the number of workers.

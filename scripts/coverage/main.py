@@ -11,7 +11,6 @@ import textwrap
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 
 from ray_precheck.bench.run import Bench
 from scripts.coverage.documented import (
@@ -22,8 +21,7 @@ from scripts.coverage.documented import (
     told,
 )
 from scripts.coverage.status import MINDSPORE, TORCH, Kind, Namespace, Status, statuses
-
-ROOT = Path(__file__).resolve().parents[2]
+from scripts.measuring import ROOT
 
 DOCS = ROOT / "ray_precheck" / "bench" / "COVERAGE.md"
 Table = dict[Namespace, list[Status]]

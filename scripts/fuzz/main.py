@@ -3,7 +3,6 @@
     python -m scripts.fuzz --count 2000                  what the tests run
     python -m scripts.fuzz --count 100000 --seed 7       the long run
     python -m scripts.fuzz --only 7:1234                 one case again, with its traceback
-    python -m scripts.fuzz --special                     pipes, devices, sockets and folders as files
 
 A case is a seed and a number. Each is examined in a child process under a limit of memory and of
 time: a traceback, a hang, a death, foreign code, or a file that is none of its business is a
@@ -26,10 +25,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from scripts import measuring
 from scripts.fuzz import mutations
 
-ROOT = Path(__file__).resolve().parents[2]
-CAPTURES = sorted((ROOT / "tests" / "data").glob("*/dump.json"))
+CAPTURES = sorted(measuring.CAPTURES.glob("*/dump.json"))
 SHARED_MEMORY = "/dev/shm"
 # Seconds that a dump may take in the driver, in a worker around the API, and in the API itself.
 LIMITS_S = {0: 180.0, 1: 10.0, 2: 10.0, 3: 15.0}
@@ -81,7 +80,7 @@ def child(pipe: Any, state: Any, seed: int, captures: Sequence[Path], place: Pat
         os.chdir(folder / "empty")
         # What is imported on the way is imported now, before anything is watched.
         with contextlib.suppress(Exception):
-            target.examine((ROOT / "tests" / "data" / "torch_llm" / "dump.json").read_bytes(), True)
+            target.examine((measuring.CAPTURES / "torch_llm" / "dump.json").read_bytes(), True)
         read = [mutations.read_capture(path) for path in captures]
         mark(0)
         pipe.send(None)
@@ -229,12 +228,7 @@ def main() -> int:
     parser.add_argument("--from", dest="captures", nargs="+", type=Path, default=CAPTURES)
     parser.add_argument("--save", type=Path, default=Path("fuzz_findings"))
     parser.add_argument("--only", metavar="SEED:NUMBER", help="examine one case in this process")
-    parser.add_argument("--special", action="store_true", help="files that are no regular ones")
     options = parser.parse_args()
-    if options.special:
-        from scripts.fuzz.special import examine_special
-
-        return 1 if examine_special() else 0
     options.captures = tuple(path.resolve() for path in options.captures)
     read = [mutations.read_capture(path) for path in options.captures]
     # In memory where that can be: the files of a case are synced to the disk.

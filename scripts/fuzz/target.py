@@ -36,6 +36,7 @@ from ray_precheck.schema.task import Task, TaskPayload
 from ray_precheck.store.columns import decode_name, decode_row, detail_rows, result_row
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import resume_run, start_run
+from scripts.measuring import ROOT
 
 FRAMEWORKS = ("pytorch", "mindspore")
 DRIVER, WORKER, API = 1, 2, 3
@@ -44,7 +45,6 @@ API_BYTES = 6 << 30
 RECORD_BYTES = 8 << 20
 LONGEST_SENTENCE = 2_000
 _FORMULA = re.compile(rb"[\"']?[=+\-@\t]")
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class Finding(Exception):
@@ -74,7 +74,7 @@ class Watch:
     def __init__(self, folder: Path, out: Path) -> None:
         self.armed = False
         self.seen: list[str] = []
-        code = [sys.prefix, sys.base_prefix, str(_ROOT), *sysconfig.get_paths().values()]
+        code = [sys.prefix, sys.base_prefix, str(ROOT), *sysconfig.get_paths().values()]
         self._trusted = tuple({os.path.realpath(path) for path in code} | set(code))
         system = ("/proc/", "/sys/", "/usr/", "/dev/", "/etc/ld", "/lib")
         self._readable = (*self._trusted, *system, str(folder))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scripts.locate_faults.planting.planted import Size
+from scripts.locate_faults.planted import Size
 
 CASES_FILE = "cases.json"
 HONEST = "honest"

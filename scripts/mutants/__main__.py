@@ -30,10 +30,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from scripts.measuring import ROOT
 from scripts.mutants.changes import Change, find_changes, mutate
 from scripts.mutants.reached import VARIABLE, TestMap
 
-ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
     "store",
     "accuracy",

@@ -8,6 +8,7 @@ import importlib.util
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from scripts.measuring import ROOT
 from scripts.npu_calls.collector import collect_uses
 from scripts.npu_calls.definitions import Wheel
 from scripts.npu_calls.evaluate import Use
@@ -16,7 +17,7 @@ from scripts.npu_calls.names import Scopes
 from scripts.npu_calls.sources import Sources
 from scripts.npu_calls.wheels import Unpacked
 
-PACKAGE = Path(__file__).resolve().parents[2] / "ray_precheck"
+PACKAGE = ROOT / "ray_precheck"
 # Where Ray counts the NPUs of a machine.
 _RAY = "_private/accelerators"
 

@@ -10,8 +10,9 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from scripts.measuring import markdown_table
+from scripts.measuring import markdown_table, sections_in
 from scripts.npu_calls.evaluate import OR, Use
 from scripts.npu_calls.everything import Everything
 from scripts.npu_calls.explained import ACCEPTED, ACL_REFERENCE, EXPLAINED
@@ -167,62 +168,7 @@ def _not_taken(group: Sequence[Use | Fact], sightings: Sightings) -> str:
     return "; ".join(f"`{'`, `'.join(n)}` (from {v})" for v, n in since.items()) or "none"
 
 
-_HEAD = """\
-# What is used of torch_npu, MindSpore for Ascend and acl
-
-No NPU was at hand: **nothing on this page was run on one.** What can be known without one was looked up
-in the releases themselves, on {date}, by `python -m scripts.npu_calls --write`. The script finds by the
-syntax trees of the package every use that the package makes of these libraries, and seeks each in the
-Python files of the wheels. It does not import them. A test fails if the package uses a name that this page
-lacks, and the script fails if it cannot follow a use.
-
-- torch_npu, the first and the newest release of each minor version: {torch_npu}
-- MindSpore: {mindspore}. These wheels, for Linux on x86-64, hold MindSpore's Python files for all devices
-  and the libraries for Ascend: the same package runs on the CPU and on an NPU.
-- Ray {ray}, for what it asks of acl.
-
-What is written in place of an argument is `_`; `()` inside a name is the result of the call or an instance
-of the class.
-"""
-_TORCH_NPU = """\
-`torch.npu` is `torch_npu.npu`. An argument is *taken* if the call binds to the parameters of the `def` that
-was found. `matmul` and `conv` are objects whose class answers for `allow_hf32` in `__getattr__` and
-`__setattr__`. torch itself makes the calls "through torch.manual_seed", of an NPU's module.
-"""
-_OPERATORS = """\
-torch_npu registers its operators from C++. Their parameters were read from the schemas in
-`libtorch_npu.so`, and its Python files make each of them an attribute of `torch_npu`. The parameters that a
-bench takes by position have the schema's names and order in every release. A recorded call that gives a
-parameter that its bench does not take is SKIP, with that reason. The values that the bench takes of the
-newer parameters are those that do nothing: no sink, no mask, no rope.
-"""
-_MINDSPORE = """\
-Runs on the CPU use these too, so the tests run them there, but for what stands below `device_context.ascend`,
-for `ascend_config`, for the name `Ascend` and for the formats that the CPU lacks (float8). What comes from C++ stands in
-`mindspore._c_expression`, or in a class that is derived from one there; its signatures no file tells.
-"""
-_MINDSPORE_OPERATORS = """\
-They are looked for in `mindspore.ops` and then in `mindspore.ops.auto_generate`, as the backend does.
-"""
-_FACTS = """\
-Variables, files, commands and parts of messages. Of the wheels the Python files were searched, and the texts
-in MindSpore's common and Ascend libraries and in `libtorch_npu.so`; of Ray, its detection of accelerators. What no package
-names belongs to the driver or to CANN, which were not at hand. A message counts as one about memory if it
-has one of the texts, in upper or lower case.
-"""
-_ACL = """\
-The package itself does not import `acl` (pyACL, part of CANN). Ray does, to count the NPUs of a node that
-joins a cluster; if that fails, it counts `/dev/davinci*`. No package with `acl` or stubs of it was found
-on the index: `ascend-cann-nnrt` 8.0.0 holds neither, `ascend-cann-toolkit` 0.0.1.dev1 could not be built and was not looked
-into. So these calls were compared with the published reference of pyACL alone: `get_device_count` with its pages for CANN 6.0.1, 7.0.0,
-8.0.0 and 9.0.0, `get_soc_name` with one page of unknown release. The name of the chip that Ray asks for is not used.
-"""
-_LEFT = """\
-## What this does not tell
-
-Whether an NPU computes what these calls ask for; whether the option that was set has an effect; what a
-library does with arguments that it takes; which of CANN's messages a failing operator brings.
-"""
+_TEXTS = sections_in(Path(__file__).with_name("page.txt"))
 
 
 def page(
@@ -237,26 +183,33 @@ def page(
         uses.setdefault((use.library, use.how == "operator"), []).append(use)
     releases = {package: ", ".join(found) for package, found in sightings.items()}
     tables = [
-        used_table("torch_npu", _TORCH_NPU, uses["torch_npu", False], sightings["torch_npu"]),
-        operator_table(
-            "Operators of torch_npu", _OPERATORS, uses["torch_npu", True], sightings["torch_npu"]
+        used_table(
+            "torch_npu", _TEXTS["torch_npu"], uses["torch_npu", False], sightings["torch_npu"]
         ),
-        used_table("MindSpore", _MINDSPORE, uses["mindspore", False], sightings["mindspore"]),
+        operator_table(
+            "Operators of torch_npu",
+            _TEXTS["operators"],
+            uses["torch_npu", True],
+            sightings["torch_npu"],
+        ),
+        used_table(
+            "MindSpore", _TEXTS["mindspore"], uses["mindspore", False], sightings["mindspore"]
+        ),
         operator_table(
             "Fused operators of MindSpore",
-            _MINDSPORE_OPERATORS,
+            _TEXTS["mindspore_operators"],
             uses["mindspore", True],
             sightings["mindspore"],
         ),
-        fact_table("Texts about NPUs", _FACTS, everything.facts, sightings),
+        fact_table("Texts about NPUs", _TEXTS["facts"], everything.facts, sightings),
         _acl(of_ray),
     ]
     parts = [
-        _HEAD.format(date=date.isoformat(), **releases),
+        _TEXTS["head"].format(date=date.isoformat(), **releases),
         *(table.text() for table in tables),
         _varying(),
         _accepted(),
-        _LEFT,
+        _TEXTS["left"],
     ]
     return "\n".join(_filled(part) for part in parts)
 
@@ -266,7 +219,7 @@ def _acl(of_ray: Iterable[Use]) -> Table:
         [*cells, ACL_REFERENCE.get(group[0].text, "**not in the reference that was read**")]
         for cells, group in rows_of(of_ray)
     ]
-    return Table("acl", _ACL, ("Ray calls", "in", "the reference says"), rows)
+    return Table("acl", _TEXTS["acl"], ("Ray calls", "in", "the reference says"), rows)
 
 
 def _varying() -> str:

@@ -1,7 +1,7 @@
 """The costs of records, for simulations and pretend devices, drawn from the estimates of a capture.
 
 Comes in: the estimated costs of a real dump, a seed. Goes out: estimates and actual times in
-seconds. Called by python -m scripts.simulate and scripts/efficiency.py.
+seconds. Called by python -m scripts.simulate and scripts/speed/efficiency.py.
 """
 
 import math
@@ -13,9 +13,9 @@ from pathlib import Path
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.replay.plan.planner import plan_tasks
 from ray_precheck.schema.task import Task
+from scripts.measuring import CAPTURES
 
-ROOT = Path(__file__).resolve().parents[2]
-CAPTURE = ROOT / "tests" / "data" / "mindspore_llm" / "dump.json"
+CAPTURE = CAPTURES / "mindspore_llm" / "dump.json"
 # The estimate of a call with tiny tensors and no backward record, the least there is.
 TINY_S = 1.2e-3
 LARGE_S = 20e-3

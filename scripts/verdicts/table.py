@@ -5,81 +5,18 @@ Comes in: a `Tally`. Goes out: text. Called by `verdicts.main` and `attack.main`
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
-from scripts.measuring import ROOT, markdown_table
+from scripts.measuring import ROOT, markdown_table, sections_in
 from scripts.verdicts.tally import Cell, Tally
 
-TABLE = ROOT / "ray_precheck" / "compare" / "VERDICTS.md"
+TABLE = ROOT / "ray_precheck" / "accuracy" / "VERDICTS.md"
 _DTYPES = ("float32", "float16", "bfloat16")
 _OTHERS = "integers, bool"
 
-SECTIONS = {
-    "tested": """# Faults in the tested side alone
-
-As on an accelerator: the CPU's kernels are right.
-
-- Made by `{command}`, with {versions} on {machine}.
-- {calls} calls of {apis} APIs, forward and backward: the generated ones of
-  `scripts/verdicts/cases.py` with the seeds {seeds}, and those of the captures {captures}, of calls
-  that are alike in name, shapes, dtypes and scalars one; {skipped} calls were not run (random, or no
-  kernel in the dtype). Each has every fault of `scripts/verdicts/faults.py`.
-
-{table}
-""",
-    "kernels": """# Faults in the kernels themselves
-
-Whoever calls the kernel gets the fault: the tested side, and the CPU's own kernel beside it.
-
-- Made by `{command}`, with {versions} on {machine}.
-- Faults are planted below autograd, in each kernel that a call runs, forward or backward
-  (`scripts/verdicts/kernels.py`); for MindSpore in all of its results, and in torch's kernels at the
-  same time. The checker judges that also judges in a run.
-- {calls} calls of {apis} APIs of torch and of MindSpore: the generated ones with the seeds {seeds},
-  and those of the captures {captures}, of calls that are alike in name, shapes, dtypes and scalars
-  one; {skipped} calls were not run. "Implementation" is here the framework whose kernels are tested
-  without a fault.
-
-{table}
-
-## What `auto` missed in the kernels
-
-{missed}
-""",
-    "attack": """# Kernels that are wrong under a condition, or by a rounding
-
-- Made by `python -m scripts.attack --standards auto msprobe --write`, with torch {version}, one thread.
-- Each kind is one kernel of torch, below autograd and on the tested side alone, that is right but where its
-  condition is met (`scripts/attack/kinds.py`), in calls of small captured programs. Cells count the cases
-  that are found; all are hit. "statistics": inputs are generated; "tensor": captured ones
-  (`--tested device`).
-
-{tables}
-""",
-    "sample": """# A sample that the tests make anew
-
-`tests/frameworks/test_verdicts.py` computes these figures again and compares: where they are no longer
-those of the code, all of this document is to be made again.
-
-- Made by `{command}`, with {versions} on {machine}.
-- {calls} calls of {apis} APIs, as above: faults in the tested side alone, then faults in the kernels.
-
-{table}
-""",
-}
-_HEAD = """# Verdicts: faults found and false alarms
-
-Made by `python -m scripts.verdicts --write` and `python -m scripts.attack --write`; do not edit.
-
-- No accelerator: all is computed on the CPU with one thread, in the recorded dtypes.
-- A fault counts where it moves the RMSE or the largest error of an output, against the float64
-  bench, to more than 4 times that of the worst honest implementation of this output, or makes
-  elements NaN, infinite or unequal that no honest one does. Faults that move an output by less (in
-  bfloat16 a factor of 1.001 changes no bit) are not counted.
-- The honest implementations are those of `scripts/verdicts/honest.py`, MindSpore's kernels among
-  them.
-- The limits of `auto` were chosen with seed 0; other seeds are new to it. `published` leaves each API
-  to the standard that msprobe's lists name for it.
-"""
+# Each begins with its heading.
+SECTIONS = sections_in(Path(__file__).with_name("page.txt"))
+_HEAD = SECTIONS.pop("head")
 
 
 def with_section(document: str, way: str, section: str) -> str:

@@ -16,7 +16,7 @@ from ray_precheck.commands.compare.run import compare_captures
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.commands.overflow.run import check_overflow
-from scripts.locate_scale import make_runs
+from scripts.speed.locate_scale import make_runs
 
 pytestmark = [
     pytest.mark.cluster,

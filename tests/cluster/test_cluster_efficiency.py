@@ -2,8 +2,8 @@
 
 import pytest
 
-from scripts.efficiency import TimedRun, bare_efficiency, measured_run
 from scripts.simulate.costs import draw_workload
+from scripts.speed.efficiency import TimedRun, bare_efficiency, measured_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

@@ -11,7 +11,7 @@ from conftest import SLOTS_AND_FILE_SYSTEMS
 
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.search import LocationReport
-from scripts.locate_scale import make_runs
+from scripts.speed.locate_scale import make_runs
 
 distributed = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.cluster
@@ -129,7 +129,7 @@ def test_honest_processes_accuse_nobody(
 
 @pytest.mark.skipif(not has_gloo, reason="this torch has no gloo")
 @pytest.mark.exhaustive  # Of captures that are written: tests/unit/commands/locate.
-@pytest.mark.parametrize("task", ["tensor", "statistics"])
+@pytest.mark.parametrize("task", ["tensor", STATISTICS])
 def test_what_one_process_was_set_to_is_named_there_and_the_other_one_inherits(
     folder: Path, tmp_path: Path, task: str
 ) -> None:

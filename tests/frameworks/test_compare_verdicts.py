@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from ray_precheck.capture import Capture
-from scripts.compare_verdicts import (
+from scripts.honest.programs import BiasesWithoutGradient
+from scripts.locate_faults.compare_verdicts import (
     AUTO,
     AUTO_NOISE,
     FAULTS,
@@ -23,7 +24,6 @@ from scripts.compare_verdicts import (
     captured_network,
     first_moved_record,
 )
-from scripts.honest.programs import BiasesWithoutGradient
 
 pytestmark = pytest.mark.frameworks
 

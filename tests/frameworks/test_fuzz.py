@@ -46,9 +46,23 @@ def test_mutated_dumps_are_rows_or_refusals(tmp_path: Path, count: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_pipe_is_refused_wherever_a_command_opens_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "named pipe",
+        *(
+            pytest.param(kind, marks=pytest.mark.exhaustive)
+            for kind in ("/dev/zero", "socket", "folder", "standard input")
+        ),
+    ],
+)
+def test_what_is_no_regular_file_is_refused_wherever_a_command_opens_one(
+    tmp_path: Path, kind: str
+) -> None:
+    place = str(ROOT / "tests" / "unit" / "hostile")
     code = (
-        "from scripts.fuzz.special import examine_special\nprint(examine_special(['named pipe']))"
+        f"sys.path.append({place!r})\nfrom special import examine_special\n"
+        f"print(examine_special({kind!r}))"
     )
     assert run_code(code, tmp_path).splitlines()[-1] == "[]"
 

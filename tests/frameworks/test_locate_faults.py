@@ -10,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ray_precheck.capture.pytorch.names import CallName  # noqa: E402
-from scripts.capture_parity.models import Batch, TrainedModel  # noqa: E402
 from scripts.locate_faults.cases import (  # noqa: E402
     COLLECTIVE,
     DATA,
@@ -37,18 +36,19 @@ from scripts.locate_faults.looking.tables import (  # noqa: E402
     table_of_faults,
     table_of_honest,
 )
-from scripts.locate_faults.planting.collective import collective_cases  # noqa: E402
-from scripts.locate_faults.planting.making import maker_of  # noqa: E402
-from scripts.locate_faults.planting.plan import Counts  # noqa: E402
-from scripts.locate_faults.planting.planted import (  # noqa: E402
+from scripts.locate_faults.mistakes import MISTAKES, TENSORS, expected_lines, searched  # noqa: E402
+from scripts.locate_faults.planted import (  # noqa: E402
     FAULTS,
     Size,
     size_of,
 )
+from scripts.locate_faults.planting.collective import collective_cases  # noqa: E402
+from scripts.locate_faults.planting.making import maker_of  # noqa: E402
+from scripts.locate_faults.planting.models import Batch, TrainedModel  # noqa: E402
+from scripts.locate_faults.planting.plan import Counts  # noqa: E402
 from scripts.locate_faults.planting.runs import MadeStep, summed_otherwise  # noqa: E402
-from scripts.locate_faults.planting.twins import SKETCHES, STATISTICS, twin_of  # noqa: E402
 from scripts.locate_faults.planting.watching import is_random  # noqa: E402
-from scripts.script_mistakes import MISTAKES, TENSORS, expected_lines, searched  # noqa: E402
+from scripts.locate_faults.twins import SKETCHES, STATISTICS, twin_of  # noqa: E402
 
 pytestmark = pytest.mark.frameworks
 

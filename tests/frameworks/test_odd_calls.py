@@ -1,4 +1,4 @@
-"""Honest torch with odd arguments is not accused: the short form of `scripts.odd_calls`."""
+"""Honest torch with odd arguments is not accused."""
 
 from fnmatch import fnmatch
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from odd_calls import OddCall, by_hand, examined, of_op_db, reason
 
 from ray_precheck.frameworks.pytorch.rows import interpolate, nextafter
-from scripts.odd_calls import OddCall, by_hand, examined, of_op_db, reason
 
 pytestmark = pytest.mark.frameworks
 # Nothing was computed in these calls, or nothing finite.

@@ -1,4 +1,4 @@
-"""The bench is what NumPy, SciPy and plain loops say: `scripts.references`, and a test that it can fail."""
+"""The bench is what NumPy, SciPy and plain loops say (`bench_references`), and a test that it can fail."""
 
 from dataclasses import replace
 
@@ -7,8 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("scipy")
 
+from bench_references import CASES, check_all, chosen, disagreement  # noqa: E402
+
 from ray_precheck.bench.run import Bench  # noqa: E402
-from scripts.references import CASES, check_all, chosen, disagreement  # noqa: E402
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 

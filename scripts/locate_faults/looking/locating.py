@@ -12,7 +12,7 @@ from typing import Any
 
 from scripts.locate_faults.cases import HONEST, FaultCase
 from scripts.locate_faults.looking.replaying import remembered
-from scripts.locate_faults.planting.twins import SKETCHES, STATISTICS, twin_of
+from scripts.locate_faults.twins import SKETCHES, STATISTICS, twin_of
 from scripts.measuring import rows_of_table
 
 ONE, TWO = "one capture", "two captures"

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ray_precheck.capture.capturing import Capture
 from scripts.locate_faults.cases import COLLECTIVE, HONEST, FaultCase, Judged
+from scripts.measuring import ROOT
 
-_ROOT = Path(__file__).resolve().parents[2]
 _WORLD = 2
 _LIMIT_S = 120.0
 _WIDTH = 16
@@ -112,7 +112,7 @@ def collective_cases(folder: Path, dtype: str) -> list[Judged]:
     """Capture with two processes; return the cases, of which nothing is judged yet."""
     folder.mkdir(parents=True)
     words = [sys.executable, "-m", "scripts.locate_faults.planting.collective", str(folder), dtype]
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ranks = [subprocess.Popen([*words, str(rank)], env=environment) for rank in range(_WORLD)]
     if any(rank.wait(_LIMIT_S) for rank in ranks):
         raise SystemExit(f"the ranks in {folder} ended with {[rank.returncode for rank in ranks]}")

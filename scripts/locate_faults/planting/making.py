@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 
-from scripts.capture_parity.models import Batch, TrainedModel
 from scripts.locate_faults.cases import (
     DATA,
     EPSILON,
@@ -29,9 +28,10 @@ from scripts.locate_faults.cases import (
 )
 from scripts.locate_faults.looking.replaying import Replay, named_by
 from scripts.locate_faults.looking.tables import REPLAY
+from scripts.locate_faults.planted import FAULTS, Size, worst_size
 from scripts.locate_faults.planting.gradients import GradientFault, GradientWatch
+from scripts.locate_faults.planting.models import Batch, TrainedModel
 from scripts.locate_faults.planting.plan import Counts, FaultPlan, plan_faults
-from scripts.locate_faults.planting.planted import FAULTS, Size, worst_size
 from scripts.locate_faults.planting.runs import Act, Bench, OtherSums, TrainedStep
 from scripts.locate_faults.planting.updates import UPDATE as UPDATES
 from scripts.locate_faults.planting.updates import UpdateFault, UpdateWatch

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from scripts.locate_faults.planting.planted import FAULTS
+from scripts.locate_faults.planted import FAULTS
 
 _GRADIENT_FAULTS = (
     "scale 1 + 1e-2",

@@ -27,7 +27,7 @@ from ray_precheck.capture.pytorch.probe import TorchProbe
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.session import Session
 from ray_precheck.capture.settings import capture_settings
-from scripts.capture_parity.models import Batch, TrainedModel
+from scripts.locate_faults.planting.models import Batch, TrainedModel
 
 Call = Callable[..., Any]
 

@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from scripts.locate_faults.planting.planted import Change, Size, size_of, worst_size
+from scripts.locate_faults.planted import Change, Size, size_of, worst_size
 from scripts.locate_faults.planting.runs import Act, unseen
 
 # The key of errors of updates.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ray_precheck.foreign import caught
-from scripts.locate_faults.planting.planted import Change, Size, size_of
+from scripts.locate_faults.planted import Change, Size, size_of
 from scripts.locate_faults.planting.runs import Act, MadeStep, only_tensor
 
 _LEAST_ELEMENTS = 16

@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import overflow_births
 import pytest
 import torch
+from overflow_births import control_trials, planted_trials
+from overflow_faults import FAULTS, TAKEN_AWAY
 
 from ray_precheck.capture import Capture
 from ray_precheck.errors import OverflowBornError, UsageError
 from ray_precheck.trace.overflow.births import follow
 from ray_precheck.trace.side import open_side
-from scripts import overflow_births
-from scripts.overflow_births import control_trials, planted_trials
-from scripts.overflow_faults import FAULTS, TAKEN_AWAY
 
 pytestmark = pytest.mark.frameworks
 X = torch.ones(4, 4)

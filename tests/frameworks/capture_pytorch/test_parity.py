@@ -1,4 +1,4 @@
-"""What a comparison with msprobe's captures of six models found; `scripts/capture_parity` makes it anew."""
+"""What a comparison with msprobe's captures of six models found (`scripts/README.md`)."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Dumps that `scripts/scale.py` grows out of a real one."""
+"""Dumps that `scripts/speed/scale.py` grows out of a real one."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import pytest
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.schema.values import TensorSpec
-from scripts import scale
+from scripts.speed import scale
 
 pytestmark = pytest.mark.unit
 

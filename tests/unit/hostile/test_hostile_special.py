@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from special import examine_special, special_files
 
 from ray_precheck.cli import main
 from ray_precheck.dump.mapped import MappedTensors
@@ -15,7 +16,6 @@ from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import open_file
 from ray_precheck.schema.values import TensorSpec
-from scripts.fuzz.special import examine_special, special_files
 
 pytestmark = pytest.mark.unit
 
@@ -47,7 +47,7 @@ def test_a_pipe_is_refused_at_every_place_that_is_opened_early() -> None:
         "a dump to compare", "stack.json", "a tensor", "-config", "its details", "a saved call",
         "the log of a capture",
     )  # fmt: skip
-    assert examine_special(("named pipe",), places, show=False) == []
+    assert examine_special("named pipe", places) == []
 
 
 def test_files_of_users_are_opened_in_one_place() -> None:

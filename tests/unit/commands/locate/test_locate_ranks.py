@@ -12,7 +12,7 @@ from ray_precheck.commands.locate.rows import PAIR_TABLES
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.errors import DumpError
-from scripts.locate_scale import faulty_call, make_runs, operators
+from scripts.speed.locate_scale import faulty_call, make_runs, operators
 
 pytestmark = pytest.mark.unit
 RANKS, CALLS, VARIANTS = 6, 303, 3

@@ -1,22 +1,17 @@
-"""Kill captures at random moments with `kill -9`, and see what they leave.
+"""Kills captures at random moments with `kill -9`, and sees what they leave.
 
-    python -m scripts.capture_kills [--kills N] [--seed S] [--level L1|mix]
-
-A small training of this script is captured, always the same. After each kill every step that was begun is
-read by the dump reader, and compared with the same step of a capture that nobody disturbed: it must hold the
-beginning of its records, byte for byte, and all of them where its dump.json is there. Then the folder is
-finished, and its files must be those that the undisturbed step would have had if it had ended there. Prints a
-line for each kind of state that kills found; the exit code is 1 if something was not as it must be.
+A small training is captured, always the same. After each kill every step that was begun is read by the dump
+reader, and compared with the same step of a capture that nobody disturbed: it must hold the beginning of its
+records, byte for byte, and all of them where its dump.json is there. Then the folder is finished, and its
+files must be those that the undisturbed step would have had if it had ended there. Used by
+`test_capture_kills`.
 """
 
-import argparse
 import json
 import multiprocessing
 import random
 import re
 import shutil
-import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -220,28 +215,3 @@ def kill_captures(
         if len(problems) == found:
             shutil.rmtree(out, ignore_errors=True)
     return states, problems
-
-
-def main() -> int:
-    """Kill captures as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--kills", type=int, default=30, help="how many captures (default 30)")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments (default 0)")
-    parser.add_argument(
-        "--level", default="mix", help="of the capture of this script (default mix)"
-    )
-    options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="capture_kills_"))
-    states, problems = kill_captures(options.level, options.kills, options.seed, folder)
-    for state, count in sorted(states.items()):
-        print(f"{count:6} {state}")
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    print(f"{len(problems)} problems" + (f"; the folders are in {folder}" if problems else ""))
-    if not problems:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 1 if problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,12 +1,12 @@
 """What each standard of `compare` says of planted faults, and of pairs of honest runs.
 
-    python -m scripts.compare_verdicts [--places 2] [--seed 0] [--statistics] [--misses]
+    python -m scripts.locate_faults.compare_verdicts [--places 2] [--seed 0] [--statistics] [--misses]
 
-The networks of `scripts.compare_verdicts` are captured in float32 and bfloat16. The golden run is on one
-thread; its noise is measured (`compare --noise`) by a second one with the sums of products in another
-order. The target is a third one: on two threads, without oneDNN, sums in yet another order. Faults of each
-kind are planted in the target at some random places; the culprit is the first record whose output differs
-from that of the target without the fault.
+Three small networks are captured in float32 and bfloat16. The golden run is on one thread; its noise is
+measured (`compare --noise`) by a second one with the sums of products in another order. The target is a third
+one: on two threads, without oneDNN, sums in yet another order. Faults of each kind are planted in the target
+at some random places; the culprit is the first record whose output differs from that of the target without
+the fault.
 
 A fault that moves no output of its record by more than 4 times what the honest runs are apart there, or by
 more than 4 units of roundoff, cannot be told from rounding: it is left out, and counted as hidden. Of the
@@ -40,9 +40,9 @@ from ray_precheck.commands.compare.plan import plan_comparison
 from ray_precheck.commands.compare.rows import rows_of_piece
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 from ray_precheck.trace.side import CaptureSide, RecordEntry, open_side
-from scripts.locate_faults.planting.planted import FAULTS as VALUE_FAULTS
-from scripts.locate_faults.planting.planted import Change
-from scripts.locate_faults.planting.twins import SKETCHES, twin_of
+from scripts.locate_faults.planted import FAULTS as VALUE_FAULTS
+from scripts.locate_faults.planted import Change
+from scripts.locate_faults.twins import SKETCHES, twin_of
 from scripts.measuring import markdown_table
 
 # Operators of ATen that compute and that a capture's own statistics do not need.

@@ -1,6 +1,6 @@
 """Kernels that are wrong as long as a switch of their framework is at its default side.
 
-Comes in: nothing. Goes out: `FAULTS`, and `write_fault_dump`. Used by `scripts.naive_switches` and its test.
+Comes in: nothing. Goes out: `FAULTS`, and `write_fault_dump`. Used by `naive_switches`.
 A fault is planted in the process that checks, by a file for `--bench-module` (`module_text`): it puts another
 function in the place of a kernel in torch's dispatcher, or of a function of MindSpore. Everything of float64
 stays right, so the bench is. Where torch has no kernel of a switch on a CPU (cuDNN, TF32, HF32), the function
@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
 _libraries: list[Any] = []
 
 
@@ -98,9 +97,9 @@ def write_fault_dump(folder: Path, fault: SwitchFault) -> Path:
 def module_text(name: str) -> str:
     """Return the file for `--bench-module` that plants a fault."""
     return f"""import sys
-sys.path.insert(0, {str(ROOT)!r})
+sys.path.append({str(Path(__file__).parent)!r})
 import ray_precheck
-from scripts.naive_faults import planted_tanh
+from naive_faults import planted_tanh
 
 @ray_precheck.reference("Torch.tanh", tested=planted_tanh({name!r}))
 def tanh(x):

@@ -1,29 +1,21 @@
-"""Make dumps of any size out of a real one, and measure how they are opened.
+"""Make a dump of any size out of a real one.
 
-    python -m scripts.scale grow OUT [--calls N] [--capture DUMP]     a dump of N calls
-    python -m scripts.scale open DUMP [--filter-api]                  what comes before the first record:
-                                                               open, digest and plan it
+    python -m scripts.speed.scale OUT [--calls N] [--capture DUMP]
 
-`open` prints wall and CPU seconds, and the process's peak memory up to the end of each step. No Ray and no
-framework is loaded. The grown dump is written as msprobe writes it, forward records first, backward records
-in reverse order; the same arguments give the same bytes.
+No Ray and no framework is loaded. The dump is written as msprobe writes it, forward records first, backward
+records in reverse order; the same arguments give the same bytes.
 """
 
 import argparse
 import json
 import re
-import resource
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.replay.plan.planner import plan_tasks
-from scripts.measuring import CAPTURES, machine
+from scripts.measuring import CAPTURES
 
 CAPTURE = CAPTURES / "mindspore_llm" / "dump.json"
 # One call in so many gets the bare words that msprobe writes for what is not finite.
@@ -33,22 +25,13 @@ _NORM = re.compile(rb'("Norm": -?\d+\.\d{6})\d*')
 
 
 def main() -> int:
-    """Run one command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("grow")
-    command.add_argument("out", type=Path)
-    command.add_argument("--calls", type=int, default=1_000_000)
-    command.add_argument("--capture", type=Path, default=CAPTURE)
-    command.set_defaults(action=lambda given: grow(given.capture, given.out, given.calls))
-    command = commands.add_parser("open")
-    command.add_argument("dump", type=Path)
-    command.add_argument("--filter-api", action="store_true")
-    command.set_defaults(action=lambda given: measure_open(given.dump, given.filter_api))
+    """Make the dump that the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--calls", type=int, default=1_000_000)
+    parser.add_argument("--capture", type=Path, default=CAPTURE)
     given = parser.parse_args()
-    return int(given.action(given))
+    return grow(given.capture, given.out, given.calls)
 
 
 def grow(capture: Path, out: Path, calls: int) -> int:
@@ -119,33 +102,6 @@ def _body(raw: bytes) -> bytes:
     """Return a record as msprobe indents it below `data`; bare NaN and Infinity stay."""
     text = json.dumps(json.loads(raw), indent=1).replace("\n", "\n  ")
     return _NORM.sub(rb"\1\0", text.encode())
-
-
-@contextmanager
-def step(name: str) -> Iterator[None]:
-    """Print wall and CPU seconds of a step, and the peak memory of the process after it."""
-    wall, cpu = time.monotonic(), time.process_time()
-    yield
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    wall, cpu = time.monotonic() - wall, time.process_time() - cpu
-    print(f"{name:36} {wall:8.1f} s wall {cpu:8.1f} s CPU {peak:8} MiB peak", flush=True)
-
-
-def measure_open(path: Path, filter_api: bool) -> int:
-    """Do what comes before the first record."""
-    print(f"{machine()}; {path} of {path.stat().st_size >> 20} MiB")
-    with step("after the imports"):
-        pass
-    with step("open, digest and plan together"):
-        with step("  open_dump"):
-            dump = open_dump(path)
-        with step("  digest"):
-            dump.digest()
-        with step("  plan_tasks"):
-            plan = plan_tasks(dump, dump.framework, frozenset(), filter_alike=filter_api)
-    print(f"{len(dump.calls)} calls, {len(plan.tasks)} tasks, {len(plan.skipped)} skipped")
-    dump.file.close()
-    return 0
 
 
 if __name__ == "__main__":

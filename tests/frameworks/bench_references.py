@@ -1,20 +1,15 @@
 """Is the bench right? Calls with odd arguments, held against references that are not torch.
 
-    python -m scripts.references [PART ...]
-
-Comes in: nothing; `PART`s choose the calls by parts of their names. Goes out: how many calls agree, and each
-that does not; exit code 1 where one does not. The bench of each call (`ray_precheck.bench`, in float64) is held
-against NumPy, SciPy, mpmath, or a few plain loops that say what the documentation says; a disagreement is a
-fault of the bench until shown otherwise.
+The bench of each call of `CASES` (`ray_precheck.bench`, in float64) is held against NumPy, SciPy, mpmath, or a
+few plain loops that say what the documentation says; a disagreement is a fault of the bench until shown
+otherwise. Used by `test_references`.
 
 A call agrees if its largest error is at most 1e-10 of the largest magnitude of the reference (each reference
 is good to 1e-12 or better there), shapes are the same, and NaN and infinity are at the same places.
 """
 
-import argparse
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -108,7 +103,6 @@ def _host(value: Any) -> Any:
 
 # fmt: off
 # ruff: noqa: E501
-# mypy: ignore-errors
 CASES: list[HeldCall] = []
 
 
@@ -861,19 +855,3 @@ def check_all(cases: Iterable[HeldCall]) -> list[str]:
         if said:
             found.append(f"{case.title}: {said}")
     return found
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Check as the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.references", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help="a part of the name of a call")
-    cases = chosen(parser.parse_args(words).parts)
-    found = check_all(cases)
-    for line in found:
-        print(line)
-    print(f"{len(cases)} calls of {len({case.api for case in cases})} APIs, {len(found)} do not agree")
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

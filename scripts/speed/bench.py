@@ -1,18 +1,19 @@
 """Measure what ray_precheck promises, on the machine that this runs on, and print ratios.
 
-    python -m scripts.bench speed DUMP [--msprobe CMD] [--pairs N]
+    python -m scripts.speed.bench speed DUMP [--msprobe CMD] [--pairs N]
                                               whole commands in pairs, and one device against a
                                               bare loop without Ray
-    python -m scripts.bench memory DUMP       the largest process and all together, for a large dump
-    python -m scripts.bench stage DUMP [--pairs N]   the loop with a bench worker on a second core, against
+    python -m scripts.speed.bench memory DUMP       the largest process and all together, for a large dump
+    python -m scripts.speed.bench stage DUMP [--pairs N]
+                                              the loop with a bench worker on a second core, against
                                               device and bench on one core, and on two fused ones
-    python -m scripts.bench capture [--pairs N] [--kinds L1 mix ...]
+    python -m scripts.speed.bench capture [--pairs N] [--kinds L1 mix ...]
                                               a captured step of a training against a plain one
 
 Machines are shared and noisy: whole commands are compared in pairs, one right after the other, and
 medians of ratios are printed. CMD is a command that checks a dump with msprobe and takes DUMP and
 an output folder, for example a script around `msprobe multi_acc_check -api_info $1 -o $2 -d 0 1`. `python -m
-scripts.scale grow` makes large dumps.
+scripts.speed.scale` makes large dumps.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def run_precheck(dump: Path, out: Path, *options: str) -> RanCommand:
 
 def bench_capture(given: argparse.Namespace) -> bool:
     """Print what captures cost; only this one needs PyTorch."""
-    from scripts.capture_cost import KINDS, report_costs
+    from scripts.speed.capture_cost import KINDS, report_costs
 
     unknown = set(given.kinds or ()) - set(KINDS)
     if unknown:
@@ -71,9 +72,7 @@ def bench_speed(given: argparse.Namespace) -> bool:
 
 def run_loop(dump: Path, which: str) -> float:
     """Run one of the loops below in a process of its own; returns its records per second."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from scripts import bench; bench.{which}()"
-    )
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from scripts.speed import bench; bench.{which}()"
     command = [sys.executable, "-c", code, str(dump)]
     # Ray gives its workers one OpenMP thread; the bare loop must not have more.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -1,6 +1,6 @@
 """What a captured step costs over a plain one.
 
-    python -m scripts.bench capture [--pairs N] [--kinds L1 mix ...]
+    python -m scripts.speed.bench capture [--pairs N] [--kinds L1 mix ...]
 
 Comes in: a decoder of four layers (rotary positions, grouped heads, RMS norms, gated layers), hidden size
 256, with its optimizer, on one thread of the CPU. Goes out: for each kind of capture the median of the ratios

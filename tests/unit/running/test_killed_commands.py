@@ -1,14 +1,16 @@
 """A run that is killed at any moment goes on to the bytes of an undisturbed one."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+import killed_commands
 import pytest
-
-from scripts import compare_kills
-from scripts.compare_kills import Work, comparison, location, overflow_check
+from killed_commands import Work, comparison, location, overflow_check
 
 pytestmark = pytest.mark.unit
+# How many commands of a kind are killed at least, and the seed of the moments.
+KILLS, SEED = (int(os.environ.get(name, less)) for name, less in (("KILLS", 4), ("SEED", 1)))
 
 
 @pytest.mark.parametrize(
@@ -23,17 +25,19 @@ pytestmark = pytest.mark.unit
 def test_killed_runs_end_with_the_same_bytes(
     tmp_path: Path, write: Callable[[Path, int], Work], pieces: int
 ) -> None:
-    found = compare_kills.tell_stories(tmp_path, kills=4, seed=1, work=write(tmp_path, pieces))
-    assert found.kills >= 4
+    found = killed_commands.tell_stories(
+        tmp_path, kills=KILLS, seed=SEED, work=write(tmp_path, pieces)
+    )
+    assert found.kills >= KILLS
     assert found.different == []
 
 
 def test_other_bytes_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = compare_kills._files
+    files = killed_commands._files
     monkeypatch.setattr(
-        compare_kills,
+        killed_commands,
         "_files",
         lambda out, work: files(out, work) if out.name == "whole" else [b"cut"],
     )
-    found = compare_kills.tell_stories(tmp_path, kills=1, seed=1, work=comparison(tmp_path, 3))
+    found = killed_commands.tell_stories(tmp_path, kills=1, seed=1, work=comparison(tmp_path, 3))
     assert found.different

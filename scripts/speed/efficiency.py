@@ -1,7 +1,7 @@
 """Measure how much of the devices' time a real run uses: real Ray, driver, scheduler, workers, check
-processes and writer; only the check itself is pretended, by scripts/pretend, and sleeps.
+processes and writer; only the check itself is pretended, by scripts/speed/pretend, and sleeps.
 
-    python -m scripts.efficiency [--devices 8 16] [--costs equal heavy] [--seconds 20] [--repeats 3]
+    python -m scripts.speed.efficiency [--devices 8 16] [--costs equal heavy] [--seconds 20] [--repeats 3]
 
 What is printed for each run:
 
@@ -20,7 +20,8 @@ a capture, 1 % of them scaled up until they take half of the time, with estimate
 30 %, and scaled to the same mean.
 
 Ray has its workers give way to every other process of the machine (nice 15), so on a busy one this
-measures the others. `nice -n -15 python -m scripts.efficiency --niceness 0` puts the whole run before them.
+measures the others. `nice -n -15 python -m scripts.speed.efficiency --niceness 0` puts the whole run before
+them.
 """
 
 import argparse

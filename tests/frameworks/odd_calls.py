@@ -1,29 +1,19 @@
-"""Count which honest calls with odd arguments the precheck accuses, and why it skips others.
+"""Honest calls with odd arguments: which does the precheck accuse, and why does it skip others?
 
-    python -m scripts.odd_calls [--ops 'conv*' ...] [--samples 2] [--tasks tensor statistics] [-v]
-
-Comes in: torch's own samples of its operators (`torch.testing._internal`'s op_db: forward, backward and in
-place) in float32, bfloat16, float16, int64, complex64 and bool, and the calls of `BY_HAND`. Each is called
-through its public name under a `Capture`; then each record is checked under `auto`, as `run_ut` does, in this
-process: with the captured tensors, and with ones that are generated from their statistics.
-
-Printed are the numbers of calls, of records that pass, are skipped (by reason) and are accused, with the
-message of each accused one. All calls are torch's own, unchanged: an accused one is a mistake of the
-precheck, or has to be explained.
+Comes in: nothing. Goes out: torch's own samples of its operators (`torch.testing._internal`'s op_db:
+forward, backward and in place) in float32, bfloat16, float16, int64, complex64 and bool, and the calls of
+`_BY_HAND`; and what `auto` says of their records. Each is called through its public name under a `Capture`;
+then each record is checked as `run_ut` does, in this process. All calls are torch's own, unchanged: an
+accused one is a mistake of the precheck, or has to be explained. Used by `test_odd_calls`.
 """
 
-import argparse
 import re
 import sys
-import tempfile
 import types
 import unittest
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -369,20 +359,6 @@ class OddRecords:
     accused: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
-    def add(self, other: "OddRecords") -> None:
-        """Add what was found of other calls."""
-        self.calls += other.calls
-        self.records += other.records
-        self.accused += other.accused
-        self.skipped += other.skipped
-
-    def __str__(self) -> str:
-        passed = self.records - len(self.accused) - len(self.skipped)
-        return (
-            f"{self.calls} calls, {self.records} records: {passed} pass, {len(self.skipped)} SKIP,"
-            f" {len(self.accused)} accused"
-        )
-
 
 def examined(calls: Sequence[OddCall], task: str, folder: Path) -> OddRecords:
     """Capture the calls in one dump and check it; return how many torch took, and what was found."""
@@ -396,45 +372,3 @@ def examined(calls: Sequence[OddCall], task: str, folder: Path) -> OddRecords:
 def reason(message: str) -> str:
     """Return the reason of a SKIP without names and numbers."""
     return re.sub(r"\d+", "N", message.partition(": ")[2])[:110]
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Print the figures; 1 if honest torch is accused."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--ops", nargs="+", default=["*"], help="operators of op_db, as patterns")
-    parser.add_argument("--samples", type=int, default=2, help="samples of an operator and dtype")
-    parser.add_argument("--tasks", nargs="+", default=["tensor", "statistics"])
-    parser.add_argument("--hand", default="*", help="labels of calls by hand, as a pattern")
-    parser.add_argument("--keep", type=Path, help="folder for the dumps")
-    parser.add_argument("-v", action="store_true", help="name each skipped call")
-    chosen = parser.parse_args(words)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    calls = chain(
-        (call for call in by_hand() if fnmatch(call.label, chosen.hand)),
-        of_op_db(chosen.ops, chosen.samples),
-    )
-    totals = {task: OddRecords() for task in chosen.tasks}
-    with tempfile.TemporaryDirectory() as temporary:
-        for number in count():
-            part = list(islice(calls, _CALLS_OF_A_DUMP))
-            if not part:
-                break
-            for task, total in totals.items():
-                folder = (chosen.keep or Path(temporary)) / task / str(number)
-                found = examined(part, task, folder)
-                total.add(found)
-                print("".join(f"{folder}: {each}\n" for each in found.accused), end="", flush=True)
-    for task, total in totals.items():
-        print(f"{task}: {total}")
-        reasons = Counter(map(reason, total.skipped))
-        print("\n".join(f"  {times} SKIP: {why}" for why, times in reasons.most_common()))
-        if chosen.v:
-            print("\n".join(f"  skipped {each}" for each in total.skipped))
-    return 1 if any(total.accused for total in totals.values()) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

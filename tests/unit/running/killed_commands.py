@@ -1,17 +1,12 @@
-"""Kill comparisons or searches at random moments with `kill -9`, and go on with them.
-
-    python -m scripts.compare_kills [--kills N] [--seed S] [--calls N]
-    python -m scripts.compare_kills --overflow [--kills N] [--seed S] [--dumps N]
-    python -m scripts.compare_kills --locate [--kills N] [--seed S] [--calls N]
+"""Kills comparisons or searches at random moments with `kill -9`, and goes on with them.
 
 Two captures of many small tensors are compared by `ray-precheck compare`, or dumps of many ranks are
 searched by `ray-precheck overflow_check`, or a chain of calls of which one is wrong by `ray-precheck locate`.
 The command is killed at a random moment of its life and gone on with, until a run comes to its end; that is
-one story, and stories are told until N kills have hit a running command. The files of each story must have
-the bytes of an undisturbed run. Prints how far the killed runs were; the exit code is 1 if bytes differ.
+one story, and stories are told until so many kills have hit a running command. The files of each story must
+have the bytes of an undisturbed run. Used by `test_killed_commands`.
 """
 
-import argparse
 import json
 import math
 import os
@@ -19,7 +14,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -195,32 +189,3 @@ def _state(out: Path, work: Work) -> str:
     if rows <= 0:
         return "before the first row"
     return "in the middle" if rows < work.pieces else "behind the last row"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--calls", type=int, default=0)
-    parser.add_argument("--locate", action="store_true", help="search for the operator to blame")
-    parser.add_argument("--overflow", action="store_true", help="search dumps for births instead")
-    parser.add_argument("--dumps", type=int, default=100)
-    options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if options.overflow:
-            work = overflow_check(folder, options.dumps)
-        elif options.locate:
-            work = location(folder, options.calls or 300)
-        else:
-            work = comparison(folder, options.calls or 6000)
-        found = tell_stories(folder, options.kills, options.seed, work)
-    print(f"{found.kills} kills in {found.stories} runs of {work.words[0]}")
-    for state, count in sorted(found.states.items()):
-        print(f"  {count:5} {state}")
-    print(f"{len(found.different)} runs have other bytes than an undisturbed one")
-    return 1 if found.different else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,10 +1,9 @@
 """What is no regular file, at every place where a command opens what a user names.
 
-    python -m scripts.fuzz --special
-
-A pipe that nobody writes to, /dev/zero, a socket, a folder and the standard input stand where a dump, a table
-or a setting is expected. Each command must end soon, in one of its exit codes, without a traceback and
-without much memory. Called by `main`; each case runs in a fork of this process.
+A pipe that nobody writes to, /dev/zero, a socket, a folder and the standard input stand where a dump, a
+table or a setting is expected. Each command must end soon, in one of its exit codes, without a traceback and
+without much memory. Each case runs in a fork of this process. Called by `test_hostile_special` and
+`test_fuzz`.
 """
 
 import contextlib
@@ -15,13 +14,13 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ray_precheck.store.columns import header
 from ray_precheck.store.tables import API_TABLES
+from scripts.measuring import CAPTURES
 
-DATA = Path(__file__).resolve().parents[2] / "tests" / "data"
 LIMIT_S = 30.0
 MEMORY_BYTES = 8 << 30
 _STAMP = "20260101000000"
@@ -91,39 +90,32 @@ def special_files(folder: Path) -> dict[str, Callable[[Path], None]]:
     }
 
 
-def examine_special(
-    kinds: Sequence[str] = (), places: Sequence[str] = (), *, show: bool = True
-) -> list[str]:
-    """Return a sentence for each case that must not be; () is all kinds, or all places."""
+def examine_special(kind: str, places: Iterable[str] = PLACES) -> list[str]:
+    """Return a sentence for each place at which a kind of file does what must not be."""
     findings = []
     with tempfile.TemporaryDirectory(prefix="special-") as name:
         root = Path(name)
-        makers = special_files(root)
-        for kind in kinds or makers:
-            for place in places or PLACES:
-                where, command = PLACES[place]
-                folder = root / "w"
-                _prepare(folder)
-                path = folder / where
-                path.unlink(missing_ok=True)
-                makers[kind](path)
-                found = _found(folder, command)
-                shutil.rmtree(folder)
-                if found:
-                    findings.append(f"{kind} as {place} ({command}): {found}")
-                    if show:
-                        print(findings[-1], flush=True)
-        if show:
-            print(f"{len(makers)} kinds of files at {len(PLACES)} places: {len(findings)} findings")
+        make = special_files(root)[kind]
+        for place in places:
+            where, command = PLACES[place]
+            folder = root / "w"
+            _prepare(folder)
+            path = folder / where
+            path.unlink(missing_ok=True)
+            make(path)
+            found = _found(folder, command)
+            shutil.rmtree(folder)
+            if found:
+                findings.append(f"{kind} as {place} ({command}): {found}")
     return findings
 
 
 def _prepare(folder: Path) -> None:
     for each in ("target", "golden"):
-        shutil.copytree(DATA / "torch_llm_tensor", folder / each)
+        shutil.copytree(CAPTURES / "torch_llm_tensor", folder / each)
     for each in ("ranks/rank0", "ranks/rank1"):
         (folder / each).mkdir(parents=True)
-        shutil.copy(DATA / "torch_cnn" / "dump.json", folder / each)
+        shutil.copy(CAPTURES / "torch_cnn" / "dump.json", folder / each)
     (folder / "capture").mkdir()
     (folder / "out").mkdir()
     (folder / "out" / _TABLE).write_bytes(header(API_TABLES.result))

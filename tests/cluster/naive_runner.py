@@ -1,7 +1,7 @@
 """Contrasts the calls of a dump in this process, with the opener and the runner of a check process.
 
 Comes in: a dump, a file for --bench-module, a folder, and the kind of device. Goes out: `naive_0.csv` in the
-folder. Started by `scripts.naive_switches` for devices that this machine does not have.
+folder. Started by `naive_switches` for devices that this machine does not have.
 """
 
 import sys

@@ -1,11 +1,10 @@
-"""Make two runs of many ranks, of which one rank has a fault, and measure how long `locate` takes.
+"""Make two runs of many ranks, of which one rank has a fault, to measure how long `locate` takes.
 
-    python -m scripts.locate_scale make FOLDER [--ranks N] [--calls N] [--variants N]   the captures
-    python -m scripts.locate_scale locate FOLDER [--limit S]                            located, as a table
+    python -m scripts.speed.locate_scale FOLDER [--ranks N] [--calls N] [--variants N]
+    ray-precheck locate -tp FOLDER/target -gp FOLDER/golden -o OUT
 
-Comes in: a folder. Goes out: captures of statistics in `FOLDER/target` and `FOLDER/golden`; wall and CPU
-seconds and the peak memory of all processes, and whether the fault is at place 1. Exit code 1 where it is
-not, or where `--limit` seconds were not enough. The same arguments give the same bytes.
+Comes in: a folder. Goes out: captures of statistics in `FOLDER/target` and `FOLDER/golden`; place 1 must be
+`faulty_call` in rank `faulty_rank`. The same arguments give the same bytes.
 
 A rank is a chain of layers (linear, gelu, linear, add, layer_norm); every 20 layers the ranks add up what
 they have, as data-parallel training does. Honest rounding moves each statistic of each operator by some
@@ -17,8 +16,6 @@ of their own; the rest are hard links to them, which spares the disk and not the
 import argparse
 import json
 import os
-import re
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.schema.dtypes import Array
-from scripts.measuring import ran, rows_of_table
 
 RANKS, CALLS, VARIANTS = 1000, 10_000, 32
 # The operators of a layer. After so many layers there is one call that adds up over the ranks.
@@ -38,29 +34,15 @@ _STATISTICS = ("Max", "Min", "Mean", "Norm")
 _MEAN = 2
 
 
-def main() -> int:
-    """Run one command; returns 1 where the fault was not found, or too late."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("make")
-    command.add_argument("folder", type=Path)
-    command.add_argument("--ranks", type=int, default=RANKS)
-    command.add_argument("--calls", type=int, default=CALLS)
-    command.add_argument("--variants", type=int, default=VARIANTS)
-    command.set_defaults(
-        action=lambda given: make_runs(given.folder, given.ranks, given.calls, given.variants)
-    )
-    command = commands.add_parser("locate")
-    command.add_argument("folder", type=Path)
-    command.add_argument("--limit", type=float, default=600.0)
-    command.add_argument("words", nargs="*", help="more options of the command, behind --")
-    command.set_defaults(
-        action=lambda given: measure_search(given.folder, given.limit, given.words)
-    )
+def main() -> None:
+    """Make the captures that the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--ranks", type=int, default=RANKS)
+    parser.add_argument("--calls", type=int, default=CALLS)
+    parser.add_argument("--variants", type=int, default=VARIANTS)
     given = parser.parse_args()
-    return int(given.action(given))
+    make_runs(given.folder, given.ranks, given.calls, given.variants)
 
 
 def operators(calls: int) -> list[str]:
@@ -80,7 +62,7 @@ def faulty_rank(ranks: int) -> int:
     return min(17, ranks // 2)
 
 
-def make_runs(folder: Path, ranks: int, calls: int, variants: int) -> int:
+def make_runs(folder: Path, ranks: int, calls: int, variants: int) -> None:
     """Write the captures of both runs."""
     variants = min(variants, ranks - 1)
     others = [rank for rank in range(ranks) if rank != faulty_rank(ranks)]
@@ -95,7 +77,6 @@ def make_runs(folder: Path, ranks: int, calls: int, variants: int) -> int:
                 path.unlink(missing_ok=True)
                 os.link(first, path)
         _write(_dump_of(folder, side, faulty_rank(ranks)), values[variants], calls, ranks)
-    return 0
 
 
 def _dump_of(folder: Path, side: str, rank: int) -> Path:
@@ -184,26 +165,5 @@ def _tensor(values: Sequence[float], shape: Sequence[int] = SHAPE, name: str = "
     )
 
 
-def measure_search(folder: Path, limit_s: float, words: Sequence[str]) -> int:
-    """Run the command on the captures of a folder, and print what it took and found."""
-    out = folder / f"out_{time.time_ns()}"
-    sides = ("-tp", folder / "target", "-gp", folder / "golden")
-    load = os.getloadavg()[0]
-    used = ran("ray_precheck", "locate", "-o", out, *sides, *words, codes=(0, 1))
-    print(used.printed[-3000:])
-    rows = rows_of_table(out, "locate_2*.csv")
-    first = (rows[0]["Rank"], rows[0]["API Name"]) if rows else ("", "")
-    dumps = sorted((folder / "target" / "step0").iterdir())
-    calls = len(re.findall(rb'^  "', (dumps[0] / "dump.json").read_bytes(), re.MULTILINE))
-    number = operators(calls)[: faulty_call(calls)].count("linear")
-    expected = (str(faulty_rank(len(dumps))), f"Functional.linear.{number}")
-    print(
-        f"{len(dumps)} ranks x {calls} calls: {used.wall_s:.1f} s, {used.cpu_s:.1f} s of CPU, at most"
-        f" {used.largest_mib:.0f} MiB a process and {used.together_mib:.0f} MiB together, load"
-        f" {load:.1f} to {os.getloadavg()[0]:.1f}; {len(rows)} rows; place 1 is {first}, expected {expected}"
-    )
-    return int(first != expected or used.wall_s > limit_s)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

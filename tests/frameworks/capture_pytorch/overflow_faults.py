@@ -1,7 +1,7 @@
 """Small models with an operator that bears NaN or infinity in the middle, and honest ones with masks.
 
 Comes in: nothing. Goes out: `FAULTS` and `CONTROLS`, functions that a model calls on its hidden values, and
-`MODELS`. Used by `scripts.overflow_births` and its test. The line of the operator that bears it ends with the
+`MODELS`. Used by `overflow_births`. The line of the operator that bears it ends with the
 word of `MARK`, by which a finding's source is compared with it.
 """
 
