@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ray_precheck.capture.dark import DarkPlaces, modules_around, place_of, program_frame
 from ray_precheck.capture.given_names import GivenNames
@@ -30,6 +30,17 @@ _NOTHING: Mapping[str, str] = {}
 _OWN = str(Path(__file__).parents[1])
 # The argument paths of the places of arguments.
 _ARGUMENTS = {"input": "input_args", "kwargs": "input_kwargs"}
+
+
+class Call(NamedTuple):
+    """A call of a recorded function: its name, the frame that makes it, what it gets as it is written there,
+    and `run`, which makes it. `name` is that of a framework, with the `key` of its records."""
+
+    name: Any
+    frame: FrameType
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    run: Callable[[], Any]
 
 
 class StepRecorder(ABC):

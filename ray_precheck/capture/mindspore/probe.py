@@ -28,6 +28,7 @@ from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName, re
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.scalers import ScaledUpdates
 from ray_precheck.capture.probe import HookedStep, StepProbe
+from ray_precheck.capture.recording import Call
 from ray_precheck.capture.session import say
 from ray_precheck.capture.settings import BORDER, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
@@ -56,7 +57,7 @@ class MindSporeProbe:
     @property
     def why_unseen(self) -> str:
         """Why no call of a Cell was seen: it was within a function that is compiled."""
-        name = self.scaled.compiled.partition(".")[2]
+        name = self.scaled.compiled
         return name and f"its model ran in the function {name}, {COMPILED}"
 
     def __init__(self) -> None:
@@ -177,4 +178,7 @@ class MindSporeStep(HookedStep):
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._is_paused:
             return function(*args, **kwargs)
-        return self._calls.custom(OperatorName(prefix, name), frame, function, args, kwargs)
+        called = OperatorName(prefix, name)
+        return self._calls.custom(
+            Call(called, frame, args, kwargs, lambda: function(*args, **kwargs))
+        )

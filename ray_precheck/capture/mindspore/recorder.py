@@ -6,7 +6,6 @@ by `probe` for each captured step.
 
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import mindspore as ms
@@ -22,9 +21,8 @@ from ray_precheck.capture.mindspore.gradients import (
     OutputNumbers,
     watch_nodes,
 )
-from ray_precheck.capture.mindspore.names import OperatorName, region_name
 from ray_precheck.capture.mindspore.tensors import MindSporeTensors, values_on_host
-from ray_precheck.capture.recording import StepRecorder, T
+from ray_precheck.capture.recording import Call, StepRecorder, T
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import index_field
@@ -76,19 +74,13 @@ class MindSporeRecorder(StepRecorder):
             lambda: None
         )
 
-    def call(
-        self,
-        name: OperatorName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        function: Callable[..., Any],
-    ) -> Any:
-        """Record a call of a function, make it, and return what it gives."""
+    def call(self, call: Call) -> Any:
+        """Make a call, record it, and return what it gives."""
+        name, frame, args, kwargs, run = call
         key = f"{name.key}.{self.number(name.key)}"
         forward = f"{key}.forward"
         if self.stopped or not self.scope.wants(forward):
-            return function(*args, **kwargs)
+            return run()
         self.settle()
         before = self.guarded(forward, lambda: self.before(forward, args, kwargs, frame)) or ""
         edges = self.edges(forward, args, kwargs)
@@ -96,8 +88,8 @@ class MindSporeRecorder(StepRecorder):
         given = self.guarded(forward, lambda: _given(silent, args, kwargs)) if silent else None
         darkness = self.darkness
         if darkness is not None:
-            self.guarded(forward, lambda: darkness.got(name.key, frame, (args, kwargs)))
-        result = function(*args, **kwargs)
+            self.guarded(forward, lambda: darkness.got(call))
+        result = run()
         if darkness is not None:
             darkness.gave(result)
         self.settle()
@@ -147,24 +139,17 @@ class MindSporeRecorder(StepRecorder):
         )
         return f', "autocast": {quoted(dtype)}' if dtype and is_cast else ""
 
-    def compiled(
-        self,
-        function: Any,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-    ) -> None:
+    def compiled(self, call: Call, result: Any) -> None:
         """Record the call of a compiled function, whose own calls cannot be seen."""
-        name = region_name(function)
-        key = f"{name}.{self.number(name)}.forward"
+        name, frame, args, kwargs, _ = call
+        key = f"{name.key}.{self.number(name.key)}.forward"
         if self.stopped or not self.scope.wants(key):
             return
 
         def record() -> None:
             fields = self.before(key, args, kwargs, frame) + self.after(key, result)
             self.write(key, f'{fields}, "compiled": true', self.stack_of(frame), self.parent)
-            told = f"the function {name.partition('.')[2]}, compiled by ms.jit"
+            told = f"the function {name.name}, compiled by ms.jit"
             if self.darkness is None:
                 self.note_dark(told, frame)
             else:

@@ -40,6 +40,7 @@ from ray_precheck.capture.pytorch.updates.optimizers import (
     ScalerSteps,
     is_skipped,
 )
+from ray_precheck.capture.recording import Call
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 
@@ -235,7 +236,7 @@ class TorchStep(HookedStep):
         self._modules = TorchModuleCalls(module_names, recorder) if settings.modules else None
         self._mode: CallMode | None = None
         if settings.calls or sink is not None:
-            self._mode = recorder.mode = CallMode(names, sink or recorder, below)
+            self._mode = recorder.mode = CallMode(names, sink or recorder.call, below)
         self._updates: OptimizerSteps | None = None
         self._names = names
         self._darkness: Darkness | None = None
@@ -293,9 +294,8 @@ class TorchStep(HookedStep):
         self._mode.paused = True
         try:
             called = call_name(prefix, name)
-            return self._torch_recorder.call(
-                called, frame, args, kwargs, lambda: function(*args, **kwargs)
-            )
+            call = Call(called, frame, args, kwargs, lambda: function(*args, **kwargs))
+            return self._torch_recorder.call(call)
         finally:
             self._mode.paused = False
 

@@ -28,7 +28,6 @@ from ray_precheck.capture.pytorch.gradients import (
     watch,
 )
 from ray_precheck.capture.pytorch.mode_stack import Aside
-from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.resharding import Resharding
 from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
@@ -40,7 +39,7 @@ from ray_precheck.capture.pytorch.tensors.summary import host_summary
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of
 from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, structure, values_look
 from ray_precheck.capture.pytorch.twice import input_places
-from ray_precheck.capture.recording import StepRecorder
+from ray_precheck.capture.recording import Call, StepRecorder
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import HAS_NAN, NULL, index_field, statistics_text
@@ -107,53 +106,38 @@ class TorchRecorder(StepRecorder):
         self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
         self._aside = Aside()
 
-    def call(
-        self,
-        name: CallName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[[], Any],
-    ) -> Any:
-        """Record a call around `run`, which makes it, and return what it gives."""
-        key = f"{name.key}.{self.number(name.key)}"
-        if self.stopped or not self.scope.wants(f"{key}.forward"):
-            return run()
+    def call(self, call: Call) -> Any:
+        """Make a call, record it, and return what it gives."""
+        key = f"{call.name.key}.{self.number(call.name.key)}"
         forward = f"{key}.forward"
+        if self.stopped or not self.scope.wants(forward):
+            return call.run()
         given: list[Given] = []
         if self.darkness:
-            self.darkness.begin_asking(name, frame, args)
-        before = self.guarded(
-            forward, lambda: self._before_noted(forward, args, kwargs, given, frame)
-        )
+            self.darkness.begin_asking(call)
+        before = self.guarded(forward, lambda: self._before_noted(forward, call, given))
         if self.darkness:
-            self.darkness.end_asking(name, frame)
-        edges = self.edges(forward, args, kwargs)
+            self.darkness.end_asking(call)
+        edges = self.edges(forward, call.args, call.kwargs)
         with self.resharding:
-            result = run()
+            result = call.run()
         if not self.stopped:
             self.guarded(
-                forward,
-                lambda: self._called(
-                    name, key, before or "", edges, args, kwargs, run, result, frame, given
-                ),
+                forward, lambda: self._called(call, key, before or "", edges, result, given)
             )
         return result
 
     def _called(
         self,
-        name: CallName,
+        call: Call,
         key: str,
         before: str,
         edges: list[Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[[], Any],
         result: Any,
-        frame: FrameType,
         given: list[Given],
     ) -> None:
         """Write the record of a call that has ended, and wait for its gradients."""
+        name, frame, args, kwargs, run = call
         touched = touched_by(name, given)
         if name.in_place or touched or "out" in kwargs:
             first = args[0] if name.in_place and args else kwargs.get("out")
@@ -180,18 +164,11 @@ class TorchRecorder(StepRecorder):
         if any(edges) and self.settings.wants("backward"):
             self.watch(f"{key}.backward", edges, output, stack, run)
 
-    def _before_noted(
-        self,
-        key: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        given: list[Given],
-        frame: FrameType,
-    ) -> str:
+    def _before_noted(self, key: str, call: Call, given: list[Given]) -> str:
         """Return the fields of what a call gets, and note its tensors."""
         self._given = given
         try:
-            return self.before(key, args, kwargs, frame)
+            return self.before(key, call.args, call.kwargs, call.frame)
         finally:
             self._given = None
 

@@ -7,8 +7,8 @@ A plain run has the watch of steps alone, which sees the calls of Cells and of l
 run as they do without this package.
 """
 
+import functools
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import mindspore as ms
@@ -17,12 +17,12 @@ from mindspore import mint, nn
 from ray_precheck.capture.mindspore.calls import CallSink
 from ray_precheck.capture.mindspore.detour import OPTIMIZERS, StepWatch, is_optimizer
 from ray_precheck.capture.mindspore.gradients import node_of
-from ray_precheck.capture.mindspore.names import OperatorName, region_name
 from ray_precheck.capture.mindspore.probe import MindSporeProbe
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder, tensors_within
 from ray_precheck.capture.mindspore.verifying.digests import MindSporeDigests
 from ray_precheck.capture.mindspore.verifying.state import saved_mindspore_state
 from ray_precheck.capture.probe import StepProbe
+from ray_precheck.capture.recording import Call
 from ray_precheck.capture.verifying.digests import OperatorDigests
 from ray_precheck.capture.verifying.step import TracedStep, TracingProbe
 from ray_precheck.foreign import caught
@@ -76,35 +76,17 @@ class WatchedCalls:
             lambda output: [node_of(tensor) for tensor in tensors_within(output)],
         )
 
-    def call(
-        self,
-        name: OperatorName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        function: Callable[..., Any],
-    ) -> Any:
+    def call(self, call: Call) -> Any:
         """Take digests of what a call gets and gives; a collective may still be underway."""
+        recorder = self._recorder
+        make = call.run if recorder is None else functools.partial(recorder.call, call)
+        return self.operators.around(call, make, is_under_way=call.name.collective)
 
-        def make() -> Any:
-            if self._recorder is None:
-                return function(*args, **kwargs)
-            return self._recorder.call(name, frame, args, kwargs, function)
-
-        return self.operators.around(name, args, kwargs, make, is_under_way=name.collective)
-
-    def compiled(
-        self,
-        function: Any,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-    ) -> None:
+    def compiled(self, call: Call, result: Any) -> None:
         """Take a digest of what a compiled function got and gave."""
-        self.operators.region(region_name(function), (args, kwargs, result))
+        self.operators.region(call, result)
         if self._recorder is not None:
-            self._recorder.compiled(function, frame, args, kwargs, result)
+            self._recorder.compiled(call, result)
 
 
 class TracedWatch(StepWatch):

@@ -5,8 +5,6 @@ Comes in: each call of an operator. Goes out: the call and its gradients, to the
 """
 
 import os
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import torch
@@ -23,9 +21,10 @@ from ray_precheck.capture.pytorch.gradients import (
     edges_of,
     watch_border,
 )
-from ray_precheck.capture.pytorch.names import CallName, FunctionNames
+from ray_precheck.capture.pytorch.names import FunctionNames
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.twice import input_places
+from ray_precheck.capture.recording import Call
 from ray_precheck.capture.stacks import Stacks
 
 
@@ -34,7 +33,7 @@ class HookSink:
 
     def __init__(self, kind: Kind, layers: Layers, steps: StepSchedule) -> None:
         self.kind = kind
-        self.mode = CallMode(FunctionNames(), self)
+        self.mode = CallMode(FunctionNames(), self.call)
         self._layers = layers
         self._steps = steps
         self._stacks = Stacks(left_out=(os.path.dirname(torch.__file__),))
@@ -42,15 +41,9 @@ class HookSink:
         self._stopped = False
         self._engine = private_parts.find(private_parts.AUTOGRAD_ENGINE)
 
-    def call(
-        self,
-        name: CallName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[[], Any],
-    ) -> Any:
+    def call(self, call: Call) -> Any:
         """Make a call and hand it over."""
+        name, frame, args, kwargs, run = call
         # Tensors that were given by name are numbered after the others.
         given = (*args, *(each for key, each in kwargs.items() if key != "out"))
         kind = self.kind
