@@ -21,6 +21,7 @@ from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import PlainElements
 from ray_precheck.capture.writing.log import StepLog
 from ray_precheck.capture.writing.text import quoted
+from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.inputs.meaning_table import looks_of
 
 T = TypeVar("T")
@@ -90,6 +91,7 @@ class StepRecorder(ABC):
         self._modules: list[str] = []
         # What waits for the gradients of calls; it is told when no more will come.
         self._borders: list[Any] = []
+        self.sketches = SketchFile(log.folder) if settings.sketch else None
         # The calls of regions that may be computed again, by what tells them apart there.
         self._regions: dict[Hashable, list[str]] = {}
 
@@ -291,6 +293,8 @@ class StepRecorder(ABC):
         self.end_tensors()
         if not self.stopped:
             self.guarded("the formats of float32", self.note_float32)
+        if self.sketches is not None:
+            self.sketches.close() if self.stopped else self.sketches.finish()
         if self.stopped:
             self._log.close(self._stopped_by)
             return
@@ -300,18 +304,20 @@ class StepRecorder(ABC):
         self.stopped = True  # Cells that enclose the end of the step have no record
         self._log.finish(with_construct=self.settings.modules, cut_short=cut_short)
 
-    @abstractmethod
-    def end_tensors(self) -> None:
-        """Write what is left of tensors and their sketches at the end of the step."""
+    def end_tensors(self) -> None:  # noqa: B027 (most frameworks have written all by then)
+        """Write what is left of tensors at the end of the step."""
 
     @abstractmethod
     def note_float32(self) -> None:
         """Say in the header in which formats of fewer bits the step computed float32 products."""
 
     def abandon(self) -> None:
-        """Record nothing any more, and close the log as it is."""
+        """Record nothing any more, and close the files as they are."""
         if not self.stopped:
             self.stopped = True
+            self._borders.clear()
+            if self.sketches is not None:
+                self.sketches.close()
             self._log.close()
 
     def fault(self, key: str, error: Exception) -> None:

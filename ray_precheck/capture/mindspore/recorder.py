@@ -28,7 +28,6 @@ from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import index_field
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.text import mapping, quoted
-from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.hf32 import mindspore_hf32
 from ray_precheck.schema.float32 import header_field
@@ -58,8 +57,7 @@ class MindSporeRecorder(StepRecorder):
             lambda cell: cell.construct,
             lambda cell: ((PARAMETER, name, each) for name, each in cell.parameters_and_names()),
         )
-        self._sketches = SketchFile(log.folder) if settings.sketch else None
-        self._texts = MindSporeTensors(settings, log.folder / TENSORS, self._sketches)
+        self._texts = MindSporeTensors(settings, log.folder / TENSORS, self.sketches)
         self._numbers = OutputNumbers()
         self._sees_nodes = private_parts.find(private_parts.MINDSPORE_NODE) is not None
         executor = private_parts.find(private_parts.MINDSPORE_EXECUTOR)
@@ -227,11 +225,6 @@ class MindSporeRecorder(StepRecorder):
         """Return the address of the memory that a tensor lies in, whole or in part; 0 if it has none."""
         storage = None if tensor.has_init else getattr(tensor, "untyped_storage", None)
         return 0 if storage is None else int(storage().data_ptr())
-
-    def end_tensors(self) -> None:
-        """Close the file of the sketches."""
-        if self._sketches is not None:
-            self._sketches.close() if self.stopped else self._sketches.finish()
 
     def note_float32(self) -> None:
         """Say in the header for what HF32 was on; a process can set it once, so that the end tells."""

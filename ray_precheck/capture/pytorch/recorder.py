@@ -45,7 +45,6 @@ from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import HAS_NAN, NULL, index_field, statistics_text
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.text import mapping, quoted
-from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.pytorch.float32 import KINDS, computed_in, formats_of
 from ray_precheck.schema.float32 import Float32, header_field
@@ -86,8 +85,10 @@ class TorchRecorder(StepRecorder):
         self._files = self._sketching = None
         if settings.saves_tensors:
             self._files = CapturedFiles(log.folder / TENSORS, glimpse)
-        if settings.sketch:
-            self._sketching = Sketching(SketchFile(log.folder), self._device, glimpse)
+        if self.sketches is not None:
+            self._sketching = Sketching(self.sketches, self._device, glimpse)
+        holders = [each for each in (self._files, self._sketching) if each is not None]
+        self._caches = [self._seen, *(each.seen for each in holders)]
         # Which there are beside the CPU, and the formats of float32 products when the step began.
         self._accelerators: set[str] = set()
         self._float32 = {kind: formats_of(kind) for kind in KINDS.values()}
@@ -345,27 +346,21 @@ class TorchRecorder(StepRecorder):
         """Forget what is known of tensors that a call has changed."""
         self._texts.forget_all()
         for tensor in tensors_in(changed):
-            self._seen.forget(tensor)
-            for other in (self._files, self._sketching):
-                if other is not None:
-                    other.forget(tensor)
+            for cache in self._caches:
+                cache.forget(tensor)
 
     def forget_all(self) -> None:
         """Forget what is known of all tensors, because any of them may have changed unseen."""
         self._texts.forget_all()
-        self._seen.forget_all()
-        for other in (self._files, self._sketching):
-            if other is not None:
-                other.forget_all()
+        for cache in self._caches:
+            cache.forget_all()
 
     def end_tensors(self) -> None:
-        """Wait for what an accelerator computes, and close the file of the sketches."""
+        """Wait for what an accelerator computes."""
         self._written = None
         self.forget_all()
         if not self.stopped:
             self.guarded("the end of the step", self._device.finish)
-        if self._sketching is not None:
-            self._sketching.close() if self.stopped else self._sketching.finish()
 
     def note_float32(self) -> None:
         """Say in the header in which formats of fewer bits the step computed float32 products.
@@ -380,13 +375,6 @@ class TorchRecorder(StepRecorder):
             )
             if found:
                 self.noted["float32"] = found
-
-    def abandon(self) -> None:
-        """Record nothing any more, and close the files as they are."""
-        self._borders.clear()
-        if not self.stopped and self._sketching is not None:
-            self._sketching.close()
-        super().abandon()
 
 
 def _states_of(model: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
