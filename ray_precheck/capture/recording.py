@@ -13,13 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from ray_precheck.capture.births import step_log
 from ray_precheck.capture.dark import DarkPlaces, modules_around, place_of, program_frame
 from ray_precheck.capture.given_names import GivenNames
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import ALL_RISKS, FULL, STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import PlainElements
-from ray_precheck.capture.writing.log import StepLog
 from ray_precheck.capture.writing.text import quoted
 from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.inputs.meaning_table import looks_of
@@ -60,7 +60,7 @@ class StepRecorder(ABC):
     def __init__(
         self,
         settings: CaptureSettings,
-        log: StepLog,
+        folder: Path,
         stacks: Stacks,
         on_failure: Callable[[str], None],
     ) -> None:
@@ -72,7 +72,7 @@ class StepRecorder(ABC):
         self.dark = DarkPlaces()
         # What a sentence calls the first of nested modules; the probe knows their names.
         self.module_shown: Callable[[list[Any]], str] = lambda modules: ""
-        self._log = log
+        self._log = step_log(settings, folder, self.framework, stacks.lines)
         self._stacks = stacks
         self._on_failure = on_failure
         # The record whose values are written.
@@ -91,7 +91,7 @@ class StepRecorder(ABC):
         self._modules: list[str] = []
         # What waits for the gradients of calls; it is told when no more will come.
         self._borders: list[Any] = []
-        self.sketches = SketchFile(log.folder) if settings.sketch else None
+        self.sketches = SketchFile(folder) if settings.sketch else None
         # The calls of regions that may be computed again, by what tells them apart there.
         self._regions: dict[Hashable, list[str]] = {}
 

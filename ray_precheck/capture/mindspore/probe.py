@@ -8,13 +8,11 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import mindspore as ms
 from mindspore import mint
 
-from ray_precheck.capture.births import step_log
 from ray_precheck.capture.mindspore.calls import Calls, CallSink
 from ray_precheck.capture.mindspore.cells import (
     COMPILED,
@@ -130,8 +128,7 @@ class MindSporeProbe:
             hooks.close()
             on_failure(reason)
 
-        log = step_log(settings, folder, self.framework, self._stacks.lines)
-        recorder = MindSporeRecorder(settings, log, self._stacks, failed)
+        recorder = MindSporeRecorder(settings, folder, self._stacks, failed)
         recorder.module_shown = self._cells.shown
         calls = Calls(self._places, recorder, self.sink_around(recorder))
         cells = CellCalls(self._cells, recorder)
@@ -166,19 +163,8 @@ class MindSporeStep(HookedStep):
         self._hooks.enter_context(self._detour.recorded(self._cells.call))
         self._hooks.enter_context(self._calls.watched())
 
-    def custom_call(
-        self,
-        prefix: str,
-        name: str,
-        frame: FrameType,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def custom_call(self, prefix: str, name: str, call: Call) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._is_paused:
-            return function(*args, **kwargs)
-        called = OperatorName(prefix, name)
-        return self._calls.custom(
-            Call(called, frame, args, kwargs, lambda: function(*args, **kwargs))
-        )
+            return call.run()
+        return self._calls.custom(call._replace(name=OperatorName(prefix, name)))

@@ -26,7 +26,7 @@ from ray_precheck.capture.recording import Call, StepRecorder, T
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import index_field
-from ray_precheck.capture.writing.log import TENSORS, StepLog
+from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.hf32 import mindspore_hf32
@@ -45,11 +45,11 @@ class MindSporeRecorder(StepRecorder):
     def __init__(
         self,
         settings: CaptureSettings,
-        log: StepLog,
+        folder: Path,
         stacks: Stacks,
         on_failure: Callable[[str], None],
     ) -> None:
-        super().__init__(settings, log, stacks, on_failure)
+        super().__init__(settings, folder, stacks, on_failure)
         self.elements = MindSporeElements(self._tensor)
         self.given_names = GivenNames(
             self.module_call,
@@ -57,7 +57,7 @@ class MindSporeRecorder(StepRecorder):
             lambda cell: cell.construct,
             lambda cell: ((PARAMETER, name, each) for name, each in cell.parameters_and_names()),
         )
-        self._texts = MindSporeTensors(settings, log.folder / TENSORS, self.sketches)
+        self._texts = MindSporeTensors(settings, folder / TENSORS, self.sketches)
         self._numbers = OutputNumbers()
         self._sees_nodes = private_parts.find(private_parts.MINDSPORE_NODE) is not None
         executor = private_parts.find(private_parts.MINDSPORE_EXECUTOR)

@@ -43,7 +43,7 @@ from ray_precheck.capture.recording import Call, StepRecorder
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import HAS_NAN, NULL, index_field, statistics_text
-from ray_precheck.capture.writing.log import TENSORS, StepLog
+from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.pytorch.float32 import KINDS, computed_in, formats_of
@@ -64,11 +64,11 @@ class TorchRecorder(StepRecorder):
     def __init__(
         self,
         settings: CaptureSettings,
-        log: StepLog,
+        folder: Path,
         stacks: Stacks,
         on_failure: Callable[[str], None],
     ) -> None:
-        super().__init__(settings, log, stacks, on_failure)
+        super().__init__(settings, folder, stacks, on_failure)
         self.elements = Elements(self._tensor)
         self.mode: CallMode | None = None
         self.darkness: Any = None
@@ -84,7 +84,7 @@ class TorchRecorder(StepRecorder):
         self._texts = TensorTexts(self._seen.of, glimpse)
         self._files = self._sketching = None
         if settings.saves_tensors:
-            self._files = CapturedFiles(log.folder / TENSORS, glimpse)
+            self._files = CapturedFiles(folder / TENSORS, glimpse)
         if self.sketches is not None:
             self._sketching = Sketching(self.sketches, self._device, glimpse)
         holders = [each for each in (self._files, self._sketching) if each is not None]

@@ -111,7 +111,8 @@ class TracedWatch(StepWatch):
             result = make()
             # Not in the middle of an optimizer's call: the watch ends the step behind it.
             traced = self._probe.traced  # which the call may have begun
-            if traced is not None and self._first.get("model") is cell:
+            is_model = self._first.get("model") is cell
+            if traced is not None and is_model:
                 traced.gave(cell.parameters_and_names(), result)
             return result
 
