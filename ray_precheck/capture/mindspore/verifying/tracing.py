@@ -14,18 +14,40 @@ from typing import Any
 import mindspore as ms
 from mindspore import mint, nn
 
+from ray_precheck import private_parts
+from ray_precheck.capture.measures.checksums import raw_bytes
 from ray_precheck.capture.mindspore.calls import CallSink
 from ray_precheck.capture.mindspore.detour import OPTIMIZERS, StepWatch, is_optimizer
 from ray_precheck.capture.mindspore.gradients import node_of
 from ray_precheck.capture.mindspore.probe import MindSporeProbe
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder, tensors_within
-from ray_precheck.capture.mindspore.verifying.digests import MindSporeDigests
+from ray_precheck.capture.mindspore.tensors import values_on_host
 from ray_precheck.capture.mindspore.verifying.state import saved_mindspore_state
 from ray_precheck.capture.probe import StepProbe
 from ray_precheck.capture.recording import Call
-from ray_precheck.capture.verifying.digests import OperatorDigests
+from ray_precheck.capture.verifying.digests import Digests, OperatorDigests
 from ray_precheck.capture.verifying.step import TracedStep, TracingProbe
 from ray_precheck.foreign import caught
+
+
+class MindSporeDigests(Digests):
+    """Takes digests of the values of a MindSpore program, read on the host, so that no operator runs.
+
+    The states within random kernels cannot be read: what they draw is.
+    """
+
+    tensor = ms.Tensor
+
+    def raw(self, tensor: ms.Tensor) -> Any:
+        """Return the bytes of a tensor, None for one not yet initialised, or of a failed operator."""
+        values, _ = caught(lambda: values_on_host(tensor))
+        return None if values is None else raw_bytes(values).data
+
+    def states(self) -> dict[str, Any]:
+        """Return the state of MindSpore's generator, with the seeds that the next kernels get."""
+        seeds: dict[Any, int] = private_parts.find(private_parts.MINDSPORE_SEEDS) or {}
+        state = [ms.get_rng_state(), *map(str, sorted(seeds.items(), key=str))]
+        return {"the random state of MindSpore": state}
 
 
 class TracedMindSporeStep(TracedStep):
