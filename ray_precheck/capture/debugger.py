@@ -23,7 +23,7 @@ from ray_precheck.capture.capturing import (
     require_models,
 )
 from ray_precheck.capture.msprobe_config import DebuggerConfig, read_config
-from ray_precheck.capture.recording import Call
+from ray_precheck.capture.recording import SeenCall
 from ray_precheck.capture.session import Session, say
 from ray_precheck.capture.settings import numbers_text
 from ray_precheck.capture.writing.saved import SavedValues
@@ -184,7 +184,7 @@ class PrecisionDebugger:
             if record is None:
                 return original(*args, **kwargs)
             frame, run = sys._getframe(1), functools.partial(original, *args, **kwargs)
-            return record(prefix, api, Call(None, frame, args, kwargs, run))
+            return record(prefix, api, SeenCall(None, frame, args, kwargs, run))
 
         setattr(module, api, recorded)
 

@@ -33,7 +33,7 @@ _OWN = str(Path(__file__).parents[1])
 _ARGUMENTS = {"input": "input_args", "kwargs": "input_kwargs"}
 
 
-class Call(NamedTuple):
+class SeenCall(NamedTuple):
     """A call of a recorded function: its name, the frame that makes it, what it gets as it is written there,
     and `run`, which makes it. `name` is that of a framework, with the `key` of its records."""
 

@@ -31,7 +31,7 @@ from ray_precheck.capture.mindspore.names import (
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.regions import keep_out_of_compilers, tracing
-from ray_precheck.capture.recording import Call
+from ray_precheck.capture.recording import SeenCall
 
 
 class _Inside(threading.local):
@@ -43,10 +43,10 @@ class _Inside(threading.local):
 class CallSink(Protocol):
     """What takes calls: the recorder, or what stands before it."""
 
-    def call(self, call: Call) -> Any:
+    def call(self, call: SeenCall) -> Any:
         """Make a call, and return what it gives."""
 
-    def compiled(self, call: Call, result: Any) -> None:
+    def compiled(self, call: SeenCall, result: Any) -> None:
         """Take note of the call of a compiled function."""
 
 
@@ -108,7 +108,7 @@ class Calls:
 
             if inside.call or tracing():
                 return run()
-            return hand_over(Call(name, sys._getframe(1), args, kwargs, run))
+            return hand_over(SeenCall(name, sys._getframe(1), args, kwargs, run))
 
         return seen
 
@@ -126,11 +126,11 @@ class Calls:
             if name is None:
                 return run()
             told = {**attributes_of(primitive), **kwargs}
-            return hand_over(Call(name, sys._getframe(1), args, told, run))
+            return hand_over(SeenCall(name, sys._getframe(1), args, told, run))
 
         return seen
 
-    def _hand_over(self, call: Call) -> Any:
+    def _hand_over(self, call: SeenCall) -> Any:
         """Hand a call to the sink; what it calls itself has no record."""
         darkness, self._inside.call = self._darkness, True
         try:
@@ -150,10 +150,10 @@ class Calls:
     ) -> None:
         """Record the call of a compiled function."""
         if not self._inside.call and self._sees_calls:
-            call = Call(region_name(function), frame, args, kwargs, lambda: result)
+            call = SeenCall(region_name(function), frame, args, kwargs, lambda: result)
             self._sink.compiled(call, result)
 
-    def custom(self, call: Call) -> Any:
+    def custom(self, call: SeenCall) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._inside.call or self._tracing() or not self._sees_calls:
             return call.run()

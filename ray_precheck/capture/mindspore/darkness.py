@@ -23,7 +23,7 @@ from ray_precheck.capture.mindspore.gradients import node_of
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder, tensors_within
 from ray_precheck.capture.origins import Origins, Strangers
-from ray_precheck.capture.recording import Call
+from ray_precheck.capture.recording import SeenCall
 
 # What makes a tensor of data without its constructor.
 _OF_DATA = ("from_numpy", "from_dlpack", "convert_bytes_to_tensor")
@@ -67,7 +67,7 @@ class MindSporeDarkness(Strangers):
         name = getattr(node, "name", "")
         return str(name() if callable(name) else name)
 
-    def got(self, call: Call) -> None:
+    def got(self, call: SeenCall) -> None:
         """Take what a recorded call gets."""
         origins, given = self._origins, tensors_within((call.args, call.kwargs))
         self.unknown = [each for each in given if not origins.knows(each)]
@@ -89,7 +89,7 @@ class MindSporeDarkness(Strangers):
             self._runs_in, self._has_begun = here, True
         return here != self._runs_in
 
-    def elsewhere(self, call: Call) -> Any:
+    def elsewhere(self, call: SeenCall) -> Any:
         """Make a call in another thread, and tell of the first one there."""
         thread = threading.current_thread()
         if thread not in self._told:

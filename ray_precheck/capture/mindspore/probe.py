@@ -26,7 +26,7 @@ from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName, re
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.scalers import ScaledUpdates
 from ray_precheck.capture.probe import HookedStep, StepProbe
-from ray_precheck.capture.recording import Call
+from ray_precheck.capture.recording import SeenCall
 from ray_precheck.capture.session import say
 from ray_precheck.capture.settings import BORDER, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
@@ -163,7 +163,7 @@ class MindSporeStep(HookedStep):
         self._hooks.enter_context(self._detour.recorded(self._cells.call))
         self._hooks.enter_context(self._calls.watched())
 
-    def custom_call(self, prefix: str, name: str, call: Call) -> Any:
+    def custom_call(self, prefix: str, name: str, call: SeenCall) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._is_paused:
             return call.run()

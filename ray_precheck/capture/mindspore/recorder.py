@@ -22,7 +22,7 @@ from ray_precheck.capture.mindspore.gradients import (
     watch_nodes,
 )
 from ray_precheck.capture.mindspore.tensors import MindSporeTensors, values_on_host
-from ray_precheck.capture.recording import Call, StepRecorder, T
+from ray_precheck.capture.recording import SeenCall, StepRecorder, T
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import index_field
@@ -72,7 +72,7 @@ class MindSporeRecorder(StepRecorder):
             lambda: None
         )
 
-    def call(self, call: Call) -> Any:
+    def call(self, call: SeenCall) -> Any:
         """Make a call, record it, and return what it gives."""
         name, frame, args, kwargs, run = call
         key = f"{name.key}.{self.number(name.key)}"
@@ -137,7 +137,7 @@ class MindSporeRecorder(StepRecorder):
         )
         return f', "autocast": {quoted(dtype)}' if dtype and is_cast else ""
 
-    def compiled(self, call: Call, result: Any) -> None:
+    def compiled(self, call: SeenCall, result: Any) -> None:
         """Record the call of a compiled function, whose own calls cannot be seen."""
         name, frame, args, kwargs, _ = call
         key = f"{name.key}.{self.number(name.key)}.forward"

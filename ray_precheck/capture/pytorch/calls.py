@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.mode_stack import put_mode_on, take_modes_off
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
-from ray_precheck.capture.recording import Call
+from ray_precheck.capture.recording import SeenCall
 
 # Torch's own files between a caller and an operator that is written in Python.
 _WRAPPERS = frozenset(
@@ -54,7 +54,7 @@ is_compiling: Callable[[], bool] = getattr(
 
 
 # Makes a call, records it, and returns what it gives.
-Sink: TypeAlias = Callable[[Call], Any]
+Sink: TypeAlias = Callable[[SeenCall], Any]
 
 
 class CallMode(TorchFunctionMode):
@@ -105,10 +105,10 @@ class CallMode(TorchFunctionMode):
                 name = self._operators[dunder]
         run = functools.partial(func, *args, **kwargs)
         if not name.is_python:
-            return self._sink(Call(name, frame, args, kwargs, run))
+            return self._sink(SeenCall(name, frame, args, kwargs, run))
         is_method = name.prefix == "Tensor"
         given, named = self._forms.written(func, frame, args, kwargs, is_method)
-        return self._sink(Call(name, frame, given, named, run))
+        return self._sink(SeenCall(name, frame, given, named, run))
 
     @contextmanager
     def through_step(self) -> Iterator[None]:

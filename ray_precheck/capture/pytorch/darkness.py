@@ -28,7 +28,7 @@ from ray_precheck.capture.pytorch.calls import detour
 from ray_precheck.capture.pytorch.names import FunctionNames
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
-from ray_precheck.capture.recording import Call
+from ray_precheck.capture.recording import SeenCall
 from ray_precheck.capture.settings import STRUCTURE
 from ray_precheck.capture.stacks import function_source
 
@@ -125,14 +125,14 @@ class Darkness(Strangers):
         ):
             self.unknown.append(tensor)
 
-    def begin_asking(self, call: Call) -> None:
+    def begin_asking(self, call: SeenCall) -> None:
         """Ask for the producers of the tensors that are met from now on, which a call gets."""
         args = call.args
         if call.name.name in _OF_ARRAYS and args and not isinstance(args[0], torch.Tensor):
             self._safely(lambda: self.from_array(args[0], call.frame))
         self.asks = True
 
-    def end_asking(self, call: Call) -> None:
+    def end_asking(self, call: SeenCall) -> None:
         """Ask for them no longer, and name those that nobody knows."""
         self.asks = False
         if self.unknown:

@@ -38,7 +38,7 @@ from ray_precheck.capture.pytorch.updates.optimizers import (
     ScalerSteps,
     is_skipped,
 )
-from ray_precheck.capture.recording import Call
+from ray_precheck.capture.recording import SeenCall
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 
@@ -276,7 +276,7 @@ class TorchStep(HookedStep):
         """Forget what is known of all tensors, because an update that was not looked at was made."""
         self._torch_recorder.forget_all()
 
-    def custom_call(self, prefix: str, name: str, call: Call) -> Any:
+    def custom_call(self, prefix: str, name: str, call: SeenCall) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._is_paused or self._mode is None or self._mode.paused:
             return call.run()

@@ -39,7 +39,7 @@ from ray_precheck.capture.pytorch.tensors.summary import host_summary
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of
 from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, structure, values_look
 from ray_precheck.capture.pytorch.twice import input_places
-from ray_precheck.capture.recording import Call, StepRecorder
+from ray_precheck.capture.recording import SeenCall, StepRecorder
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import HAS_NAN, NULL, index_field, statistics_text
@@ -107,7 +107,7 @@ class TorchRecorder(StepRecorder):
         self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
         self._aside = Aside()
 
-    def call(self, call: Call) -> Any:
+    def call(self, call: SeenCall) -> Any:
         """Make a call, record it, and return what it gives."""
         key = f"{call.name.key}.{self.number(call.name.key)}"
         forward = f"{key}.forward"
@@ -130,7 +130,7 @@ class TorchRecorder(StepRecorder):
 
     def _called(
         self,
-        call: Call,
+        call: SeenCall,
         key: str,
         before: str,
         edges: list[Any],
@@ -165,7 +165,7 @@ class TorchRecorder(StepRecorder):
         if any(edges) and self.settings.wants("backward"):
             self.watch(f"{key}.backward", edges, output, stack, run)
 
-    def _before_noted(self, key: str, call: Call, given: list[Given]) -> str:
+    def _before_noted(self, key: str, call: SeenCall, given: list[Given]) -> str:
         """Return the fields of what a call gets, and note its tensors."""
         self._given = given
         try:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from ray_precheck.capture.recording import Call
+from ray_precheck.capture.recording import SeenCall
 from ray_precheck.capture.verifying.trace import Moment, Sight
 
 _DEEPEST = 10
@@ -99,7 +99,7 @@ class OperatorDigests:
         self._nodes_of = nodes_of
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
 
-    def around(self, call: Call, make: Callable[[], Any], *, is_under_way: bool = False) -> Any:
+    def around(self, call: SeenCall, make: Callable[[], Any], *, is_under_way: bool = False) -> Any:
         """Take digests of what a call gets and, behind its record, of what it got and gave, unless that may
         still be underway."""
         name, args, kwargs = call.name, call.args, call.kwargs
@@ -115,7 +115,7 @@ class OperatorDigests:
         self._watch(f"{key}.backward", args[0] if name.returns_nothing else result)
         return result
 
-    def region(self, call: Call, result: Any) -> None:
+    def region(self, call: SeenCall, result: Any) -> None:
         """Take a digest of what a compiled function got and gave."""
         key = call.name.key
         value = (call.args, call.kwargs, result)

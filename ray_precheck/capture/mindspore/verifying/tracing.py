@@ -24,7 +24,7 @@ from ray_precheck.capture.mindspore.recorder import MindSporeRecorder, tensors_w
 from ray_precheck.capture.mindspore.tensors import values_on_host
 from ray_precheck.capture.mindspore.verifying.state import saved_mindspore_state
 from ray_precheck.capture.probe import StepProbe
-from ray_precheck.capture.recording import Call
+from ray_precheck.capture.recording import SeenCall
 from ray_precheck.capture.verifying.digests import Digests, OperatorDigests
 from ray_precheck.capture.verifying.step import TracedStep, TracingProbe
 from ray_precheck.foreign import caught
@@ -98,13 +98,13 @@ class WatchedCalls:
             lambda output: [node_of(tensor) for tensor in tensors_within(output)],
         )
 
-    def call(self, call: Call) -> Any:
+    def call(self, call: SeenCall) -> Any:
         """Take digests of what a call gets and gives; a collective may still be underway."""
         recorder = self._recorder
         make = call.run if recorder is None else functools.partial(recorder.call, call)
         return self.operators.around(call, make, is_under_way=call.name.collective)
 
-    def compiled(self, call: Call, result: Any) -> None:
+    def compiled(self, call: SeenCall, result: Any) -> None:
         """Take a digest of what a compiled function got and gave."""
         self.operators.region(call, result)
         if self._recorder is not None:

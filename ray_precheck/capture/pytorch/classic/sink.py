@@ -27,7 +27,7 @@ from ray_precheck.capture.pytorch.gradients import (
 from ray_precheck.capture.pytorch.names import FunctionNames
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.twice import input_places
-from ray_precheck.capture.recording import Call
+from ray_precheck.capture.recording import SeenCall
 from ray_precheck.capture.stacks import Stacks
 
 # The method of torch in which each call of a module runs.
@@ -71,7 +71,7 @@ class HookSink:
         self._stopped = False
         self._engine = private_parts.find(private_parts.AUTOGRAD_ENGINE)
 
-    def call(self, call: Call) -> Any:
+    def call(self, call: SeenCall) -> Any:
         """Make a call and hand it over."""
         name, frame, args, kwargs, run = call
         # Tensors that were given by name are numbered after the others.
