@@ -23,7 +23,7 @@ from ray_precheck.capture.capturing import (
     require_models,
 )
 from ray_precheck.capture.msprobe_config import DebuggerConfig, read_config
-from ray_precheck.capture.recording import SeenCall
+from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.session import Session, say
 from ray_precheck.capture.settings import numbers_text
 from ray_precheck.capture.writing.saved import SavedValues

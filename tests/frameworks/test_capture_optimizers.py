@@ -13,7 +13,7 @@ from ray_precheck.capture.pytorch.modules import TorchModuleNames
 from ray_precheck.capture.pytorch.names import FunctionNames
 from ray_precheck.capture.pytorch.updates import optimizer_groups
 from ray_precheck.capture.pytorch.updates.optimizers import OptimizerSteps
-from ray_precheck.capture.recording import SeenCall
+from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.schema.values import MappingSpec
 

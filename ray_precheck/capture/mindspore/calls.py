@@ -31,7 +31,7 @@ from ray_precheck.capture.mindspore.names import (
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.regions import keep_out_of_compilers, tracing
-from ray_precheck.capture.recording import SeenCall
+from ray_precheck.capture.recording.recorder import SeenCall
 
 
 class _Inside(threading.local):

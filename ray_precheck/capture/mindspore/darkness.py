@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 import mindspore as ms
 
 from ray_precheck import private_parts
-from ray_precheck.capture.dark import in_thread
 from ray_precheck.capture.mindspore.gradients import node_of
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder, tensors_within
-from ray_precheck.capture.origins import Origins, Strangers
-from ray_precheck.capture.recording import SeenCall
+from ray_precheck.capture.recording.dark import in_thread
+from ray_precheck.capture.recording.origins import Origins, Strangers
+from ray_precheck.capture.recording.recorder import SeenCall
 
 # What makes a tensor of data without its constructor.
 _OF_DATA = ("from_numpy", "from_dlpack", "convert_bytes_to_tensor")

@@ -26,10 +26,10 @@ from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName, re
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.scalers import ScaledUpdates
 from ray_precheck.capture.probe import HookedStep, StepProbe
-from ray_precheck.capture.recording import SeenCall
+from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.session import say
 from ray_precheck.capture.settings import BORDER, CaptureSettings
-from ray_precheck.capture.stacks import Stacks
 from ray_precheck.errors import UsageError
 
 # Frames of these files are no part of the program that is looked at.

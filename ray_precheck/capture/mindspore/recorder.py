@@ -11,8 +11,6 @@ from typing import Any
 import mindspore as ms
 
 from ray_precheck import private_parts
-from ray_precheck.capture.changes import Given, silently_changed
-from ray_precheck.capture.given_names import PARAMETER, GivenNames, without_names
 from ray_precheck.capture.mindspore.elements import MindSporeElements
 from ray_precheck.capture.mindspore.gradients import (
     ArrivingGradients,
@@ -22,9 +20,11 @@ from ray_precheck.capture.mindspore.gradients import (
     watch_nodes,
 )
 from ray_precheck.capture.mindspore.tensors import MindSporeTensors, values_on_host
-from ray_precheck.capture.recording import SeenCall, StepRecorder, T
+from ray_precheck.capture.recording.changes import Given, silently_changed
+from ray_precheck.capture.recording.given_names import PARAMETER, GivenNames, without_names
+from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder, T
+from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
-from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import index_field
 from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.capture.writing.text import mapping, quoted

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.mode_stack import put_mode_on, take_modes_off
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
-from ray_precheck.capture.recording import SeenCall
+from ray_precheck.capture.recording.recorder import SeenCall
 
 # Torch's own files between a caller and an operator that is written in Python.
 _WRAPPERS = frozenset(

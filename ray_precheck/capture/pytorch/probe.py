@@ -38,9 +38,9 @@ from ray_precheck.capture.pytorch.updates.optimizers import (
     ScalerSteps,
     is_skipped,
 )
-from ray_precheck.capture.recording import SeenCall
+from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import CaptureSettings
-from ray_precheck.capture.stacks import Stacks
 
 # Frames of these files are no part of the program that is looked at.
 _OWN = (str(Path(__file__).parents[1]), torch.overrides.__file__)

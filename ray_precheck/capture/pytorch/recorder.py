@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.changes import Given
-from ray_precheck.capture.given_names import BUFFER, PARAMETER, GivenNames, without_names
 from ray_precheck.capture.pytorch.calls import CallMode
 from ray_precheck.capture.pytorch.changed import noted, outputs_among, touched_by
 from ray_precheck.capture.pytorch.elements import Elements, autocast_field
@@ -39,9 +37,11 @@ from ray_precheck.capture.pytorch.tensors.summary import host_summary
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of
 from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, structure, values_look
 from ray_precheck.capture.pytorch.twice import input_places
-from ray_precheck.capture.recording import SeenCall, StepRecorder
+from ray_precheck.capture.recording.changes import Given
+from ray_precheck.capture.recording.given_names import BUFFER, PARAMETER, GivenNames, without_names
+from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder
+from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
-from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import HAS_NAN, NULL, index_field, statistics_text
 from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.capture.writing.text import mapping, quoted

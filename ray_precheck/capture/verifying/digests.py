@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from ray_precheck.capture.recording import SeenCall
+from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.verifying.trace import Moment, Sight
 
 _DEEPEST = 10

@@ -24,7 +24,7 @@ from ray_precheck.capture.mindspore.recorder import MindSporeRecorder, tensors_w
 from ray_precheck.capture.mindspore.tensors import values_on_host
 from ray_precheck.capture.mindspore.verifying.state import saved_mindspore_state
 from ray_precheck.capture.probe import StepProbe
-from ray_precheck.capture.recording import SeenCall
+from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.verifying.digests import Digests, OperatorDigests
 from ray_precheck.capture.verifying.step import TracedStep, TracingProbe
 from ray_precheck.foreign import caught

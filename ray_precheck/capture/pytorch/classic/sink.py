@@ -13,7 +13,6 @@ import torch
 from torch.nn import Module
 
 from ray_precheck import private_parts
-from ray_precheck.capture.dark import modules_around
 from ray_precheck.capture.pytorch.calls import CallMode
 from ray_precheck.capture.pytorch.classic.kinds import Kind, Place
 from ray_precheck.capture.pytorch.classic.steps import StepSchedule
@@ -27,8 +26,9 @@ from ray_precheck.capture.pytorch.gradients import (
 from ray_precheck.capture.pytorch.names import FunctionNames
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.twice import input_places
-from ray_precheck.capture.recording import SeenCall
-from ray_precheck.capture.stacks import Stacks
+from ray_precheck.capture.recording.dark import modules_around
+from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.stacks import Stacks
 
 # The method of torch in which each call of a module runs.
 _CALL = "_call_impl"

@@ -28,7 +28,7 @@ from ray_precheck.capture.pytorch.updates.optimizers import Arguments
 from ray_precheck.capture.pytorch.verifying.digests import TorchDigests, unseen
 from ray_precheck.capture.pytorch.verifying.held import HeldValues
 from ray_precheck.capture.pytorch.verifying.state import saved_state
-from ray_precheck.capture.recording import SeenCall
+from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.verifying.digests import OperatorDigests
 from ray_precheck.capture.verifying.step import TracedStep, TracingProbe
 from ray_precheck.capture.verifying.trace import StepTrace, TracedRun

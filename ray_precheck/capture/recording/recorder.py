@@ -13,12 +13,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from ray_precheck.capture.births import step_log
-from ray_precheck.capture.dark import DarkPlaces, modules_around, place_of, program_frame
-from ray_precheck.capture.given_names import GivenNames
-from ray_precheck.capture.scope import Scope
+from ray_precheck.capture.recording.births import step_log
+from ray_precheck.capture.recording.dark import DarkPlaces, modules_around, place_of, program_frame
+from ray_precheck.capture.recording.given_names import GivenNames
+from ray_precheck.capture.recording.scope import Scope
+from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import ALL_RISKS, FULL, STRUCTURE, CaptureSettings
-from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import PlainElements
 from ray_precheck.capture.writing.text import quoted
 from ray_precheck.dump.sketches import SketchFile
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _NOTHING: Mapping[str, str] = {}
 
 # Files in this folder are no part of the program that is captured.
-_OWN = str(Path(__file__).parents[1])
+_OWN = str(Path(__file__).parents[2])
 # The argument paths of the places of arguments.
 _ARGUMENTS = {"input": "input_args", "kwargs": "input_kwargs"}
 
