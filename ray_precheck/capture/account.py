@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ray_precheck.capture.dark import COMPLETE, dark_sentence
+from ray_precheck.capture.recording.dark import COMPLETE, dark_sentence
 from ray_precheck.capture.settings import BY_FORWARD, BY_OPTIMIZER, CaptureSettings, numbers_text
 
 _FRAMEWORKS = {"pytorch": "PyTorch", "mindspore": "MindSpore"}

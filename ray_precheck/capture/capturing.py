@@ -14,7 +14,7 @@ from typing import Any
 
 from ray_precheck.capture.account import closing_sentence
 from ray_precheck.capture.probe import Probe
-from ray_precheck.capture.scope import Scope
+from ray_precheck.capture.recording.scope import Scope
 from ray_precheck.capture.session import Session, raised, say
 from ray_precheck.capture.settings import BY_HAND, CaptureSettings, capture_settings
 from ray_precheck.capture.writing.claim import require_own

@@ -23,6 +23,7 @@ from ray_precheck.capture.capturing import (
     require_models,
 )
 from ray_precheck.capture.msprobe_config import DebuggerConfig, read_config
+from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.session import Session, say
 from ray_precheck.capture.settings import numbers_text
 from ray_precheck.capture.writing.saved import SavedValues
@@ -182,7 +183,8 @@ class PrecisionDebugger:
             record: Callable[..., Any] | None = getattr(opened, "custom_call", None)
             if record is None:
                 return original(*args, **kwargs)
-            return record(prefix, api, sys._getframe(1), original, args, kwargs)
+            frame, run = sys._getframe(1), functools.partial(original, *args, **kwargs)
+            return record(prefix, api, SeenCall(None, frame, args, kwargs, run))
 
         setattr(module, api, recorded)
 

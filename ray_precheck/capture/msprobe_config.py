@@ -6,12 +6,12 @@ sentence for each value that means nothing here. Called by the debugger.
 A key stands at the top, or in the section of its task. Sections of other tasks are not read, as there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.capture.scope import Scope
+from ray_precheck.capture.recording.scope import Scope
 from ray_precheck.capture.settings import (
     BY_HAND,
     FOCUS,
@@ -58,6 +58,16 @@ _WITHOUT_MEANING: Mapping[str, tuple[object, str]] = {
 _EARLIER = frozenset("enable_dataloader acl_config seed is_deterministic backward_input".split())
 _EARLIER_OF_A_TASK = frozenset(
     "backward_input file_format overflow_nums check_mode error_data_path white_list black_list".split()
+)
+
+# What a value must be, and how a sentence says so.
+_NUMBERS = (
+    lambda given: isinstance(given, list),
+    'a list of numbers and ranges, such as [0, "2-5"]',
+)
+_A_RISK_LEVEL = (
+    lambda given: not given or given in RISK_LEVELS,
+    f"one of {', '.join(RISK_LEVELS)}",
 )
 
 
@@ -125,14 +135,15 @@ def _config(task: str, top: dict[str, Any], section: dict[str, Any], where: str)
         notices.append(f"{where}: task structure records modules; the level is mix")
         level = "mix"
     values = {
-        "path": _text(top, "dump_path", where) or _DEFAULT_PATH,
+        "path": _value(top, "dump_path", where, lambda given: isinstance(given, str), "a text")
+        or _DEFAULT_PATH,
         "task": task,
         "level": "L1" if is_debug else level,
-        "steps": _numbers(top, "step", where),
-        "ranks": _numbers(top, "rank", where),
+        "steps": _value(top, "step", where, *_NUMBERS) or None,
+        "ranks": _value(top, "rank", where, *_NUMBERS) or None,
         "step_by": BY_HAND,
         "stacks": _flag(top, "extra_info", where, True),
-        "risk_level": _one_of(top, "risk_level", RISK_LEVELS, where) or FOCUS,
+        "risk_level": _value(top, "risk_level", where, *_A_RISK_LEVEL) or FOCUS,
         "custom_op_namespaces": _texts(top, "custom_op_namespaces", where),
         "scope": _texts(section, "scope", where),
         "chosen": _texts(section, "list", where),
@@ -195,43 +206,26 @@ def _wrong(where: str, name: str, value: object, expected: str) -> UsageError:
     return UsageError(f"{where}: {name} is {value!r}; expected {expected}")
 
 
-def _text(found: Mapping[str, Any], name: str, where: str) -> str | None:
+def _value(
+    found: Mapping[str, Any], name: str, where: str, is_right: Callable[[Any], bool], expected: str
+) -> Any:
+    """Return the value of a key, None where there is none."""
     value = found.get(name)
-    if value is not None and not isinstance(value, str):
-        raise _wrong(where, name, value, "a text")
+    if value is not None and not is_right(value):
+        raise _wrong(where, name, value, expected)
     return value
 
 
 def _flag(found: Mapping[str, Any], name: str, where: str, default: Any) -> Any:
-    value = found.get(name, default)
-    if value is not None and not isinstance(value, bool):
-        raise _wrong(where, name, value, "true or false")
+    value = _value(found, name, where, lambda given: isinstance(given, bool), "true or false")
     return default if value is None else value
 
 
-def _one_of(found: Mapping[str, Any], name: str, known: tuple[str, ...], where: str) -> str | None:
-    value = found.get(name)
-    if value and value not in known:
-        raise _wrong(where, name, value, f"one of {', '.join(known)}")
-    return value or None
-
-
 def _texts(found: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
-    value = found.get(name)
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise _wrong(where, name, value, "a list of texts")
-    return tuple(value)
+    def is_right(given: Any) -> bool:
+        return isinstance(given, list) and all(isinstance(each, str) for each in given)
 
-
-def _numbers(found: Mapping[str, Any], name: str, where: str) -> list[int | str] | None:
-    value = found.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise _wrong(where, name, value, 'a list of numbers and ranges, such as [0, "2-5"]')
-    return value or None
+    return tuple(_value(found, name, where, is_right, "a list of texts") or ())
 
 
 def _slices(found: Any, where: str) -> tuple[TensorSlice, ...]:

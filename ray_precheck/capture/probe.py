@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from ray_precheck.capture.recording import StepRecorder
-from ray_precheck.capture.scope import Scope
+from ray_precheck.capture.recording.recorder import StepRecorder
+from ray_precheck.capture.recording.scope import Scope
 from ray_precheck.capture.settings import CaptureSettings
 
 

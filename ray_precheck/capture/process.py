@@ -14,53 +14,78 @@ from typing import Any
 
 from ray_precheck.capture.account import Account
 from ray_precheck.capture.capturing import begin_running, find_probe, stop_with_child
+from ray_precheck.capture.probe import Probe
 from ray_precheck.capture.session import Session, say
 from ray_precheck.capture.settings import settings_from_json
-from ray_precheck.capture.verifying.process import begin_tracing
 from ray_precheck.foreign import caught
 
-_SESSIONS: dict[str, Session] = {}
+_RUNNING: "dict[str, Running]" = {}
 
 
 def begin(framework: str, found: dict[str, Any]) -> None:
-    """Wait for the first call of a model; `found` has the settings, the folder of notes, and the time when
-    the command began. A fault is one sentence, and the script goes on."""
-    if framework in _SESSIONS:
+    """Wait for the first call of a model; `found` has what `launch.environment` put there: the settings, the
+    folder of notes, and the time when the command began. A fault is one sentence, and the script goes on."""
+    if framework in _RUNNING:
         return
-    start = _begin if "verify" not in found else begin_tracing
-    _, error = caught(lambda: start(framework, found))
+    _, error = caught(lambda: _begin(framework, found))
     if error is not None:
         say(f"{framework} cannot be captured, {type(error).__name__}: {error}; the script goes on")
 
 
 def _begin(framework: str, found: dict[str, Any]) -> None:
-    notes = Path(found["notes"])
+    if "verify" in found:
+        from ray_precheck.capture.verifying.process import Tracing
 
-    def note(account: Account) -> None:
+        running: Running = Tracing(framework, found)
+    else:
+        running = Running(found, find_probe(framework))
+    _RUNNING[framework] = running
+    running.begin()
+
+
+class Running:
+    """The session of one framework in this process."""
+
+    def __init__(self, found: dict[str, Any], probe: Probe) -> None:
+        self.notes = Path(found["notes"])
+        self.session = Session(
+            settings_from_json(found["settings"]),
+            probe,
+            began=found["began"],
+            on_change=self.changed,
+            on_begin=self._lead,
+        )
+
+    def begin(self) -> None:
+        """Wait for the first call of a model."""
+        self.session.start(at_first_forward=True)
+        self.note(self.session.account)
+        atexit.register(self.stop_at_exit)
+
+    def stop_at_exit(self) -> None:
+        """End the capture with the process."""
+        self.session.stop_at_exit()
+
+    def stop(self) -> None:
+        """End a capture that another framework leads."""
+        self.session.stop()
+
+    def changed(self, account: Account) -> None:
+        """Take note of what has changed."""
+        self.note(account)
+
+    def note(self, account: Account) -> None:
+        """Leave an account for the command."""
         with suppress(OSError):  # the script runs on another machine than the command
-            account.save(notes)
+            account.save(self.notes)
 
-    session = Session(
-        settings_from_json(found["settings"]),
-        find_probe(framework),
-        began=found["began"],
-        on_change=note,
-        on_begin=lambda: _lead(framework),
-    )
-    _SESSIONS[framework] = session
-    session.start(at_first_forward=True)
-    note(session.account)
-    atexit.register(session.stop_at_exit)
-
-
-def _lead(framework: str) -> None:
-    """Let the framework whose model was called first be captured, and no other one."""
-    session = _SESSIONS[framework]
-    for name, other in _SESSIONS.items():
-        if name != framework:
-            other.stop()
-    begin_running(session)
-    stop_with_child(session)
+    def _lead(self) -> None:
+        """Let the framework whose model was called first be captured, and no other one."""
+        for other in _RUNNING.values():
+            if other is not self:
+                other.stop()
+        begin_running(self.session)
+        stop_with_child(self.session)
 
 
 def started(notes: Path) -> set[int]:

@@ -13,15 +13,15 @@ import shutil
 import sys
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ray_precheck.capture.account import Account
-from ray_precheck.capture.dark import added
 from ray_precheck.capture.probe import Probe, StepProbe
+from ray_precheck.capture.recording.dark import added
 from ray_precheck.capture.settings import (
     BY_FORWARD,
     BY_HAND,
@@ -206,32 +206,32 @@ class Session:
             return None
         name = f"proc{os.getpid()}" if rank is None else f"rank{rank}"
         folder = settings.path / f"step{self.number}" / name
-        try:
+        with self._failing(folder):
             if not self._is_claimed:
                 self._claim(name)
             require_unwritten(folder)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
+        return None if self.account.failure else folder
+
+    @contextmanager
+    def _failing(self, folder: Path) -> Iterator[None]:
+        """End the capture where a folder cannot be written or claimed."""
+        try:
+            yield
         except UsageError as error:
             self.fail(str(error))
-            return None
         except OSError as error:
             self.fail(f"{folder} cannot be written: {error.strerror or error}")
-            return None
-        return folder
 
     def _begin(self) -> None:
         folder = self.claim_step() if self._open is None else None
         if folder is None:
             return
         settings = replace(self.settings, max_bytes=self._bytes_left())
-        try:
+        with self._failing(folder):
             self._open = self._probe.begin(settings, folder, self.models, self._failed_within)
-        except UsageError as error:
-            self.fail(str(error))
-            return
-        except OSError as error:
-            self.fail(f"{folder} cannot be written: {error.strerror or error}")
+        if self._open is None:
             return
         self._folder = folder
         self._calls_before = self.account.model_calls
@@ -271,13 +271,11 @@ class Session:
         self._open = self._folder = None
         if opened is None or folder is None or not self._is_ours:
             return
-        try:
+        with self._failing(folder):
             opened.finish(cut_short)
             if not self.account.failure:
                 self.account.cut_short = cut_short
                 self._take(self._with_rank(folder), opened)
-        except OSError as error:
-            self.fail(f"{folder} cannot be written: {error.strerror or error}")
         self._on_change(self.account)
 
     def _take(self, folder: Path, opened: StepProbe) -> None:

@@ -8,7 +8,7 @@ capture. The options of the command are declared here, with the fields that hold
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -359,17 +359,10 @@ def numbers_text(numbers: Iterable[int]) -> str:
 
 def settings_to_json(settings: CaptureSettings) -> dict[str, Any]:
     """Return settings as values of JSON, which `settings_from_json` reads."""
-    found = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    found = {**asdict(settings), "path": str(settings.path)}
     for name, value in found.items():
-        if isinstance(value, frozenset):
-            found[name] = sorted(value)
-        elif isinstance(value, tuple):
-            found[name] = list(value)
-        elif isinstance(value, Path):
-            found[name] = str(value)
-    found["slices"] = [
-        {each.name: getattr(part, each.name) for each in fields(part)} for part in settings.slices
-    ]
+        if isinstance(value, frozenset | tuple):
+            found[name] = sorted(value) if isinstance(value, frozenset) else list(value)
     return found
 
 

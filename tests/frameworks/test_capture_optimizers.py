@@ -13,6 +13,7 @@ from ray_precheck.capture.pytorch.modules import TorchModuleNames
 from ray_precheck.capture.pytorch.names import FunctionNames
 from ray_precheck.capture.pytorch.updates import optimizer_groups
 from ray_precheck.capture.pytorch.updates.optimizers import OptimizerSteps
+from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.schema.values import MappingSpec
 
@@ -119,13 +120,12 @@ def test_an_optimizer_that_calls_its_closure_often_has_one_record() -> None:
 def test_the_calls_of_a_step_are_not_those_of_the_model() -> None:
     called: list[str] = []
 
-    class Calls:
-        def call(self, name: Any, frame: Any, args: Any, kwargs: Any, run: Any) -> Any:
-            called.append(name.key)
-            return run()
+    def see(call: SeenCall) -> Any:
+        called.append(call.name.key)
+        return call.run()
 
     model, records = small_model(), Records()
-    mode = CallMode(FunctionNames(), Calls())
+    mode = CallMode(FunctionNames(), see)
     optimizer = Lion(model.parameters())
     with mode, recorded(records, mode):
         learn(model, optimizer)

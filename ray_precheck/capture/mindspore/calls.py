@@ -26,10 +26,12 @@ from ray_precheck.capture.mindspore.names import (
     entries_of_overloads,
     primitive_name,
     recorded_primitives,
+    region_name,
 )
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.regions import keep_out_of_compilers, tracing
+from ray_precheck.capture.recording.recorder import SeenCall
 
 
 class _Inside(threading.local):
@@ -41,24 +43,10 @@ class _Inside(threading.local):
 class CallSink(Protocol):
     """What takes calls: the recorder, or what stands before it."""
 
-    def call(
-        self,
-        name: OperatorName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        function: Callable[..., Any],
-    ) -> Any:
+    def call(self, call: SeenCall) -> Any:
         """Make a call, and return what it gives."""
 
-    def compiled(
-        self,
-        function: Any,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-    ) -> None:
+    def compiled(self, call: SeenCall, result: Any) -> None:
         """Take note of the call of a compiled function."""
 
 
@@ -111,50 +99,46 @@ class Calls:
 
     def _seen(self, name: OperatorName, function: Any) -> Callable[..., Any]:
         """Return a function that records its calls."""
-        inside, record, tracing = self._inside, self._sink.call, self._tracing
-        darkness = self._darkness
+        inside, tracing, hand_over = self._inside, self._tracing, self._hand_over
 
         @functools.wraps(function)
         def seen(*args: Any, **kwargs: Any) -> Any:
-            if inside.call or tracing():
+            def run() -> Any:
                 return function(*args, **kwargs)
-            inside.call = True
-            try:
-                frame = sys._getframe(1)
-                if darkness is not None and darkness.is_elsewhere():
-                    return darkness.elsewhere(name.key, frame, lambda: function(*args, **kwargs))
-                return record(name, frame, args, kwargs, function)
-            finally:
-                inside.call = False
+
+            if inside.call or tracing():
+                return run()
+            return hand_over(SeenCall(name, sys._getframe(1), args, kwargs, run))
 
         return seen
 
     def _seen_primitive(self, original: Any) -> Callable[..., Any]:
         """Return the call of a class of primitives, which records itself with the primitive's attributes."""
-        inside, record, tracing = self._inside, self._sink.call, self._tracing
-        darkness = self._darkness
+        inside, tracing, hand_over = self._inside, self._tracing, self._hand_over
 
         @functools.wraps(original)
         def seen(primitive: Any, *args: Any, **kwargs: Any) -> Any:
+            def run() -> Any:
+                return original(primitive, *args, **kwargs)
+
             kind: Any = type(primitive)
             name = None if inside.call or tracing() else primitive_name(kind)
             if name is None:
-                return original(primitive, *args, **kwargs)
-
-            def run(*_: Any, **__: Any) -> Any:
-                return original(primitive, *args, **kwargs)
-
-            inside.call = True
-            try:
-                frame = sys._getframe(1)
-                if darkness is not None and darkness.is_elsewhere():
-                    return darkness.elsewhere(name.key, frame, run)
-                told = {**attributes_of(primitive), **kwargs}
-                return record(name, frame, args, told, run)
-            finally:
-                inside.call = False
+                return run()
+            told = {**attributes_of(primitive), **kwargs}
+            return hand_over(SeenCall(name, sys._getframe(1), args, told, run))
 
         return seen
+
+    def _hand_over(self, call: SeenCall) -> Any:
+        """Hand a call to the sink; what it calls itself has no record."""
+        darkness, self._inside.call = self._darkness, True
+        try:
+            if darkness is not None and darkness.is_elsewhere():
+                return darkness.elsewhere(call)
+            return self._sink.call(call)
+        finally:
+            self._inside.call = False
 
     def _region(
         self,
@@ -166,24 +150,11 @@ class Calls:
     ) -> None:
         """Record the call of a compiled function."""
         if not self._inside.call and self._sees_calls:
-            self._sink.compiled(function, frame, args, kwargs, result)
+            call = SeenCall(region_name(function), frame, args, kwargs, lambda: result)
+            self._sink.compiled(call, result)
 
-    def custom(
-        self,
-        name: OperatorName,
-        frame: FrameType,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def custom(self, call: SeenCall) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._inside.call or self._tracing() or not self._sees_calls:
-            return function(*args, **kwargs)
-        self._inside.call = True
-        darkness = self._darkness
-        try:
-            if darkness is not None and darkness.is_elsewhere():
-                return darkness.elsewhere(name.key, frame, lambda: function(*args, **kwargs))
-            return self._sink.call(name, frame, args, kwargs, function)
-        finally:
-            self._inside.call = False
+            return call.run()
+        return self._hand_over(call)

@@ -1,8 +1,8 @@
 """The Cells of MindSpore.
 
-Comes in: the calls of Cells in a captured step, and their names. Goes out: what `capture.modules` asks of a
-framework. Called by the detour of `Cell.__call__` for each captured step; at level L1 it only looks for graph
-mode.
+Comes in: the calls of Cells in a captured step, and their names. Goes out: what `capture.recording.modules`
+asks of a framework. Called by the detour of `Cell.__call__` for each captured step; at level L1 it only looks
+for graph mode.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -13,7 +13,7 @@ import mindspore as ms
 from mindspore import nn
 
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
-from ray_precheck.capture.modules import ModuleCalls, ModuleNames
+from ray_precheck.capture.recording.modules import ModuleCalls, ModuleNames
 
 GRAPH_MODE = (
     "the script runs MindSpore in graph mode, in which the calls of operators cannot be seen; capture it with"

@@ -18,11 +18,12 @@ from typing import Any, ClassVar
 import mindspore as ms
 
 from ray_precheck import private_parts
-from ray_precheck.capture.dark import in_thread
 from ray_precheck.capture.mindspore.gradients import node_of
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder, tensors_within
-from ray_precheck.capture.origins import Origins, Strangers
+from ray_precheck.capture.recording.dark import in_thread
+from ray_precheck.capture.recording.origins import Origins, Strangers
+from ray_precheck.capture.recording.recorder import SeenCall
 
 # What makes a tensor of data without its constructor.
 _OF_DATA = ("from_numpy", "from_dlpack", "convert_bytes_to_tensor")
@@ -66,13 +67,13 @@ class MindSporeDarkness(Strangers):
         name = getattr(node, "name", "")
         return str(name() if callable(name) else name)
 
-    def got(self, name: str, frame: FrameType, given: Any) -> None:
+    def got(self, call: SeenCall) -> None:
         """Take what a recorded call gets."""
-        origins = self._origins
-        self.unknown = [each for each in tensors_within(given) if not origins.knows(each)]
+        origins, given = self._origins, tensors_within((call.args, call.kwargs))
+        self.unknown = [each for each in given if not origins.knows(each)]
         if self.unknown:
             unknown = self.unknown
-            self.ask(name, frame)
+            self.ask(call.name.key, call.frame)
             origins.know_all(unknown)
 
     def gave(self, result: Any) -> None:
@@ -88,14 +89,14 @@ class MindSporeDarkness(Strangers):
             self._runs_in, self._has_begun = here, True
         return here != self._runs_in
 
-    def elsewhere(self, name: str, frame: FrameType, run: Callable[[], Any]) -> Any:
+    def elsewhere(self, call: SeenCall) -> Any:
         """Make a call in another thread, and tell of the first one there."""
         thread = threading.current_thread()
         if thread not in self._told:
             self._told.add(thread)
-            where = self._started.get(thread, frame)
-            self._safely(lambda: self.note_dark(in_thread(thread, name), where))
-        result = run()
+            where = self._started.get(thread, call.frame)
+            self._safely(lambda: self.note_dark(in_thread(thread, call.name.key), where))
+        result = call.run()
         self.gave(result)
         return result
 

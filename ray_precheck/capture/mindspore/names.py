@@ -111,10 +111,10 @@ def recorded_functions() -> list[FunctionPlace]:
     ]
 
 
-def region_name(function: Any) -> str:
-    """Return the name of a function that `ms.jit` compiles, without the number of the call."""
+def region_name(function: Any) -> OperatorName:
+    """Return the name of a function that `ms.jit` compiles."""
     label = getattr(function, "__qualname__", "") or type(function).__name__
-    return f"Compiled.{label.replace('<locals>.', '').replace('.', '_')}"
+    return OperatorName("Compiled", label.replace("<locals>.", "").replace(".", "_"))
 
 
 def _of_module(prefix: str, module: Any, path: str = "") -> Iterator[FunctionPlace]:

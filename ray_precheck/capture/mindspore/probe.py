@@ -8,13 +8,11 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import mindspore as ms
 from mindspore import mint
 
-from ray_precheck.capture.births import step_log
 from ray_precheck.capture.mindspore.calls import Calls, CallSink
 from ray_precheck.capture.mindspore.cells import (
     COMPILED,
@@ -28,9 +26,10 @@ from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName, re
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.scalers import ScaledUpdates
 from ray_precheck.capture.probe import HookedStep, StepProbe
+from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.session import say
 from ray_precheck.capture.settings import BORDER, CaptureSettings
-from ray_precheck.capture.stacks import Stacks
 from ray_precheck.errors import UsageError
 
 # Frames of these files are no part of the program that is looked at.
@@ -56,7 +55,7 @@ class MindSporeProbe:
     @property
     def why_unseen(self) -> str:
         """Why no call of a Cell was seen: it was within a function that is compiled."""
-        name = self.scaled.compiled.partition(".")[2]
+        name = self.scaled.compiled
         return name and f"its model ran in the function {name}, {COMPILED}"
 
     def __init__(self) -> None:
@@ -129,8 +128,7 @@ class MindSporeProbe:
             hooks.close()
             on_failure(reason)
 
-        log = step_log(settings, folder, self.framework, self._stacks.lines)
-        recorder = MindSporeRecorder(settings, log, self._stacks, failed)
+        recorder = MindSporeRecorder(settings, folder, self._stacks, failed)
         recorder.module_shown = self._cells.shown
         calls = Calls(self._places, recorder, self.sink_around(recorder))
         cells = CellCalls(self._cells, recorder)
@@ -165,16 +163,8 @@ class MindSporeStep(HookedStep):
         self._hooks.enter_context(self._detour.recorded(self._cells.call))
         self._hooks.enter_context(self._calls.watched())
 
-    def custom_call(
-        self,
-        prefix: str,
-        name: str,
-        frame: FrameType,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def custom_call(self, prefix: str, name: str, call: SeenCall) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._is_paused:
-            return function(*args, **kwargs)
-        return self._calls.custom(OperatorName(prefix, name), frame, function, args, kwargs)
+            return call.run()
+        return self._calls.custom(call._replace(name=OperatorName(prefix, name)))

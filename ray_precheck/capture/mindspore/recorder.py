@@ -6,14 +6,11 @@ by `probe` for each captured step.
 
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import mindspore as ms
 
 from ray_precheck import private_parts
-from ray_precheck.capture.changes import Given, silently_changed
-from ray_precheck.capture.given_names import PARAMETER, GivenNames, without_names
 from ray_precheck.capture.mindspore.elements import MindSporeElements
 from ray_precheck.capture.mindspore.gradients import (
     ArrivingGradients,
@@ -22,15 +19,15 @@ from ray_precheck.capture.mindspore.gradients import (
     OutputNumbers,
     watch_nodes,
 )
-from ray_precheck.capture.mindspore.names import OperatorName, region_name
 from ray_precheck.capture.mindspore.tensors import MindSporeTensors, values_on_host
-from ray_precheck.capture.recording import StepRecorder, T
+from ray_precheck.capture.recording.changes import Given, silently_changed
+from ray_precheck.capture.recording.given_names import PARAMETER, GivenNames, without_names
+from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder, T
+from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
-from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import index_field
-from ray_precheck.capture.writing.log import TENSORS, StepLog
+from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.capture.writing.text import mapping, quoted
-from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.hf32 import mindspore_hf32
 from ray_precheck.schema.float32 import header_field
@@ -48,11 +45,11 @@ class MindSporeRecorder(StepRecorder):
     def __init__(
         self,
         settings: CaptureSettings,
-        log: StepLog,
+        folder: Path,
         stacks: Stacks,
         on_failure: Callable[[str], None],
     ) -> None:
-        super().__init__(settings, log, stacks, on_failure)
+        super().__init__(settings, folder, stacks, on_failure)
         self.elements = MindSporeElements(self._tensor)
         self.given_names = GivenNames(
             self.module_call,
@@ -60,8 +57,7 @@ class MindSporeRecorder(StepRecorder):
             lambda cell: cell.construct,
             lambda cell: ((PARAMETER, name, each) for name, each in cell.parameters_and_names()),
         )
-        self._sketches = SketchFile(log.folder) if settings.sketch else None
-        self._texts = MindSporeTensors(settings, log.folder / TENSORS, self._sketches)
+        self._texts = MindSporeTensors(settings, folder / TENSORS, self.sketches)
         self._numbers = OutputNumbers()
         self._sees_nodes = private_parts.find(private_parts.MINDSPORE_NODE) is not None
         executor = private_parts.find(private_parts.MINDSPORE_EXECUTOR)
@@ -76,19 +72,13 @@ class MindSporeRecorder(StepRecorder):
             lambda: None
         )
 
-    def call(
-        self,
-        name: OperatorName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        function: Callable[..., Any],
-    ) -> Any:
-        """Record a call of a function, make it, and return what it gives."""
+    def call(self, call: SeenCall) -> Any:
+        """Make a call, record it, and return what it gives."""
+        name, frame, args, kwargs, run = call
         key = f"{name.key}.{self.number(name.key)}"
         forward = f"{key}.forward"
         if self.stopped or not self.scope.wants(forward):
-            return function(*args, **kwargs)
+            return run()
         self.settle()
         before = self.guarded(forward, lambda: self.before(forward, args, kwargs, frame)) or ""
         edges = self.edges(forward, args, kwargs)
@@ -96,8 +86,8 @@ class MindSporeRecorder(StepRecorder):
         given = self.guarded(forward, lambda: _given(silent, args, kwargs)) if silent else None
         darkness = self.darkness
         if darkness is not None:
-            self.guarded(forward, lambda: darkness.got(name.key, frame, (args, kwargs)))
-        result = function(*args, **kwargs)
+            self.guarded(forward, lambda: darkness.got(call))
+        result = run()
         if darkness is not None:
             darkness.gave(result)
         self.settle()
@@ -147,24 +137,17 @@ class MindSporeRecorder(StepRecorder):
         )
         return f', "autocast": {quoted(dtype)}' if dtype and is_cast else ""
 
-    def compiled(
-        self,
-        function: Any,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-    ) -> None:
+    def compiled(self, call: SeenCall, result: Any) -> None:
         """Record the call of a compiled function, whose own calls cannot be seen."""
-        name = region_name(function)
-        key = f"{name}.{self.number(name)}.forward"
+        name, frame, args, kwargs, _ = call
+        key = f"{name.key}.{self.number(name.key)}.forward"
         if self.stopped or not self.scope.wants(key):
             return
 
         def record() -> None:
             fields = self.before(key, args, kwargs, frame) + self.after(key, result)
             self.write(key, f'{fields}, "compiled": true', self.stack_of(frame), self.parent)
-            told = f"the function {name.partition('.')[2]}, compiled by ms.jit"
+            told = f"the function {name.name}, compiled by ms.jit"
             if self.darkness is None:
                 self.note_dark(told, frame)
             else:
@@ -242,11 +225,6 @@ class MindSporeRecorder(StepRecorder):
         """Return the address of the memory that a tensor lies in, whole or in part; 0 if it has none."""
         storage = None if tensor.has_init else getattr(tensor, "untyped_storage", None)
         return 0 if storage is None else int(storage().data_ptr())
-
-    def end_tensors(self) -> None:
-        """Close the file of the sketches."""
-        if self._sketches is not None:
-            self._sketches.close() if self.stopped else self._sketches.finish()
 
     def note_float32(self) -> None:
         """Say in the header for what HF32 was on; a process can set it once, so that the end tells."""

@@ -50,7 +50,7 @@ class ScaledUpdates:
         keep_out_of_compilers(self._patches, self._region)
 
     def _region(self, function: Any, *_: Any) -> None:
-        self.compiled = self.compiled or region_name(function)
+        self.compiled = self.compiled or region_name(function).name
 
     def remove(self) -> None:
         """Watch no class any more."""

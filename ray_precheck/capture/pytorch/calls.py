@@ -13,8 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from types import FrameType
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional
@@ -23,7 +22,8 @@ from torch.overrides import TorchFunctionMode
 
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.mode_stack import put_mode_on, take_modes_off
-from ray_precheck.capture.pytorch.names import CallName, FunctionNames, call_name
+from ray_precheck.capture.pytorch.names import FunctionNames, call_name
+from ray_precheck.capture.recording.recorder import SeenCall
 
 # Torch's own files between a caller and an operator that is written in Python.
 _WRAPPERS = frozenset(
@@ -53,18 +53,8 @@ is_compiling: Callable[[], bool] = getattr(
 )
 
 
-class Sink(Protocol):
-    """Where the records of calls go."""
-
-    def call(
-        self,
-        name: CallName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[[], Any],
-    ) -> Any:
-        """Record a call around `run`, which makes it, and return what it gives."""
+# Makes a call, records it, and returns what it gives.
+Sink: TypeAlias = Callable[[SeenCall], Any]
 
 
 class CallMode(TorchFunctionMode):
@@ -113,12 +103,12 @@ class CallMode(TorchFunctionMode):
             if dunder in _DETOURS[name.name]:
                 self._operator.name = ""
                 name = self._operators[dunder]
+        run = functools.partial(func, *args, **kwargs)
         if not name.is_python:
-            run = functools.partial(func, *args, **kwargs)
-            return self._sink.call(name, frame, args, kwargs, run)
+            return self._sink(SeenCall(name, frame, args, kwargs, run))
         is_method = name.prefix == "Tensor"
         given, named = self._forms.written(func, frame, args, kwargs, is_method)
-        return self._sink.call(name, frame, given, named, functools.partial(func, *args, **kwargs))
+        return self._sink(SeenCall(name, frame, given, named, run))
 
     @contextmanager
     def through_step(self) -> Iterator[None]:

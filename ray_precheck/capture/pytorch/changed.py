@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from ray_precheck.capture.changes import Given, given_of
 from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.tensors.text import address_of
+from ray_precheck.capture.recording.changes import Given, given_of
 
 _NO_VERSION = -1  # of inference tensors
 

@@ -22,14 +22,15 @@ import torch.utils.data.dataloader
 from torch.overrides import TorchFunctionMode
 
 from ray_precheck import private_parts
-from ray_precheck.capture.dark import in_thread
-from ray_precheck.capture.origins import Origins, Strangers
 from ray_precheck.capture.pytorch.calls import detour
-from ray_precheck.capture.pytorch.names import CallName, FunctionNames
+from ray_precheck.capture.pytorch.names import FunctionNames
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
+from ray_precheck.capture.recording.dark import in_thread
+from ray_precheck.capture.recording.origins import Origins, Strangers
+from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.stacks import function_source
 from ray_precheck.capture.settings import STRUCTURE
-from ray_precheck.capture.stacks import function_source
 
 _TRITON = "triton.runtime.jit"
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -124,17 +125,18 @@ class Darkness(Strangers):
         ):
             self.unknown.append(tensor)
 
-    def begin_asking(self, name: CallName, frame: FrameType, args: tuple[Any, ...]) -> None:
+    def begin_asking(self, call: SeenCall) -> None:
         """Ask for the producers of the tensors that are met from now on, which a call gets."""
-        if name.name in _OF_ARRAYS and args and not isinstance(args[0], torch.Tensor):
-            self._safely(lambda: self.from_array(args[0], frame))
+        args = call.args
+        if call.name.name in _OF_ARRAYS and args and not isinstance(args[0], torch.Tensor):
+            self._safely(lambda: self.from_array(args[0], call.frame))
         self.asks = True
 
-    def end_asking(self, name: CallName, frame: FrameType) -> None:
+    def end_asking(self, call: SeenCall) -> None:
         """Ask for them no longer, and name those that nobody knows."""
         self.asks = False
         if self.unknown:
-            self._safely(lambda: self.ask(name.key, frame))
+            self._safely(lambda: self.ask(call.name.key, call.frame))
 
     def gave(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         """Take what a function of torch gave that has no record."""

@@ -1,7 +1,7 @@
 """The modules of PyTorch.
 
-Comes in: the calls of modules in a captured step, and their names. Goes out: what `capture.modules` asks of a
-framework. Put on by `probe` at the levels L0 and mix.
+Comes in: the calls of modules in a captured step, and their names. Goes out: what `capture.recording.modules`
+asks of a framework. Put on by `probe` at the levels L0 and mix.
 
 `torch.nn.Module.__call__` takes a detour for the time of a step: it sees keyword arguments and exceptions,
 which torch's global hooks do not.
@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ray_precheck.capture.modules import ModuleCalls, ModuleNames
 from ray_precheck.capture.pytorch.calls import detour, is_compiling
+from ray_precheck.capture.recording.modules import ModuleCalls, ModuleNames
 
 
 class TorchModuleNames(ModuleNames):

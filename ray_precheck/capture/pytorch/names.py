@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional
 
-from ray_precheck.capture.changes import argument_places, silently_changed
 from ray_precheck.capture.pytorch.callform import CallForms
+from ray_precheck.capture.recording.changes import argument_places, silently_changed
 from ray_precheck.operators.names import UNDOCUMENTED
 
 # Prefixes of msprobe for operators of these namespaces; the others have the namespace's own name.

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -23,7 +22,6 @@ from torch.optim.optimizer import (
 )
 from torch.overrides import TorchFunctionMode
 
-from ray_precheck.capture.births import step_log
 from ray_precheck.capture.probe import HookedStep, StepProbe
 from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
 from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling, sweep_modes
@@ -40,8 +38,9 @@ from ray_precheck.capture.pytorch.updates.optimizers import (
     ScalerSteps,
     is_skipped,
 )
+from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import CaptureSettings
-from ray_precheck.capture.stacks import Stacks
 
 # Frames of these files are no part of the program that is looked at.
 _OWN = (str(Path(__file__).parents[1]), torch.overrides.__file__)
@@ -202,8 +201,7 @@ class TorchProbe:
             # Its call has begun the step, so that the detour of module calls sees those within it alone.
             self._modules.of(called)
         self._scalers.watch()
-        log = step_log(settings, folder, self.framework, self._stacks.lines)
-        recorder = TorchRecorder(settings, log, self._stacks, on_failure)
+        recorder = TorchRecorder(settings, folder, self._stacks, on_failure)
         recorder.module_shown = self._modules.shown
         sink = self.sink_around(recorder)
         self._step = TorchStep(
@@ -235,7 +233,7 @@ class TorchStep(HookedStep):
         self._modules = TorchModuleCalls(module_names, recorder) if settings.modules else None
         self._mode: CallMode | None = None
         if settings.calls or sink is not None:
-            self._mode = recorder.mode = CallMode(names, sink or recorder, below)
+            self._mode = recorder.mode = CallMode(names, sink or recorder.call, below)
         self._updates: OptimizerSteps | None = None
         self._names = names
         self._darkness: Darkness | None = None
@@ -278,24 +276,13 @@ class TorchStep(HookedStep):
         """Forget what is known of all tensors, because an update that was not looked at was made."""
         self._torch_recorder.forget_all()
 
-    def custom_call(
-        self,
-        prefix: str,
-        name: str,
-        frame: FrameType,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def custom_call(self, prefix: str, name: str, call: SeenCall) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._is_paused or self._mode is None or self._mode.paused:
-            return function(*args, **kwargs)
+            return call.run()
         self._mode.paused = True
         try:
-            called = call_name(prefix, name)
-            return self._torch_recorder.call(
-                called, frame, args, kwargs, lambda: function(*args, **kwargs)
-            )
+            return self._torch_recorder.call(call._replace(name=call_name(prefix, name)))
         finally:
             self._mode.paused = False
 

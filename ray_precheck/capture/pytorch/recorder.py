@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.changes import Given
-from ray_precheck.capture.given_names import BUFFER, PARAMETER, GivenNames, without_names
 from ray_precheck.capture.pytorch.calls import CallMode
 from ray_precheck.capture.pytorch.changed import noted, outputs_among, touched_by
 from ray_precheck.capture.pytorch.elements import Elements, autocast_field
@@ -28,7 +26,6 @@ from ray_precheck.capture.pytorch.gradients import (
     watch,
 )
 from ray_precheck.capture.pytorch.mode_stack import Aside
-from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.resharding import Resharding
 from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
@@ -40,13 +37,14 @@ from ray_precheck.capture.pytorch.tensors.summary import host_summary
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of
 from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, structure, values_look
 from ray_precheck.capture.pytorch.twice import input_places
-from ray_precheck.capture.recording import StepRecorder
+from ray_precheck.capture.recording.changes import Given
+from ray_precheck.capture.recording.given_names import BUFFER, PARAMETER, GivenNames, without_names
+from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder
+from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
-from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import HAS_NAN, NULL, index_field, statistics_text
-from ray_precheck.capture.writing.log import TENSORS, StepLog
+from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.capture.writing.text import mapping, quoted
-from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.pytorch.float32 import KINDS, computed_in, formats_of
 from ray_precheck.schema.float32 import Float32, header_field
@@ -66,11 +64,11 @@ class TorchRecorder(StepRecorder):
     def __init__(
         self,
         settings: CaptureSettings,
-        log: StepLog,
+        folder: Path,
         stacks: Stacks,
         on_failure: Callable[[str], None],
     ) -> None:
-        super().__init__(settings, log, stacks, on_failure)
+        super().__init__(settings, folder, stacks, on_failure)
         self.elements = Elements(self._tensor)
         self.mode: CallMode | None = None
         self.darkness: Any = None
@@ -86,9 +84,11 @@ class TorchRecorder(StepRecorder):
         self._texts = TensorTexts(self._seen.of, glimpse)
         self._files = self._sketching = None
         if settings.saves_tensors:
-            self._files = CapturedFiles(log.folder / TENSORS, glimpse)
-        if settings.sketch:
-            self._sketching = Sketching(SketchFile(log.folder), self._device, glimpse)
+            self._files = CapturedFiles(folder / TENSORS, glimpse)
+        if self.sketches is not None:
+            self._sketching = Sketching(self.sketches, self._device, glimpse)
+        holders = [each for each in (self._files, self._sketching) if each is not None]
+        self._caches = [self._seen, *(each.seen for each in holders)]
         # Which there are beside the CPU, and the formats of float32 products when the step began.
         self._accelerators: set[str] = set()
         self._float32 = {kind: formats_of(kind) for kind in KINDS.values()}
@@ -107,53 +107,38 @@ class TorchRecorder(StepRecorder):
         self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
         self._aside = Aside()
 
-    def call(
-        self,
-        name: CallName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[[], Any],
-    ) -> Any:
-        """Record a call around `run`, which makes it, and return what it gives."""
-        key = f"{name.key}.{self.number(name.key)}"
-        if self.stopped or not self.scope.wants(f"{key}.forward"):
-            return run()
+    def call(self, call: SeenCall) -> Any:
+        """Make a call, record it, and return what it gives."""
+        key = f"{call.name.key}.{self.number(call.name.key)}"
         forward = f"{key}.forward"
+        if self.stopped or not self.scope.wants(forward):
+            return call.run()
         given: list[Given] = []
         if self.darkness:
-            self.darkness.begin_asking(name, frame, args)
-        before = self.guarded(
-            forward, lambda: self._before_noted(forward, args, kwargs, given, frame)
-        )
+            self.darkness.begin_asking(call)
+        before = self.guarded(forward, lambda: self._before_noted(forward, call, given))
         if self.darkness:
-            self.darkness.end_asking(name, frame)
-        edges = self.edges(forward, args, kwargs)
+            self.darkness.end_asking(call)
+        edges = self.edges(forward, call.args, call.kwargs)
         with self.resharding:
-            result = run()
+            result = call.run()
         if not self.stopped:
             self.guarded(
-                forward,
-                lambda: self._called(
-                    name, key, before or "", edges, args, kwargs, run, result, frame, given
-                ),
+                forward, lambda: self._called(call, key, before or "", edges, result, given)
             )
         return result
 
     def _called(
         self,
-        name: CallName,
+        call: SeenCall,
         key: str,
         before: str,
         edges: list[Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[[], Any],
         result: Any,
-        frame: FrameType,
         given: list[Given],
     ) -> None:
         """Write the record of a call that has ended, and wait for its gradients."""
+        name, frame, args, kwargs, run = call
         touched = touched_by(name, given)
         if name.in_place or touched or "out" in kwargs:
             first = args[0] if name.in_place and args else kwargs.get("out")
@@ -180,18 +165,11 @@ class TorchRecorder(StepRecorder):
         if any(edges) and self.settings.wants("backward"):
             self.watch(f"{key}.backward", edges, output, stack, run)
 
-    def _before_noted(
-        self,
-        key: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        given: list[Given],
-        frame: FrameType,
-    ) -> str:
+    def _before_noted(self, key: str, call: SeenCall, given: list[Given]) -> str:
         """Return the fields of what a call gets, and note its tensors."""
         self._given = given
         try:
-            return self.before(key, args, kwargs, frame)
+            return self.before(key, call.args, call.kwargs, call.frame)
         finally:
             self._given = None
 
@@ -368,27 +346,21 @@ class TorchRecorder(StepRecorder):
         """Forget what is known of tensors that a call has changed."""
         self._texts.forget_all()
         for tensor in tensors_in(changed):
-            self._seen.forget(tensor)
-            for other in (self._files, self._sketching):
-                if other is not None:
-                    other.forget(tensor)
+            for cache in self._caches:
+                cache.forget(tensor)
 
     def forget_all(self) -> None:
         """Forget what is known of all tensors, because any of them may have changed unseen."""
         self._texts.forget_all()
-        self._seen.forget_all()
-        for other in (self._files, self._sketching):
-            if other is not None:
-                other.forget_all()
+        for cache in self._caches:
+            cache.forget_all()
 
     def end_tensors(self) -> None:
-        """Wait for what an accelerator computes, and close the file of the sketches."""
+        """Wait for what an accelerator computes."""
         self._written = None
         self.forget_all()
         if not self.stopped:
             self.guarded("the end of the step", self._device.finish)
-        if self._sketching is not None:
-            self._sketching.close() if self.stopped else self._sketching.finish()
 
     def note_float32(self) -> None:
         """Say in the header in which formats of fewer bits the step computed float32 products.
@@ -403,13 +375,6 @@ class TorchRecorder(StepRecorder):
             )
             if found:
                 self.noted["float32"] = found
-
-    def abandon(self) -> None:
-        """Record nothing any more, and close the files as they are."""
-        self._borders.clear()
-        if not self.stopped and self._sketching is not None:
-            self._sketching.close()
-        super().abandon()
 
 
 def _states_of(model: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.verifying.trace import Moment, Sight
 
 _DEEPEST = 10
@@ -98,17 +99,10 @@ class OperatorDigests:
         self._nodes_of = nodes_of
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
 
-    def around(
-        self,
-        name: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        make: Callable[[], Any],
-        *,
-        is_under_way: bool = False,
-    ) -> Any:
+    def around(self, call: SeenCall, make: Callable[[], Any], *, is_under_way: bool = False) -> Any:
         """Take digests of what a call gets and, behind its record, of what it got and gave, unless that may
         still be underway."""
+        name, args, kwargs = call.name, call.args, call.kwargs
         key = f"{name.key}.{next(self._counts[name.key])}"
         forward = f"{key}.forward"
         # What is overwritten may hold anything before.
@@ -121,9 +115,11 @@ class OperatorDigests:
         self._watch(f"{key}.backward", args[0] if name.returns_nothing else result)
         return result
 
-    def region(self, name: str, value: Any) -> None:
+    def region(self, call: SeenCall, result: Any) -> None:
         """Take a digest of what a compiled function got and gave."""
-        self.note(f"{name}.{next(self._counts[name])}.forward", Moment.GAVE, value)
+        key = call.name.key
+        value = (call.args, call.kwargs, result)
+        self.note(f"{key}.{next(self._counts[key])}.forward", Moment.GAVE, value)
 
     def _watch(self, key: str, output: Any) -> None:
         """Take a digest of the gradients of the nodes behind the outputs, behind the recorder's hooks."""

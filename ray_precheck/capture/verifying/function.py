@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.capture.capturing import framework_behind
-from ray_precheck.capture.scope import Scope
+from ray_precheck.capture.recording.scope import Scope
 from ray_precheck.capture.settings import CaptureSettings, capture_settings
 from ray_precheck.capture.verifying.process import tracing_probe
 from ray_precheck.capture.verifying.trace import TracedRun, Traces

@@ -7,7 +7,6 @@ follows has nothing to say. Called by `capture.process`, in every process of the
     {PID}.trace      {"rank": 0, "trace": {..}}
 """
 
-import atexit
 import json
 import os
 import signal
@@ -18,23 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.capture.account import Account
-from ray_precheck.capture.capturing import begin_running, stop_with_child
-from ray_precheck.capture.session import Session
-from ray_precheck.capture.settings import settings_from_json
+from ray_precheck.capture.process import Running
 from ray_precheck.capture.verifying.trace import StepTrace, TracedRun, Traces
 
 TRACE = "trace"
 # How long a rank waits for the step of the others, which may still need it.
 _WAIT_S = 60.0
 _LOOK_AGAIN_S = 0.05
-_TRACINGS: "dict[str, _Tracing]" = {}
-
-
-def begin_tracing(framework: str, found: dict[str, Any]) -> None:
-    """Wait for the first call of a model; `found` has what `launch.environment` put there."""
-    if framework not in _TRACINGS:
-        tracing = _TRACINGS[framework] = _Tracing(framework, found)
-        tracing.begin()
 
 
 def tracing_probe(framework: str) -> type[Any]:
@@ -64,56 +53,34 @@ def read_traces(notes: Path) -> Traces:
     }
 
 
-class _Tracing:
+class Tracing(Running):
     """The session of one process, and its end."""
 
     def __init__(self, framework: str, found: dict[str, Any]) -> None:
-        self._notes = Path(found["notes"])
         self._probe = tracing_probe(framework)(TracedRun(found["verify"]))
         self._is_ending = False
-        self._session = Session(
-            settings_from_json(found["settings"]),
-            self._probe,
-            began=found["began"],
-            on_change=self._changed,
-            on_begin=self._lead,
-        )
+        super().__init__(found, self._probe)
 
-    def begin(self) -> None:
-        """Watch for the step."""
-        self._session.start(at_first_forward=True)
-        self._note(self._session.account)
-        atexit.register(self._stop)
-
-    def _lead(self) -> None:
-        """Let the framework whose model was called first be verified, and no other one."""
-        for other in _TRACINGS.values():
-            if other is not self:
-                other._stop()
-        begin_running(self._session)
-        stop_with_child(self._session)
-
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """End a step that nothing has ended; the script ends by itself."""
         self._is_ending = True
-        self._session.stop()
+        self.session.stop()
 
-    def _note(self, account: Account) -> None:
-        with suppress(OSError):  # the script runs on another machine than the command
-            account.save(self._notes)
+    stop_at_exit = stop
 
-    def _changed(self, account: Account) -> None:
-        self._note(account)
+    def changed(self, account: Account) -> None:
+        """Write the trace of the step when it has ended, and end the process."""
+        self.note(account)
         if account.captured and self._probe.trace is not None:
             self._write(account.rank, self._probe.trace)
             self._wait_for_others()
-        elif not account.failure or self._session.open_step is not None:
+        elif not account.failure or self.session.open_step is not None:
             return
         if not self._is_ending:
             _end_process()
 
     def _write(self, rank: int | None, trace: StepTrace) -> None:
-        path = self._notes / f"{os.getpid()}.{TRACE}"
+        path = self.notes / f"{os.getpid()}.{TRACE}"
         part = path.with_suffix(".part")
         with suppress(OSError):
             text = json.dumps({"rank": rank, "trace": trace.to_json()})
@@ -123,7 +90,7 @@ class _Tracing:
     def _wait_for_others(self) -> None:
         """Wait until all ranks of this machine have ended the step."""
         ranks, until = self._probe.ranks_here(), time.monotonic() + _WAIT_S
-        while len(list(self._notes.glob(f"*.{TRACE}"))) < ranks and time.monotonic() < until:
+        while len(list(self.notes.glob(f"*.{TRACE}"))) < ranks and time.monotonic() < until:
             time.sleep(_LOOK_AGAIN_S)
 
 

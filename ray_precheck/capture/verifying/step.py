@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ray_precheck.capture.probe import StepProbe
-from ray_precheck.capture.scope import Scope
+from ray_precheck.capture.recording.scope import Scope
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.verifying.digests import Digests, OperatorDigests
 from ray_precheck.capture.verifying.trace import NOTHING, StepTrace, TracedRun

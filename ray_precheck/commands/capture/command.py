@@ -46,7 +46,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 
 def _require_usable(settings: CaptureSettings) -> None:
     """Refuse before the script starts what its processes would refuse."""
-    from ray_precheck.capture.scope import Scope
+    from ray_precheck.capture.recording.scope import Scope
     from ray_precheck.capture.writing.claim import require_own
 
     Scope(settings.scope, settings.chosen)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.capture.scope import Scope
+from ray_precheck.capture.recording.scope import Scope
 from ray_precheck.capture.settings import CaptureSettings
 
 

@@ -2,7 +2,13 @@
 
 import pytest
 
-from ray_precheck.capture.dark import COMPLETE, MOST_PLACES, DarkPlaces, added, dark_sentence
+from ray_precheck.capture.recording.dark import (
+    COMPLETE,
+    MOST_PLACES,
+    DarkPlaces,
+    added,
+    dark_sentence,
+)
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.capture.pytorch.classic import lines
-from ray_precheck.capture.pytorch.classic.lines import DumpFile
-from ray_precheck.capture.pytorch.classic.values import Line
+from ray_precheck.capture.pytorch.classic.lines import DumpFile, Line
 from ray_precheck.hooks import HookUsageError, set_dump_path
 
 pytestmark = pytest.mark.unit

@@ -7,25 +7,47 @@ A plain run has the watch of steps alone, which sees the calls of Cells and of l
 run as they do without this package.
 """
 
+import functools
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import mindspore as ms
 from mindspore import mint, nn
 
+from ray_precheck import private_parts
+from ray_precheck.capture.measures.checksums import raw_bytes
 from ray_precheck.capture.mindspore.calls import CallSink
 from ray_precheck.capture.mindspore.detour import OPTIMIZERS, StepWatch, is_optimizer
 from ray_precheck.capture.mindspore.gradients import node_of
-from ray_precheck.capture.mindspore.names import OperatorName, region_name
 from ray_precheck.capture.mindspore.probe import MindSporeProbe
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder, tensors_within
-from ray_precheck.capture.mindspore.verifying.digests import MindSporeDigests
+from ray_precheck.capture.mindspore.tensors import values_on_host
 from ray_precheck.capture.mindspore.verifying.state import saved_mindspore_state
 from ray_precheck.capture.probe import StepProbe
-from ray_precheck.capture.verifying.digests import OperatorDigests
+from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.verifying.digests import Digests, OperatorDigests
 from ray_precheck.capture.verifying.step import TracedStep, TracingProbe
 from ray_precheck.foreign import caught
+
+
+class MindSporeDigests(Digests):
+    """Takes digests of the values of a MindSpore program, read on the host, so that no operator runs.
+
+    The states within random kernels cannot be read: what they draw is.
+    """
+
+    tensor = ms.Tensor
+
+    def raw(self, tensor: ms.Tensor) -> Any:
+        """Return the bytes of a tensor, None for one not yet initialised, or of a failed operator."""
+        values, _ = caught(lambda: values_on_host(tensor))
+        return None if values is None else raw_bytes(values).data
+
+    def states(self) -> dict[str, Any]:
+        """Return the state of MindSpore's generator, with the seeds that the next kernels get."""
+        seeds: dict[Any, int] = private_parts.find(private_parts.MINDSPORE_SEEDS) or {}
+        state = [ms.get_rng_state(), *map(str, sorted(seeds.items(), key=str))]
+        return {"the random state of MindSpore": state}
 
 
 class TracedMindSporeStep(TracedStep):
@@ -76,35 +98,17 @@ class WatchedCalls:
             lambda output: [node_of(tensor) for tensor in tensors_within(output)],
         )
 
-    def call(
-        self,
-        name: OperatorName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        function: Callable[..., Any],
-    ) -> Any:
+    def call(self, call: SeenCall) -> Any:
         """Take digests of what a call gets and gives; a collective may still be underway."""
+        recorder = self._recorder
+        make = call.run if recorder is None else functools.partial(recorder.call, call)
+        return self.operators.around(call, make, is_under_way=call.name.collective)
 
-        def make() -> Any:
-            if self._recorder is None:
-                return function(*args, **kwargs)
-            return self._recorder.call(name, frame, args, kwargs, function)
-
-        return self.operators.around(name, args, kwargs, make, is_under_way=name.collective)
-
-    def compiled(
-        self,
-        function: Any,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-    ) -> None:
+    def compiled(self, call: SeenCall, result: Any) -> None:
         """Take a digest of what a compiled function got and gave."""
-        self.operators.region(region_name(function), (args, kwargs, result))
+        self.operators.region(call, result)
         if self._recorder is not None:
-            self._recorder.compiled(function, frame, args, kwargs, result)
+            self._recorder.compiled(call, result)
 
 
 class TracedWatch(StepWatch):
@@ -129,7 +133,8 @@ class TracedWatch(StepWatch):
             result = make()
             # Not in the middle of an optimizer's call: the watch ends the step behind it.
             traced = self._probe.traced  # which the call may have begun
-            if traced is not None and self._first.get("model") is cell:
+            is_model = self._first.get("model") is cell
+            if traced is not None and is_model:
                 traced.gave(cell.parameters_and_names(), result)
             return result
 

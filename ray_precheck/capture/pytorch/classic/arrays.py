@@ -20,16 +20,15 @@ import numpy as np
 import torch
 
 from ray_precheck.capture.pytorch.classic.errors import HookUsageError, tell_user
-from ray_precheck.capture.pytorch.classic.kinds import Place, is_written
+from ray_precheck.capture.pytorch.classic.kinds import Kind, Place
 from ray_precheck.capture.pytorch.classic.values import as_array, dense, places
-from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.memory import array_of
 
 FEWEST, MOST = 3, 2048
 _ND = 2  # ACL_FORMAT_ND: the elements lie as shape, stride and offset tell_user
 
 
-class AsyncArrays:
+class AsyncArrays(Kind):
     """Copies tensors and leaves it to a thread to write them into a folder.
 
     At most `capacity` groups (what one call got, or gave) wait for the thread; then a call waits, too.
@@ -40,10 +39,6 @@ class AsyncArrays:
             raise HookUsageError(f"capacity is {capacity!r}; expected {FEWEST} to {MOST}")
         self._writer = _Writer(_made(folder), capacity)
         self._numbers = itertools.count()
-
-    def wants(self, name: CallName, got_tensor: bool) -> bool:
-        """Return whether the calls of a function are written."""
-        return is_written(name, got_tensor)
 
     def ready(self, place: Place, in_model: bool) -> bool:
         """Return whether the files can still be written."""

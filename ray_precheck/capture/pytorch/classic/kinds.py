@@ -4,9 +4,10 @@ Comes in: a call of an operator, or the gradients that passed through one. Goes 
 sink of `register_hook`, and by the hooks where a script registers them at a module itself.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ray_precheck.capture.pytorch.names import CallName, names_of
 
@@ -23,23 +24,27 @@ class Place:
     stack: Callable[[], list[str]] = list
 
 
-class Kind(Protocol):
+class Kind(ABC):
     """One of the three hooks, with its arguments."""
 
     def wants(self, name: CallName, got_tensor: bool) -> bool:
-        """Return whether the calls of a function are looked at, given that it got a tensor."""
+        """Return whether the calls of a function are looked at, given whether it got a tensor."""
+        return name.name not in _MOVES if got_tensor else name.name in _MAKERS
 
     def ready(self, place: Place, in_model: bool) -> bool:
         """Return whether a call can be written."""
+        return True
 
+    @abstractmethod
     def before(self, args: Any) -> Any:
         """Take what must be taken before the call, because the call may change it."""
 
+    @abstractmethod
     def after(self, place: Place, taken: Any, args: Any, output: Any) -> None:
         """Write a call; of a backward pass `args` are the gradients of the call's inputs, and `output` those
         that arrived at its outputs, as torch's hooks of modules have them."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (not all have something to finish)
         """Finish what is not written yet."""
 
 
@@ -60,10 +65,3 @@ _MAKERS = names_of(
     logspace ones range scalar_tensor sparse_coo_tensor tril_indices triu_indices
     """
 )
-
-
-def is_written(name: CallName, got_tensor: bool) -> bool:
-    """Return whether a function's calls are dumped."""
-    if not got_tensor:
-        return name.name in _MAKERS
-    return name.name not in _MOVES

@@ -1,22 +1,35 @@
-"""The hook that writes each call as lines of JSON, one for each tensor.
+"""A file of JSON lines, one for each tensor.
 
-Comes in: calls and gradients. Goes out: lines in the file that `set_dump_path` names, first those of what the
-call got, then those of what it gave, each written at once, so that a process that is killed leaves whole
-lines and at most one that was cut off. Called by the sink of `register_hook`.
+Comes in: the name of a tensor, its values, dtype and shape. Goes out: a line, written at once, so that a
+process that is killed leaves whole lines and at most one that was cut off. Called by the hooks that
+write lines; torch is not imported here.
 
     ["0_Functional_linear_forward_input.0", [0.5, -1.25], "torch.float32", [1, 2]]
 """
 
 import errno
+import json
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from ray_precheck.capture.pytorch.classic.errors import HookUsageError, tell_user
-from ray_precheck.capture.pytorch.classic.kinds import Place, is_written
-from ray_precheck.capture.pytorch.classic.values import Line, float_lines
-from ray_precheck.capture.pytorch.names import CallName
+from ray_precheck.capture.pytorch.classic.errors import HookUsageError
+
+
+class Line(NamedTuple):
+    """What is known of one tensor; `suffix` tells the tensors of a call apart ("_input.0")."""
+
+    suffix: str
+    values: Sequence[object]
+    dtype: str
+    shape: Sequence[int]
+
+    def text(self, name: str) -> str:
+        """Return the line of a call's tensor; NaN and the infinities are bare words, as Python's reader
+        takes them."""
+        return json.dumps([name + self.suffix, self.values, self.dtype, self.shape]) + "\n"
 
 
 class HookLines:
@@ -125,44 +138,3 @@ def set_dump_path(fpath: str | os.PathLike[str] | None = None) -> None:
         HookUsageError: the path is a folder, its folder does not exist, or it cannot be written.
     """
     DUMP_FILE.set_path(fpath)
-
-
-class AccuracyLines:
-    """Writes samples of the values, or with `sample=False` all of them."""
-
-    def __init__(self, sample: bool) -> None:
-        self._sample = sample
-
-    def wants(self, name: CallName, got_tensor: bool) -> bool:
-        """Return whether the calls of a function have lines."""
-        return is_written(name, got_tensor)
-
-    def ready(self, place: Place, in_model: bool) -> bool:
-        """Return whether a file was set.
-
-        Raises:
-            HookUsageError: it was not, and the call belongs to a registered model.
-        """
-        if not DUMP_FILE.is_set and in_model:
-            raise HookUsageError(
-                f"{place.name} was called by the registered model and there is no file to write it to;"
-                " call set_dump_path before the model"
-            )
-        return DUMP_FILE.is_set and not DUMP_FILE.failure
-
-    def before(self, args: Any) -> list[Line]:
-        """Take the values of the arguments."""
-        return float_lines(args, "_input", sample=self._sample)
-
-    def after(self, place: Place, taken: Any, args: Any, output: Any) -> None:
-        """Write the lines of a call."""
-        for line in (*taken, *float_lines(output, "_output", sample=self._sample)):
-            DUMP_FILE.write(place.name, line)
-            if DUMP_FILE.failure:
-                tell_user(
-                    f"{DUMP_FILE.failure}; nothing is dumped any more, and the script goes on"
-                )
-                return
-
-    def close(self) -> None:
-        """Leave the file open: it belongs to `set_dump_path`."""

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ray_precheck.capture.pytorch.classic.errors import OverflowFoundError
-from ray_precheck.capture.pytorch.classic.kinds import Place
+from ray_precheck.capture.pytorch.classic.kinds import Kind, Place
 from ray_precheck.capture.pytorch.classic.lines import HookLines
 from ray_precheck.capture.pytorch.classic.values import all_finite, all_lines, dense, places
 from ray_precheck.capture.pytorch.names import CallName, names_of
@@ -29,7 +29,7 @@ _UNWRITTEN = names_of("empty_like new_empty new_empty_strided resize_as_")
 _TRIES = 1000
 
 
-class OverflowCheck:
+class OverflowCheck(Kind):
     """Raises an error at the first call that gives NaN or infinity."""
 
     def __init__(self) -> None:
@@ -38,10 +38,6 @@ class OverflowCheck:
     def wants(self, name: CallName, got_tensor: bool) -> bool:
         """Return whether the calls of a function are looked at: those that compute from tensors."""
         return got_tensor and name.name not in _UNWRITTEN
-
-    def ready(self, place: Place, in_model: bool) -> bool:
-        """Return that each call is looked at."""
-        return True
 
     def before(self, args: Any) -> list[tuple[torch.Tensor, int]]:
         """Take the versions of the arguments, which tell_user afterwards whether the call changed them."""

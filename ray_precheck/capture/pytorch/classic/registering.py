@@ -18,11 +18,11 @@ from ray_precheck.capture.pytorch.classic import steps
 from ray_precheck.capture.pytorch.classic.arrays import FEWEST, AsyncArrays
 from ray_precheck.capture.pytorch.classic.errors import HookUsageError
 from ray_precheck.capture.pytorch.classic.kinds import Kind, Place
-from ray_precheck.capture.pytorch.classic.layers import Layers
-from ray_precheck.capture.pytorch.classic.lines import DUMP_FILE, AccuracyLines
+from ray_precheck.capture.pytorch.classic.lines import DUMP_FILE
 from ray_precheck.capture.pytorch.classic.overflow import OverflowCheck
-from ray_precheck.capture.pytorch.classic.sink import HookSink
+from ray_precheck.capture.pytorch.classic.sink import HookSink, Layers
 from ray_precheck.capture.pytorch.classic.steps import Schedule, step_schedule
+from ray_precheck.capture.pytorch.classic.values import AccuracyLines
 
 ModuleHook: TypeAlias = Callable[[torch.nn.Module, Any, Any], None]
 SEED = 1234

@@ -5,16 +5,16 @@ Comes in: each call of an operator. Goes out: the call and its gradients, to the
 """
 
 import os
-from collections.abc import Callable
+import weakref
 from types import FrameType
 from typing import Any
 
 import torch
+from torch.nn import Module
 
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import CallMode
 from ray_precheck.capture.pytorch.classic.kinds import Kind, Place
-from ray_precheck.capture.pytorch.classic.layers import Layers
 from ray_precheck.capture.pytorch.classic.steps import StepSchedule
 from ray_precheck.capture.pytorch.gradients import (
     Edge,
@@ -23,10 +23,39 @@ from ray_precheck.capture.pytorch.gradients import (
     edges_of,
     watch_border,
 )
-from ray_precheck.capture.pytorch.names import CallName, FunctionNames
+from ray_precheck.capture.pytorch.names import FunctionNames
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.twice import input_places
-from ray_precheck.capture.stacks import Stacks
+from ray_precheck.capture.recording.dark import modules_around
+from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.stacks import Stacks
+
+# The method of torch in which each call of a module runs.
+_CALL = "_call_impl"
+
+
+class Layers:
+    """The names of modules. Nothing is attached to a model, so that it can be copied and saved as before."""
+
+    def __init__(self) -> None:
+        self._names: weakref.WeakKeyDictionary[Module, str] = weakref.WeakKeyDictionary()
+
+    def add(self, model: Module) -> None:
+        """Name the modules of a model."""
+        for name, module in model.named_modules():
+            kind = type(module).__name__
+            self._names[module] = f"{name} ({kind})" if name else kind
+
+    def at(self, frame: FrameType) -> tuple[str, bool]:
+        """Return the name of the module that runs in a frame, and whether a registered model runs.
+
+        A module of no registered model has the name of its class; without a module the name is "".
+        """
+        running = modules_around(frame, _CALL)
+        known = [self._names.get(module, "") for module in running]
+        if not running:
+            return "", False
+        return known[0] or type(running[0]).__name__, any(known)
 
 
 class HookSink:
@@ -34,7 +63,7 @@ class HookSink:
 
     def __init__(self, kind: Kind, layers: Layers, steps: StepSchedule) -> None:
         self.kind = kind
-        self.mode = CallMode(FunctionNames(), self)
+        self.mode = CallMode(FunctionNames(), self.call)
         self._layers = layers
         self._steps = steps
         self._stacks = Stacks(left_out=(os.path.dirname(torch.__file__),))
@@ -42,15 +71,9 @@ class HookSink:
         self._stopped = False
         self._engine = private_parts.find(private_parts.AUTOGRAD_ENGINE)
 
-    def call(
-        self,
-        name: CallName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[[], Any],
-    ) -> Any:
+    def call(self, call: SeenCall) -> Any:
         """Make a call and hand it over."""
+        name, frame, args, kwargs, run = call
         # Tensors that were given by name are numbered after the others.
         given = (*args, *(each for key, each in kwargs.items() if key != "out"))
         kind = self.kind

@@ -1,16 +1,19 @@
-"""The values of tensors, as the hooks write them.
+"""The values of tensors, as the hooks write them, and the hook that writes each call as lines of JSON.
 
 Comes in: what a call got or gave. Goes out: its tensors by their place in it, and the values of each as
-numbers. Called by the hooks for each call.
+numbers; of `AccuracyLines` lines in the file that `set_dump_path` names, first those of what the call got,
+then those of what it gave. Called by the hooks for each call.
 """
 
-import json
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
+from ray_precheck.capture.pytorch.classic.errors import HookUsageError, tell_user
+from ray_precheck.capture.pytorch.classic.kinds import Kind, Place
+from ray_precheck.capture.pytorch.classic.lines import DUMP_FILE, Line
 from ray_precheck.capture.pytorch.tensors.memory import array_of
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
 
@@ -19,20 +22,6 @@ _DEEPEST = 10
 _WIDE = (torch.float32, torch.float64)
 _STANDARD = (torch.float16, torch.bfloat16, *_WIDE)
 _unpacked = TensorTexts(lambda _: "").dense
-
-
-class Line(NamedTuple):
-    """What is known of one tensor; `suffix` tells the tensors of a call apart ("_input.0")."""
-
-    suffix: str
-    values: Sequence[object]
-    dtype: str
-    shape: Sequence[int]
-
-    def text(self, name: str) -> str:
-        """Return the line of a call's tensor; NaN and the infinities are bare words, as Python's reader
-        takes them."""
-        return json.dumps([name + self.suffix, self.values, self.dtype, self.shape]) + "\n"
 
 
 def places(value: Any, suffix: str = "") -> Iterator[tuple[str, Any]]:
@@ -131,3 +120,37 @@ def all_finite(tensor: torch.Tensor) -> bool:
     if found.is_floating_point() and found.dtype not in _STANDARD:
         found = found.float()
     return bool(torch.isfinite(found).all())
+
+
+class AccuracyLines(Kind):
+    """Writes samples of the values, or with `sample=False` all of them."""
+
+    def __init__(self, sample: bool) -> None:
+        self._sample = sample
+
+    def ready(self, place: Place, in_model: bool) -> bool:
+        """Return whether a file was set.
+
+        Raises:
+            HookUsageError: it was not, and the call belongs to a registered model.
+        """
+        if not DUMP_FILE.is_set and in_model:
+            raise HookUsageError(
+                f"{place.name} was called by the registered model and there is no file to write it to;"
+                " call set_dump_path before the model"
+            )
+        return DUMP_FILE.is_set and not DUMP_FILE.failure
+
+    def before(self, args: Any) -> list[Line]:
+        """Take the values of the arguments."""
+        return float_lines(args, "_input", sample=self._sample)
+
+    def after(self, place: Place, taken: Any, args: Any, output: Any) -> None:
+        """Write the lines of a call."""
+        for line in (*taken, *float_lines(output, "_output", sample=self._sample)):
+            DUMP_FILE.write(place.name, line)
+            if DUMP_FILE.failure:
+                tell_user(
+                    f"{DUMP_FILE.failure}; nothing is dumped any more, and the script goes on"
+                )
+                return

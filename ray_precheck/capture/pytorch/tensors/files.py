@@ -25,7 +25,7 @@ class CapturedFiles:
     ) -> None:
         self._folder = folder
         self._name = ""
-        self._seen = SeenTensors(self._write, ordered=True, glimpse=glimpse)
+        self.seen = SeenTensors(self._write, ordered=True, glimpse=glimpse)
         self.written_bytes = 0
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -33,7 +33,7 @@ class CapturedFiles:
         """Write a tensor under a name, and return the name of its file."""
         name = f"{name}.pt"
         self._name = name
-        first = self._seen.of(tensor)
+        first = self.seen.of(tensor)
         if first != name:
             self._link(first, name, tensor)
         return name
@@ -79,11 +79,3 @@ class CapturedFiles:
         except FileExistsError:
             os.unlink(target)
             make(target)
-
-    def forget(self, tensor: torch.Tensor) -> None:
-        """Forget a tensor's memory, because a call changes it."""
-        self._seen.forget(tensor)
-
-    def forget_all(self) -> None:
-        """Forget all tensors, because any of them may have changed unseen."""
-        self._seen.forget_all()

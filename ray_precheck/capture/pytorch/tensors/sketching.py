@@ -44,7 +44,7 @@ class Sketching:
     ) -> None:
         self._file = file
         self._device = device
-        self._seen = SeenTensors(self._dense, ordered=True, glimpse=glimpse)
+        self.seen = SeenTensors(self._dense, ordered=True, glimpse=glimpse)
         self._ends: tuple[torch.Tensor | None, tuple[float, float] | None] = None, None
 
     def note(self, tensor: torch.Tensor, summary: TensorSummary | None) -> None:
@@ -58,25 +58,9 @@ class Sketching:
             return ""
         if type(tensor).__name__ == "DTensor":
             return self._sharded(tensor, dense)
-        found = self._seen.of(dense)
+        found = self.seen.of(dense)
         self._ends = None, None  # its memory may be given back
         return found
-
-    def forget(self, tensor: torch.Tensor) -> None:
-        """Forget a tensor's memory, because a call changes it."""
-        self._seen.forget(tensor)
-
-    def forget_all(self) -> None:
-        """Forget all tensors, because any of them may have changed unseen."""
-        self._seen.forget_all()
-
-    def finish(self) -> None:
-        """Write the number of rows into the file's header."""
-        self._file.finish()
-
-    def close(self) -> None:
-        """Close the file as it is."""
-        self._file.close()
 
     def _dense(self, tensor: torch.Tensor) -> str:
         if tensor.is_cpu:

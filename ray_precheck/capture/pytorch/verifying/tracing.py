@@ -11,7 +11,6 @@ import functools
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import FrameType
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from torch.optim.optimizer import Optimizer
 
 from ray_precheck.capture.probe import StepProbe
 from ray_precheck.capture.pytorch.calls import Sink, detour, is_compiling
-from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.probe import TorchProbe
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
@@ -30,6 +28,7 @@ from ray_precheck.capture.pytorch.updates.optimizers import Arguments
 from ray_precheck.capture.pytorch.verifying.digests import TorchDigests, unseen
 from ray_precheck.capture.pytorch.verifying.held import HeldValues
 from ray_precheck.capture.pytorch.verifying.state import saved_state
+from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.verifying.digests import OperatorDigests
 from ray_precheck.capture.verifying.step import TracedStep, TracingProbe
 from ray_precheck.capture.verifying.trace import StepTrace, TracedRun
@@ -82,9 +81,14 @@ class TorchTracingProbe(TracingProbe, TorchProbe):
             self._held = HeldValues(recorder, TracedTorchStep.digests)
         if not self.run.is_watched:
             return None
-        sink = WatchedCalls(recorder if recorder.settings.calls else None)
-        self.operators = sink.operators
-        return sink
+        operators = self.operators = OperatorDigests(TracedTorchStep.digests, _nodes_of)
+        record = recorder.call if recorder.settings.calls else None
+
+        def watched(call: SeenCall) -> Any:
+            make = call.run if record is None else functools.partial(record, call)
+            return operators.around(call, make)
+
+        return watched
 
     def trace_ended(self, trace: StepTrace) -> None:
         """Take the trace of a step that has ended, and whether the dump holds what the tensors held."""
@@ -92,28 +96,6 @@ class TorchTracingProbe(TracingProbe, TorchProbe):
             trace.held, trace.wrong = self._held.count, self._held.differences()
         self._held = None
         super().trace_ended(trace)
-
-
-class WatchedCalls:
-    """Takes digests around each call; `recorder` makes its record, or none."""
-
-    def __init__(self, recorder: Sink | None) -> None:
-        self._recorder = recorder
-        self.operators = OperatorDigests(TracedTorchStep.digests, _nodes_of)
-
-    def call(
-        self,
-        name: CallName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[[], Any],
-    ) -> Any:
-        """Take digests of what a call gets and gives."""
-        if self._recorder is None:
-            return self.operators.around(name, args, kwargs, run)
-        make = functools.partial(self._recorder.call, name, frame, args, kwargs, run)
-        return self.operators.around(name, args, kwargs, make)
 
 
 def _nodes_of(output: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, ClassVar
 
-from ray_precheck.capture.recording import StepRecorder
+from ray_precheck.capture.recording.recorder import StepRecorder
 
 
 class ModuleNames(ABC):

@@ -11,25 +11,37 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from ray_precheck.capture.dark import DarkPlaces, modules_around, place_of, program_frame
-from ray_precheck.capture.given_names import GivenNames
-from ray_precheck.capture.scope import Scope
+from ray_precheck.capture.recording.births import step_log
+from ray_precheck.capture.recording.dark import DarkPlaces, modules_around, place_of, program_frame
+from ray_precheck.capture.recording.given_names import GivenNames
+from ray_precheck.capture.recording.scope import Scope
+from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import ALL_RISKS, FULL, STRUCTURE, CaptureSettings
-from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import PlainElements
-from ray_precheck.capture.writing.log import StepLog
 from ray_precheck.capture.writing.text import quoted
+from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.inputs.roles.table import looks_of
 
 T = TypeVar("T")
 _NOTHING: Mapping[str, str] = {}
 
 # Files in this folder are no part of the program that is captured.
-_OWN = str(Path(__file__).parents[1])
+_OWN = str(Path(__file__).parents[2])
 # The argument paths of the places of arguments.
 _ARGUMENTS = {"input": "input_args", "kwargs": "input_kwargs"}
+
+
+class SeenCall(NamedTuple):
+    """A call of a recorded function: its name, the frame that makes it, what it gets as it is written there,
+    and `run`, which makes it. `name` is that of a framework, with the `key` of its records."""
+
+    name: Any
+    frame: FrameType
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    run: Callable[[], Any]
 
 
 class StepRecorder(ABC):
@@ -48,7 +60,7 @@ class StepRecorder(ABC):
     def __init__(
         self,
         settings: CaptureSettings,
-        log: StepLog,
+        folder: Path,
         stacks: Stacks,
         on_failure: Callable[[str], None],
     ) -> None:
@@ -60,7 +72,7 @@ class StepRecorder(ABC):
         self.dark = DarkPlaces()
         # What a sentence calls the first of nested modules; the probe knows their names.
         self.module_shown: Callable[[list[Any]], str] = lambda modules: ""
-        self._log = log
+        self._log = step_log(settings, folder, self.framework, stacks.lines)
         self._stacks = stacks
         self._on_failure = on_failure
         # The record whose values are written.
@@ -79,6 +91,7 @@ class StepRecorder(ABC):
         self._modules: list[str] = []
         # What waits for the gradients of calls; it is told when no more will come.
         self._borders: list[Any] = []
+        self.sketches = SketchFile(folder) if settings.sketch else None
         # The calls of regions that may be computed again, by what tells them apart there.
         self._regions: dict[Hashable, list[str]] = {}
 
@@ -280,6 +293,8 @@ class StepRecorder(ABC):
         self.end_tensors()
         if not self.stopped:
             self.guarded("the formats of float32", self.note_float32)
+        if self.sketches is not None:
+            self.sketches.close() if self.stopped else self.sketches.finish()
         if self.stopped:
             self._log.close(self._stopped_by)
             return
@@ -289,18 +304,20 @@ class StepRecorder(ABC):
         self.stopped = True  # Cells that enclose the end of the step have no record
         self._log.finish(with_construct=self.settings.modules, cut_short=cut_short)
 
-    @abstractmethod
-    def end_tensors(self) -> None:
-        """Write what is left of tensors and their sketches at the end of the step."""
+    def end_tensors(self) -> None:  # noqa: B027 (most frameworks have written all by then)
+        """Write what is left of tensors at the end of the step."""
 
     @abstractmethod
     def note_float32(self) -> None:
         """Say in the header in which formats of fewer bits the step computed float32 products."""
 
     def abandon(self) -> None:
-        """Record nothing any more, and close the log as it is."""
+        """Record nothing any more, and close the files as they are."""
         if not self.stopped:
             self.stopped = True
+            self._borders.clear()
+            if self.sketches is not None:
+                self.sketches.close()
             self._log.close()
 
     def fault(self, key: str, error: Exception) -> None:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ray_precheck.capture.recording import StepRecorder
+from ray_precheck.capture.recording.recorder import StepRecorder
 
 _DEEPEST = 6
 _OLDEST = 2
