@@ -4,15 +4,14 @@ NPU: written after MindSpore's documentation and not run there; no NPU was at ha
 of its releases have what is used here.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from operator import attrgetter
 from types import FunctionType
 from typing import Any
 
 import mindspore as ms
 import numpy as np
-import torch
 from mindspore import mint, ops
 
 from ray_precheck.errors import NotCheckable
@@ -24,6 +23,7 @@ from ray_precheck.frameworks.mindspore.run import (
     MindSporeFace,
     require_no_open_recording,
 )
+from ray_precheck.frameworks.pytorch.denormals import flushed_denormals
 from ray_precheck.operators.refused import require_allowed
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.float32 import Float32
@@ -75,22 +75,6 @@ _NO_KERNEL = (
     "There is no branch to go",
     "support Ascend only",
 )
-
-
-@contextmanager
-def flushed_denormals() -> Iterator[None]:
-    """Flush denormal numbers inside of the block, and not after it, on processors that can.
-
-    Some of MindSpore's operators (Tensor.norm) leave the calling thread flushing, which would reach
-    generation and bench. Its own threads flush them while the calling thread does not, and for the
-    first few launches of an operator MindSpore tries out which of the threads to use: without this,
-    softmax gives 1.9e-38 or 0 depending on the calls before.
-    """
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 class MindSporeBackend:

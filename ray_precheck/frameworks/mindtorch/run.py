@@ -3,7 +3,7 @@
 Comes in: values of a `HostCall`. Goes out: values that MSAdapter takes, and the other way round.
 Called by `mindtorch_device` in the process in which MSAdapter is `torch`.
 
-While MindSpore computes, denormal numbers are flushed (`mindspore.backend` says why). No native torch may be
+While MindSpore computes, denormal numbers are flushed (`pytorch.denormals` says why). No native torch may be
 loaded here, so that is done through the C library's fenv.h: the flags that it saves and sets hold the
 processor's switch.
 """
