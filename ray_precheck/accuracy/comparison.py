@@ -14,7 +14,7 @@ from ray_precheck.schema.result import Metrics
 
 
 def no_implementations() -> tuple[Array, ...]:
-    """Return the reference implementations of a comparison if the CPU cannot run in the tested dtype: none."""
+    """Return the implementations of a comparison if the CPU cannot run in the tested dtype: none."""
     return ()
 
 

@@ -15,10 +15,16 @@ from typing import Any
 import orjson
 
 from ray_precheck.descriptors.known import built_in_frameworks, find_framework
+from ray_precheck.dump.fields import (
+    decode_storage,
+    finite,
+    layout_of,
+    lazy_of,
+    require_earlier,
+    structure_of,
+)
 from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.shown import shown
-from ray_precheck.dump.storage import decode_storage
-from ray_precheck.dump.structure import finite, layout_of, lazy_of, require_earlier, structure_of
 from ray_precheck.errors import NotCheckable
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import DTYPES, QUANTIZED, canonical_dtype

@@ -1,6 +1,6 @@
 """Which function of `mindspore.ops` computes the same as a primitive.
 
-Goes out: the names of functions by those of primitives. Called by `operators.names`, so that each fact about
+Goes out: the names of functions by those of primitives. Called by `operators.table`, so that each fact about
 a function (what rounds, which argument is an index) is known of its primitive, too; and by the bench, because
 most of them have the same name in torch.
 """

@@ -8,8 +8,7 @@ of its row, also in those where no version of the framework has it yet.
 import functools
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.operators.names import is_known_prefix
-from ray_precheck.operators.table import FactTable, table_of_names
+from ray_precheck.operators.table import FactTable, is_known_prefix, table_of_names
 from ray_precheck.schema.record import ApiName
 
 _MORE_THAN_ITS_TENSORS = "it touches more than its tensors"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from ray_precheck.dump.storage import decode_storage
+from ray_precheck.dump.fields import decode_storage
 from ray_precheck.errors import NotCheckable
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.values import TensorSpec, UnknownSpec

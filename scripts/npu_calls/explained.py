@@ -92,7 +92,7 @@ EXPLAINED = {
         "names of a dump that have a bench: the operators of this page"
     ),
     "hooks/__init__.py: __getattr__": _OURS,
-    "operators/names.py: full_names": _SAID,
+    "operators/table.py: full_names": _SAID,
     "private_parts.py: demanded": _LISTED,
     "private_parts.py: find": _LISTED,
     "commands/repro/mindspore.py: _cast_lines": _DTYPES,

@@ -13,9 +13,8 @@ from ray_precheck.bench.optimizers import OPTIMIZER_ROWS
 from ray_precheck.check.random.rules import RULES
 from ray_precheck.inputs.roles.table import TABLE as ROLES
 from ray_precheck.operators.catalogue import TABLES
-from ray_precheck.operators.names import NAMESPACES, type_names
 from ray_precheck.operators.refused import REFUSED
-from ray_precheck.operators.table import FactTable
+from ray_precheck.operators.table import NAMESPACES, FactTable, type_names
 from ray_precheck.schema.record import ApiName
 from scripts.coverage.documented import PACKAGES, documented_versions, installed_versions, told
 from scripts.coverage.main import DOCS

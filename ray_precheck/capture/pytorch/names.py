@@ -18,7 +18,7 @@ import torch.nn.functional
 
 from ray_precheck.capture.pytorch.callform import CallForms
 from ray_precheck.capture.recording.changes import argument_places, silently_changed
-from ray_precheck.operators.names import UNDOCUMENTED
+from ray_precheck.operators.table import UNDOCUMENTED
 
 # Prefixes of msprobe for operators of these namespaces; the others have the namespace's own name.
 _OP_PREFIXES = {"aten": "Aten", "npu": "NPU"}

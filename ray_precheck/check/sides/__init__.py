@@ -1,1 +1,1 @@
-"""The sides of a call: the device under test or the dump's results, the bench, and reference implementations."""
+"""The sides of a call: the device under test or the dump, the bench, and reference implementations."""

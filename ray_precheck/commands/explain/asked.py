@@ -19,7 +19,7 @@ from ray_precheck.descriptors.known import find_framework
 from ray_precheck.errors import UsageError
 from ray_precheck.inputs.roles.table import TABLE as ROLES
 from ray_precheck.operators.catalogue import TABLES
-from ray_precheck.operators.names import NAMESPACES, full_name, is_known_prefix, type_names
+from ray_precheck.operators.table import NAMESPACES, full_name, is_known_prefix, type_names
 
 _NEAREST = 5
 _LIKENESS = 0.6

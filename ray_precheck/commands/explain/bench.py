@@ -15,7 +15,7 @@ from typing import Any
 from ray_precheck.bench.declared import BenchModule
 from ray_precheck.commands.explain.asked import AskedOperator
 from ray_precheck.errors import NotCheckable
-from ray_precheck.operators.names import full_name
+from ray_precheck.operators.table import full_name
 from ray_precheck.schema.record import ApiName
 
 _PACKAGE = Path(__file__).parents[1]

@@ -5,6 +5,7 @@ read and set, and on which kinds of devices it has a meaning. A switch that the 
 out when the board is made.
 """
 
+import json
 from operator import attrgetter
 from typing import Any
 
@@ -19,13 +20,18 @@ _CPU, _GPU, _NPU = ("cpu",), ("gpu",), ("npu",)
 _THREADS = 4
 
 
-def _property(path: str) -> dict[str, Any]:
-    """Return `read` and `write` of an attribute, such as `backends.cudnn.enabled` of torch."""
-    owner, _, name = path.rpartition(".")
-    return {
-        "read": lambda: attrgetter(path)(torch),
-        "write": lambda value: setattr(attrgetter(owner)(torch), name, value),
-    }
+def _flag(name: str, title: str, path: str, plain: bool | str, **others: Any) -> KernelSwitch:
+    """Return the switch that is an attribute of torch, such as `backends.cudnn.enabled`."""
+    owner, _, last = path.rpartition(".")
+    return KernelSwitch(
+        name=name,
+        title=title,
+        advice=f"torch.{path} = {json.dumps(plain) if isinstance(plain, str) else plain}",
+        read=lambda: attrgetter(path)(torch),
+        write=lambda value: setattr(attrgetter(owner)(torch), last, value),
+        plain=plain,
+        **others,
+    )
 
 
 def _write_deterministic(value: bool) -> None:
@@ -83,22 +89,14 @@ TORCH_SWITCHES = (
         plain="highest",
         kinds=_CPU + _GPU,
     ),
-    KernelSwitch(
-        name="onednn_convolutions",
-        title="float32 convolutions of fewer bits (TF32, bfloat16) in oneDNN",
-        advice='torch.backends.mkldnn.conv.fp32_precision = "ieee"',
-        **_property("backends.mkldnn.conv.fp32_precision"),
-        plain="ieee",
+    _flag(
+        "onednn_convolutions",
+        "float32 convolutions of fewer bits (TF32, bfloat16) in oneDNN",
+        "backends.mkldnn.conv.fp32_precision",
+        "ieee",
         kinds=_CPU,
     ),
-    KernelSwitch(
-        name="cudnn_tf32",
-        title="TF32 in cuDNN",
-        advice="torch.backends.cudnn.allow_tf32 = False",
-        **_property("backends.cudnn.allow_tf32"),
-        plain=False,
-        kinds=_GPU,
-    ),
+    _flag("cudnn_tf32", "TF32 in cuDNN", "backends.cudnn.allow_tf32", False, kinds=_GPU),
     KernelSwitch(
         name="hf32_convolutions",
         title="HF32 in convolutions",
@@ -117,36 +115,32 @@ TORCH_SWITCHES = (
         plain=False,
         kinds=_NPU,
     ),
-    KernelSwitch(
-        name="float16_sums",
-        title="sums of float16 products in fewer bits",
-        advice="torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False",
-        **_property("backends.cuda.matmul.allow_fp16_reduced_precision_reduction"),
-        plain=False,
+    _flag(
+        "float16_sums",
+        "sums of float16 products in fewer bits",
+        "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+        False,
         kinds=_GPU,
     ),
-    KernelSwitch(
-        name="bfloat16_sums",
-        title="sums of bfloat16 products in fewer bits",
-        advice="torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False",
-        **_property("backends.cuda.matmul.allow_bf16_reduced_precision_reduction"),
-        plain=False,
+    _flag(
+        "bfloat16_sums",
+        "sums of bfloat16 products in fewer bits",
+        "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+        False,
         kinds=_GPU,
     ),
-    KernelSwitch(
-        name="cudnn_benchmark",
-        title="the choice of cuDNN's fastest kernel by trials",
-        advice="torch.backends.cudnn.benchmark = False",
-        **_property("backends.cudnn.benchmark"),
-        plain=False,
+    _flag(
+        "cudnn_benchmark",
+        "the choice of cuDNN's fastest kernel by trials",
+        "backends.cudnn.benchmark",
+        False,
         kinds=_GPU,
     ),
-    KernelSwitch(
-        name="cudnn_deterministic",
-        title="cuDNN's kernels that are not deterministic",
-        advice="torch.backends.cudnn.deterministic = True",
-        **_property("backends.cudnn.deterministic"),
-        plain=True,
+    _flag(
+        "cudnn_deterministic",
+        "cuDNN's kernels that are not deterministic",
+        "backends.cudnn.deterministic",
+        True,
         kinds=_GPU,
     ),
     KernelSwitch(
@@ -167,12 +161,11 @@ TORCH_SWITCHES = (
         default=_THREADS,
         kinds=_CPU,
     ),
-    KernelSwitch(
-        name="einsum_order",
-        title="another order of products in einsum, which opt_einsum chooses",
-        advice="torch.backends.opt_einsum.enabled = False",
-        **_property("backends.opt_einsum.enabled"),
-        plain=False,
+    _flag(
+        "einsum_order",
+        "another order of products in einsum, which opt_einsum chooses",
+        "backends.opt_einsum.enabled",
+        False,
         exists=lambda: torch.backends.opt_einsum.is_available(),
     ),
     KernelSwitch(
@@ -230,14 +223,7 @@ TORCH_SWITCHES = (
         kinds=_CPU,
         exists=torch.backends.mkldnn.is_available,
     ),
-    KernelSwitch(
-        name="cudnn",
-        title="the kernels of cuDNN",
-        advice="torch.backends.cudnn.enabled = False",
-        **_property("backends.cudnn.enabled"),
-        plain=False,
-        kinds=_GPU,
-    ),
+    _flag("cudnn", "the kernels of cuDNN", "backends.cudnn.enabled", False, kinds=_GPU),
     KernelSwitch(
         name="products",
         title="the BLAS that multiplies matrices (MKL, oneDNN), in whose place a plain loop multiplies",

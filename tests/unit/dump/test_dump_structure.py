@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.dump.structure import structure_of
+from ray_precheck.dump.fields import structure_of
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.values import Structure
 

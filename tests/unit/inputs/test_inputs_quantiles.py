@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.inputs.distribution import _upper_half
-from ray_precheck.inputs.quantiles import (
+from ray_precheck.inputs.distribution import (
     CELLS,
     ONE_SIDED,
     TWO_SIDED,
+    _upper_half,
     fit_clipped,
     fit_inside,
     moments,

@@ -2,8 +2,16 @@
 
 import pytest
 
-from ray_precheck.operators.names import NAMESPACES, full_name, full_names, type_names
-from ray_precheck.operators.table import FactTable, one_table, operators, table_of_names
+from ray_precheck.operators.table import (
+    NAMESPACES,
+    FactTable,
+    full_name,
+    full_names,
+    one_table,
+    operators,
+    table_of_names,
+    type_names,
+)
 
 pytestmark = pytest.mark.unit
 

@@ -1,6 +1,6 @@
 """How sparse, quantized and nested tensors hold their values, as fields that msprobe ignores.
 
-Comes in: such a tensor. Goes out: the values that it stores, and fields from which `dump.storage`
+Comes in: such a tensor. Goes out: the values that it stores, and fields from which `dump.fields`
 tells how to build one like it. Called by `text`.
 """
 

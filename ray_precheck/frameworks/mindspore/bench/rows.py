@@ -38,6 +38,14 @@ def elementwise(name: str, first: str = "input", second: str = "") -> tuple[Row,
     return rows(f"Torch.{name}", f"{first}& {operand}{_EXTRA.get(name, '')}")
 
 
+def alike(target: str, signature: str, text: str) -> dict[str, tuple[Row, ...]]:
+    """Return the rows of operators that differ from torch's namesakes in the same way, by their names.
+
+    `target` is where torch has them: `Torch`, `Functional`.
+    """
+    return {name: rows(f"{target}.{name}", signature) for name in text.split()}
+
+
 _ADDITIVE = "input& other& * alpha"
 _NORM = "dim keepdim * dtype"
 _LOSS = "input target reduction"

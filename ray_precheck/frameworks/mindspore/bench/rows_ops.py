@@ -7,7 +7,12 @@ both, compared one by one; all others have rows, or no bench. How a signature is
 """
 
 from ray_precheck.frameworks.mindspore.bench import indexed, references, references_rare
-from ray_precheck.frameworks.mindspore.bench.rows import ELEMENTWISE, MORE_ELEMENTWISE, elementwise
+from ray_precheck.frameworks.mindspore.bench.rows import (
+    ELEMENTWISE,
+    MORE_ELEMENTWISE,
+    alike,
+    elementwise,
+)
 from ray_precheck.frameworks.pytorch.signatures import Row, names, rows
 from ray_precheck.operators.table import one_table
 
@@ -107,13 +112,14 @@ _FOURIER: dict[str, tuple[Row, ...]] = {
 }
 
 _NETWORK: dict[str, tuple[Row, ...]] = {
+    **alike("Functional", "x", "logsigmoid mish relu6 softsign"),
+    **alike("Functional", "input target reduction", "l1_loss mse_loss soft_margin_loss"),
+    **alike("Functional", "input p training", "dropout1d dropout2d dropout3d"),
+    **alike("Functional", f"input_x {_POOL}", "avg_pool1d avg_pool2d avg_pool3d"),
     "adaptive_max_pool1d": rows("Functional.adaptive_max_pool1d", "input output_size"),
     "adaptive_max_pool2d": rows(
         "Functional.adaptive_max_pool2d", "input output_size return_indices"
     ),
-    "avg_pool1d": rows("Functional.avg_pool1d", f"input_x {_POOL}"),
-    "avg_pool2d": rows("Functional.avg_pool2d", f"input_x {_POOL}"),
-    "avg_pool3d": rows("Functional.avg_pool3d", f"input_x {_POOL}"),
     "batch_norm": rows(
         "Functional.batch_norm",
         "input_x running_mean running_var weight bias training momentum eps",
@@ -136,9 +142,6 @@ _NETWORK: dict[str, tuple[Row, ...]] = {
         references.cross_entropy, "input target weight ignore_index reduction label_smoothing"
     ),
     "dropout": rows("Functional.dropout", "input p training seed>"),
-    "dropout1d": rows("Functional.dropout1d", "input p training"),
-    "dropout2d": rows("Functional.dropout2d", "input p training"),
-    "dropout3d": rows("Functional.dropout3d", "input p training"),
     "elu": rows("Functional.elu", "input_x alpha"),
     "embedding": rows(
         "Functional.embedding", "input weight padding_idx max_norm norm_type scale_grad_by_freq"
@@ -150,10 +153,8 @@ _NETWORK: dict[str, tuple[Row, ...]] = {
         "Functional.hinge_embedding_loss", "inputs targets>target margin reduction"
     ),
     "kl_div": rows("Functional.kl_div", "logits labels>target reduction"),
-    "l1_loss": rows("Functional.l1_loss", "input target reduction"),
     "leaky_relu": rows("Functional.leaky_relu", "input alpha>negative_slope=0.2"),
     "log_softmax": rows("Functional.log_softmax", "logits axis>dim=-1"),
-    "logsigmoid": rows("Functional.logsigmoid", "x"),
     "lp_pool1d": rows("Functional.lp_pool1d", "x norm_type kernel_size stride ceil_mode"),
     "lp_pool2d": rows("Functional.lp_pool2d", "x norm_type kernel_size stride ceil_mode"),
     "margin_ranking_loss": rows(
@@ -161,8 +162,6 @@ _NETWORK: dict[str, tuple[Row, ...]] = {
     ),
     "max_pool2d": rows("Functional.max_pool2d", f"{_MAX_POOL} return_indices ceil_mode"),
     "max_pool3d": rows("Functional.max_pool3d", f"{_MAX_POOL} ceil_mode return_indices"),
-    "mish": rows("Functional.mish", "x"),
-    "mse_loss": rows("Functional.mse_loss", "input target reduction"),
     "multi_margin_loss": rows(
         "Functional.multi_margin_loss", "input target^ p margin weight reduction"
     ),
@@ -172,13 +171,10 @@ _NETWORK: dict[str, tuple[Row, ...]] = {
     "nll_loss": rows(references.nll_loss, "inputs target weight ignore_index reduction"),
     "pad": rows("Functional.pad", "input_x padding>pad mode value"),
     "relu": rows("Functional.relu", "input inplace"),
-    "relu6": rows("Functional.relu6", "x"),
     "selu": rows("Functional.selu", "input_x"),
     "smooth_l1_loss": rows(references.smooth_l1_loss, "input target beta reduction"),
-    "soft_margin_loss": rows("Functional.soft_margin_loss", "input target reduction"),
     "softmax": rows("Torch.softmax", "input axis>dim=-1 * dtype"),
     "softmin": rows("Functional.softmin", "x axis>dim=-1 * dtype"),
-    "softsign": rows("Functional.softsign", "x"),
     "threshold": rows("Functional.threshold", "input thr>threshold value"),
     "upsample": rows(
         "Functional.interpolate",
@@ -225,20 +221,20 @@ _INDEXING: dict[str, tuple[Row, ...]] = {
 }
 
 _REST: dict[str, tuple[Row, ...]] = {
+    **alike("Torch", _VARIANCE, "std std_mean var var_mean"),
+    **alike("Torch", "input axis>dim", "cummax cummin logcumsumexp"),
+    **alike("Torch", "inputs", "atleast_1d atleast_2d atleast_3d vstack"),
+    **alike("Torch", "x", "adjoint arcsin deg2rad frac rad2deg sqrt"),
     "add": elementwise("add"),
     "addcdiv": rows(references.linear_quotient, "input tensor1>left tensor2>right value"),
     "addcmul": rows(references.linear_combination, "input tensor1>left tensor2>right value"),
     "addn": rows(references.add_all, "x"),
     "addr": rows("Torch.addr", "x vec1 vec2 * beta alpha"),
-    "adjoint": rows("Torch.adjoint", "x"),
     "all": rows("Torch.all", "input axis>dim? keep_dims>keepdim"),
     "amax": rows("Torch.amax", f"input axis>dim?=() {_KEEP} * initial>:unused where>:unused"),
     "amin": rows("Torch.amin", f"input axis>dim?=() {_KEEP} * initial>:unused where>:unused"),
     "aminmax": rows("Torch.aminmax", f"input * axis>dim=0 {_KEEP}"),
     "any": rows("Torch.any", "input axis>dim? keep_dims>keepdim"),
-    "atleast_1d": rows("Torch.atleast_1d", "inputs"),
-    "atleast_2d": rows("Torch.atleast_2d", "inputs"),
-    "atleast_3d": rows("Torch.atleast_3d", "inputs"),
     "dsplit": rows(references_rare.dsplit, "input indices_or_sections"),
     "hsplit": rows(references_rare.hsplit, "input indices_or_sections"),
     "vsplit": rows(references_rare.vsplit, "input indices_or_sections"),
@@ -247,7 +243,6 @@ _REST: dict[str, tuple[Row, ...]] = {
     "tanh_": rows("Tensor.tanh_", "input"),
     "zero_": rows("Tensor.zero_", "input"),
     "arange": rows("Torch.arange", "end * dtype", "start end step=1 * dtype"),
-    "arcsin": rows("Torch.arcsin", "x"),
     "argmin": rows("Torch.argmin", f"input axis>dim {_KEEP}"),
     "argsort": rows("Torch.argsort", "input axis>dim descending"),
     "baddbmm": rows("Torch.baddbmm", "input batch1 batch2 beta alpha"),
@@ -262,19 +257,14 @@ _REST: dict[str, tuple[Row, ...]] = {
     "clamp_": rows("Tensor.clamp_", "input min max"),
     "copysign": elementwise("copysign", "x"),
     "count_nonzero": rows(references.count_nonzero, "x axis keep_dims dtype"),
-    "cummax": rows("Torch.cummax", "input axis>dim"),
-    "cummin": rows("Torch.cummin", "input axis>dim"),
     "cumprod": rows("Torch.cumprod", "input dim dtype"),
     "cumsum": rows("Torch.cumsum", "x axis>dim dtype"),
-    "deg2rad": rows("Torch.deg2rad", "x"),
     "diag": rows(references.diag, "input"),
     "diff": rows("Torch.diff", "x n axis>dim prepend append"),
     "dot": rows(references_rare.dot, "input other"),
     "eye": rows("Torch.eye", "n m? dtype"),
     "flatten": rows(references.flatten_batch, "input order * start_dim end_dim"),
-    "frac": rows("Torch.frac", "x"),
     "ldexp": elementwise("ldexp", "x"),
-    "logcumsumexp": rows("Torch.logcumsumexp", "input axis>dim"),
     "matrix_band_part": rows(references.band_part, "x lower upper"),
     "meshgrid": rows(references.meshgrid, "*inputs * indexing"),
     "max": rows(references.max_with_index, "input axis keepdims * initial>:unused where>:unused"),
@@ -294,7 +284,6 @@ _REST: dict[str, tuple[Row, ...]] = {
     "prod": rows(references.prod, "input axis>dim keep_dims>keepdim dtype"),
     "qr": rows("Torch.linalg.qr", "input mode='reduced'"),
     "quantile": rows("Torch.quantile", f"input q axis>dim {_KEEP}"),
-    "rad2deg": rows("Torch.rad2deg", "x"),
     "range": rows("Torch.arange", "start end step maxlen>"),
     "reduce_max": rows("Torch.amax", "x axis>dim=()"),
     "reduce_mean": rows("Torch.mean", "x axis>dim=()"),
@@ -308,11 +297,8 @@ _REST: dict[str, tuple[Row, ...]] = {
     "round": rows("Torch.round", "input * decimals"),
     "sort": rows("Torch.sort", "input_x axis>dim descending"),
     "split": rows("Torch.split", "tensor split_size_or_sections axis>dim"),
-    "sqrt": rows("Torch.sqrt", "x"),
     "squeeze": rows("Torch.squeeze", "input axis>dim?"),
     "stack": rows("Torch.stack", "tensors axis>dim"),
-    "std": rows("Torch.std", _VARIANCE),
-    "std_mean": rows("Torch.std_mean", _VARIANCE),
     "sub": elementwise("sub"),
     "subtract": rows("Torch.sub", "input& other& * alpha"),
     "sum": rows("Torch.sum", "input dim=None keepdim=False * dtype"),
@@ -328,10 +314,7 @@ _REST: dict[str, tuple[Row, ...]] = {
     "tril_indices": rows("Torch.tril_indices", "row col offset * dtype"),
     "triu_indices": rows("Torch.triu_indices", "row col offset * dtype"),
     "type_as": rows("Tensor.type_as", "input other"),
-    "var": rows("Torch.var", _VARIANCE),
-    "var_mean": rows("Torch.var_mean", _VARIANCE),
     "view_as": rows("Tensor.view_as", "input other"),
-    "vstack": rows("Torch.vstack", "inputs"),
     "zeros": rows("Torch.zeros", "size dtype"),
 }
 

@@ -5,6 +5,7 @@ torch 2.13.
 """
 
 from ray_precheck.frameworks.mindspore.bench import indexed, references, references_rare
+from ray_precheck.frameworks.mindspore.bench.rows import alike
 from ray_precheck.frameworks.pytorch.signatures import Row, rows
 
 _WRITES = ("add", "sub", "mul", "div", "max", "min")
@@ -18,6 +19,7 @@ _BESSEL = {
 }
 
 _OPS: dict[str, tuple[Row, ...]] = {
+    **alike("Functional", _UNPOOL, "max_unpool1d max_unpool2d max_unpool3d"),
     **{f"bessel_{n}": rows("Torch.special." + form.format(n), "x") for n, form in _BESSEL.items()},
     **{
         f"bessel_{n}e": rows(f"Torch.special.scaled_modified_bessel_{n}", "x") for n in ("k0", "k1")
@@ -84,9 +86,6 @@ _OPS: dict[str, tuple[Row, ...]] = {
     "lu_solve": rows("Torch.lu_solve", "b LU_data LU_pivots"),
     "lu_unpack": rows("Torch.lu_unpack", "LU_data LU_pivots unpack_data unpack_pivots"),
     "matrix_diag": rows(references_rare.matrix_diag, "x k num_rows num_cols padding_value align"),
-    "max_unpool1d": rows("Functional.max_unpool1d", _UNPOOL),
-    "max_unpool2d": rows("Functional.max_unpool2d", _UNPOOL),
-    "max_unpool3d": rows("Functional.max_unpool3d", _UNPOOL),
     "mirror_pad": rows(references_rare.mirror_pad, "input_x paddings mode"),
     "mse_loss_ext": rows("Functional.mse_loss", "input target reduction"),
     "multilabel_margin_loss": rows("Functional.multilabel_margin_loss", "input target^ reduction"),
@@ -115,6 +114,7 @@ _OPS: dict[str, tuple[Row, ...]] = {
 }
 
 _METHODS: dict[str, tuple[Row, ...]] = {
+    **alike("Tensor", "self", "is_contiguous is_pinned tolist"),
     "choose": rows(references_rare.choose, "self choices mode"),
     "col2im": rows(
         references_rare.col2im, "self output_size kernel_size dilation padding_value stride"
@@ -123,11 +123,8 @@ _METHODS: dict[str, tuple[Row, ...]] = {
     "geqrf": rows("Torch.geqrf", "self"),
     "index": rows(references_rare.index_by, "self indices"),
     "inplace_update": rows(references_rare.inplace_update, "self v indices"),
-    "is_contiguous": rows("Tensor.is_contiguous", "self"),
-    "is_pinned": rows("Tensor.is_pinned", "self"),
     "stride": rows("Tensor.stride", "self dim"),
     "to_": rows(references.identity, "self device> non_blocking>"),
-    "tolist": rows("Tensor.tolist", "self"),
     "unique_with_pad": rows(references_rare.unique_with_pad, "self pad_num"),
     "unsorted_segment_max": rows(indexed.segment_max, "self segment_ids num_segments"),
     "unsorted_segment_min": rows(indexed.segment_min, "self segment_ids num_segments"),
