@@ -1,6 +1,6 @@
-"""The types that every command's module uses: the command, its invocation, and the parser's class.
+"""What every command's module uses: the command, its invocation, exit codes, and the command that resumes it.
 
-Comes in: nothing. Goes out: types. A module of a command has `COMMANDS`, of which `parser` makes
+Comes in: nothing. Goes out: types and codes. A module of a command has `COMMANDS`, of which `cli` makes
 parsers whose `execute` is that of the command.
 """
 

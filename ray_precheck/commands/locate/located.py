@@ -1,7 +1,7 @@
 """The walk through one pair of dumps, with what was measured of them.
 
-Comes in: two open captures, their plan, and the table of the values. Goes out: a `Located`. Called by the
-session when all calls of a dump are there, and by the job that searches dumps without files.
+Comes in: two open captures, their plan, and the table of the values. Goes out: a `Located`. Called by
+`replayed_dump` when all calls of a dump are there, and by the job that searches dumps without files.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,7 @@
-"""The nouns of the walk: a golden run, a record with its partner, and what the walk knows of the run so far.
+"""The nouns of the walk: a golden run, a record with its partner, and what the walk knows of the run so far:
+which values are weights, and what lies around a value that no captured record gave.
 
-Used by `walk` and `given`.
+Used by all of this room.
 """
 
 import math
