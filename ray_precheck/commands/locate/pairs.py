@@ -15,7 +15,7 @@ from ray_precheck.commands.locate.dumps import DumpToLocate
 from ray_precheck.commands.locate.located import located_in
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.commands.locate.plan import plan_location
-from ray_precheck.commands.locate.report import LookedUp
+from ray_precheck.commands.locate.report import looked_up
 from ray_precheck.commands.locate.rows import (
     PAIR_TABLES,
     LocatedRows,
@@ -130,7 +130,7 @@ def _shorten(located: Located, most: int) -> None:
 
 
 def _rows(payload: PairPayload, located: Located, path: Path, golden: Path) -> Iterator[bytes]:
-    yield from encoded_located(payload.name, located, LookedUp(located, path, golden).of)
+    yield from encoded_located(payload.name, located, looked_up(located, path, golden))
 
 
 def _done(

@@ -28,8 +28,7 @@ from ray_precheck.options.invocation import (
     note,
     worst_code,
 )
-from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.options import SelectionOptions
+from ray_precheck.replay.config import RunConfig, SelectionOptions
 
 if TYPE_CHECKING:
     from ray_precheck.commands.precheck.ranks import RanksReport
