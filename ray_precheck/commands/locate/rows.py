@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ray_precheck.commands.locate.payload import number_cell
 from ray_precheck.commands.locate.report import Looked
-from ray_precheck.commands.locate.walk.roots import Located, Passed, Root, RootKind
-from ray_precheck.commands.locate.walk.sharing import SharedRecord
+from ray_precheck.commands.locate.walk.roots import Located, Passed, Root, RootKind, SharedRecord
 from ray_precheck.store.columns import decode_name, encode_name, encode_row, encode_text
 from ray_precheck.store.repair import decoded_rows
 from ray_precheck.store.tables import Tables
