@@ -1,12 +1,11 @@
 """The command line: msprobe's, and long options of our own.
 
-Comes in: arguments. Goes out: an exit code (`options.invocation`). `command_line` runs a command, `parser`
-knows them all, and each has a module in `commands`. Options are declared with the configurations
+Comes in: arguments. Goes out: an exit code (`options.invocation`). `command_line` knows all commands
+and runs one; each has a folder in `commands`. Options are declared with the configurations
 (`ray_precheck.options.job`); `arguments` makes a parser of them.
 """
 
-from ray_precheck.cli.command_line import entry, main
-from ray_precheck.cli.parser import COMMANDS, build_parser
+from ray_precheck.cli.command_line import COMMANDS, build_parser, entry, main
 from ray_precheck.commands.precheck.command import run_config
 from ray_precheck.options.invocation import (
     IN_ERROR,

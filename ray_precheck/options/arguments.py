@@ -1,8 +1,8 @@
-"""Between declared options and argparse: adds options to a parser, and reads the fields of a
-configuration from the words that it parsed.
+"""Between declared options and argparse: adds options to a parser, with the actions that argparse lacks, and
+reads the fields of a configuration from the words that it parsed.
 
 Comes in: options (`ray_precheck.options`). Goes out: a parser that has them; values of the fields of a
-configuration. Called by `parser` and by the modules of the commands.
+configuration. Called by `cli` and by the modules of the commands.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""The types that every command's module uses: the command, its invocation, and the parser's class.
+"""What every command's module uses: the command, its invocation, exit codes, and the command that resumes it.
 
-Comes in: nothing. Goes out: types. A module of a command has `COMMANDS`, of which `parser` makes
+Comes in: nothing. Goes out: types and codes. A module of a command has `COMMANDS`, of which `cli` makes
 parsers whose `execute` is that of the command.
 """
 
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -15,6 +15,7 @@ from typing import NoReturn, TypeAlias
 from ray_precheck.errors import UsageError
 from ray_precheck.options.declared import Option, options_of
 from ray_precheck.options.job import ResumeOptions
+from ray_precheck.schema.result import Verdict
 
 PASSED, IN_ERROR, UNUSABLE, STOPPED, NOTHING_CHECKED = 0, 1, 2, 3, 4
 
@@ -29,6 +30,13 @@ COMPARE_EXIT_CODES = (
     "exit codes: 0 none in error, 1 some output is in error, 2 wrong usage or input, 4 nothing could"
     " be compared"
 )
+
+
+def code_of(verdicts: Collection[Verdict]) -> int:
+    """Return the exit code of what was judged to its end."""
+    if Verdict.ERROR in verdicts:
+        return IN_ERROR
+    return PASSED if Verdict.PASS in verdicts else NOTHING_CHECKED
 
 
 def worst_code(*codes: int) -> int:

@@ -1,7 +1,8 @@
 """The selected calls of a dump, with one framework, on the devices of a run.
 
-Comes in: a `RunConfig`, an open dump and the cluster. Goes out: `SelectedCalls`, from which the session
-gets the fingerprint of the run, the settings of its workers and its plan. Called by the session.
+Comes in: a `RunConfig`, an open dump and the cluster. Goes out: `SelectedCalls`, from which a run gets the
+fingerprint of the run, the settings of its workers and its plan. Called by every command that runs calls
+again.
 """
 
 import os

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from squares import TABLES, Squares
 
-from ray_precheck.cli import entry, parser
+from ray_precheck.cli import command_line as parser
+from ray_precheck.cli import entry
 from ray_precheck.options.arguments import given_values
 from ray_precheck.options.declared import REQUIRED, Takes, by_section, option, options_of
 from ray_precheck.options.invocation import PASSED, Command, Invocation

@@ -1,7 +1,8 @@
 """Which dumps of two runs are compared with each other.
 
 Comes in: the paths of a target, of a golden side and of a second golden run. Goes out: a `DumpPair` for each
-comparison, and the dumps without a partner. Called by the session.
+comparison, the dumps without a partner, and open captures: that of a dump, or of the dumps of all ranks put
+together. Called by `run`.
 """
 
 import contextlib

@@ -1,11 +1,11 @@
-"""Comparing pieces in forks of the command's process, of which one may be killed.
+"""Comparing pieces without Ray: in the process of the command, or in forks of it, of which one may be killed.
 
-Comes in: the function that compares a piece, and tasks. Goes out: finished pieces in the order of the
-tasks, one after the other. Called by `here`. A fork shares the open captures and the pieces of
-its parent, and needs no start; nothing is scheduled: the tasks are cut into runs that go round. Where a
-fork is killed (a file was cut while its pages were read: SIGBUS; memory ran out: SIGKILL) the first run
-that is not finished is done again, each piece alone in a fresh fork; a piece that kills that one, too, has
-failed. Then forks go on with the rest.
+Comes in: a job, its tasks and how its pieces are read. Goes out: finished pieces in the order of the tasks,
+one after the other. Called by `run` where Ray's start would take longer than the work, or one slot is asked
+for. A fork shares the open captures and the pieces of its parent, and needs no start; nothing is scheduled:
+the tasks are cut into runs that go round. Where a fork is killed (a file was cut while its pages were read:
+SIGBUS; memory ran out: SIGKILL) the first run that is not finished is done again, each piece alone in a fresh
+fork; a piece that kills that one, too, has failed. Then forks go on with the rest.
 """
 
 import os

@@ -1,6 +1,9 @@
-"""What travels from the driver to the workers of a comparison: its settings, and the records of a piece.
+"""What travels from the driver to the workers of a comparison: its settings, the records of a piece, and
+its files of tensors, for workers on machines that do not see their folders.
 
-Goes out: frozen nouns. Called by the job, by its cargo and by the rows that are made of a piece.
+Goes out: frozen nouns, and the reader of files, which the runtime's shipper calls on a thread of its own. A
+file is named by its side, `target/Torch.add.0.forward.input.0.pt`. Called by the jobs of `compare` and
+`locate`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

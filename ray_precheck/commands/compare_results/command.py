@@ -11,11 +11,9 @@ from ray_precheck.options.arguments import DEBUG, OUT_FOLDER
 from ray_precheck.options.declared import Option
 from ray_precheck.options.invocation import (
     COMPARE_EXIT_CODES,
-    IN_ERROR,
-    NOTHING_CHECKED,
-    PASSED,
     Command,
     Invocation,
+    code_of,
 )
 
 
@@ -32,14 +30,11 @@ def _execute_as_msprobe(options: argparse.Namespace, invocation: Invocation) -> 
 def _compare(device: Path, reference: Path, options: argparse.Namespace) -> int:
     """Compare two result sets and return the exit code."""
     from ray_precheck.commands.compare_results.run import compare_results, format_comparison
-    from ray_precheck.schema.result import Verdict
 
     stamp = time.strftime("%Y%m%d%H%M%S")
     comparison = compare_results(device, reference, Path(options.out_path), stamp)
     print(format_comparison(comparison))
-    if comparison.count(Verdict.ERROR):
-        return IN_ERROR
-    return PASSED if comparison.count(Verdict.PASS) else NOTHING_CHECKED
+    return code_of({row.verdict for row in comparison.rows})
 
 
 COMMANDS = (

@@ -1,7 +1,7 @@
 """What a diagnosis has found: the reports of its parts, and why a part could not be done.
 
-Goes out: the nouns `Part`, `Suspect`, `SuspectCheck` and `Findings`. Made by `diagnosis`, read by `suspects`
-and by the modules that write the page.
+Goes out: the nouns `Part`, `Suspect`, `SuspectCheck` and `Findings`. Made by `run`, read by
+the modules that write the page.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The page of a diagnosis: whole sentences in the order in which an engineer needs them.
 
-Comes in: `Findings`. Goes out: text of one page. Called by the session. Each section is a question; what
+Comes in: `Findings`. Goes out: text of one page. Called by `run`. Each section is a question; what
 could not be done is told in a section of its own, and the last one says what to do next.
 """
 

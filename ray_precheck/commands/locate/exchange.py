@@ -1,8 +1,10 @@
 """The collectives of a run, each one recomputed in float64 from what all of its ranks brought.
 
-Comes in: the records of collectives of all dumps with files of tensors. Goes out: rows in the two tables
-`EXCHANGE_TABLES`: one for each collective, and one for each rank in it. Called by the session when the calls
-of all dumps are there. No worker is asked, so this is no `Job`: nearly all of the time goes into reading.
+Comes in: the records of collectives of all dumps with files of tensors. Goes out: a `Recomputed` for each
+rank's record, and rows in the two tables `EXCHANGE_TABLES`: one for each collective, and one for each rank in
+it. Called by `run` when the calls of all dumps are there. The journal is
+`OUT/locate_collectives_calls_{timestamp}.csv` and `OUT/locate_collectives_ranks_{timestamp}.csv`. No worker
+is asked, so this is no `Job`: nearly all of the time goes into reading.
 """
 
 import hashlib

@@ -1,10 +1,11 @@
 """The walk through one pair of dumps, with what was measured of them.
 
-Comes in: two open captures, their plan, and the table of the values. Goes out: a `Located`. Called by the
-session when all calls of a dump are there, and by the job that searches dumps without files.
+Comes in: two open captures, their plan, and the table of the values. Goes out: a `Located`. Called by
+`replayed_dump` when all calls of a dump are there, and by the job that searches dumps without files.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 from ray_precheck.commands.locate.payload import MeasuredEvidence
@@ -15,7 +16,7 @@ from ray_precheck.commands.locate.plan import (
     run_records_of,
 )
 from ray_precheck.commands.locate.walk.estimated import EstimatedEvidence
-from ray_precheck.commands.locate.walk.evidence import Evidence, OwnError, ValueEvidence
+from ray_precheck.commands.locate.walk.evidence import Evidence
 from ray_precheck.commands.locate.walk.roots import INFINITE, UNCHECKED, Located, Root, RootKind
 from ray_precheck.commands.locate.walk.seen import GoldenRun, WalkState
 from ray_precheck.commands.locate.walk.walk import RootWalk
@@ -23,32 +24,10 @@ from ray_precheck.operators.overflow import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.trace.difference.reading import reading_of
 from ray_precheck.trace.flow.flow import FlowRecord, flow_of
 from ray_precheck.trace.flow.meetings import meetings_of, overwritten
-from ray_precheck.trace.items import Item
 from ray_precheck.trace.overflow.births import follow
 from ray_precheck.trace.overflow.finding import Birth
 from ray_precheck.trace.overflow.modules import Modules
 from ray_precheck.trace.side import BACKWARD, FORWARD, CaptureSide
-
-
-class _Both:
-    """What was measured, and estimates of values that have no files on both sides."""
-
-    estimates = False
-    sees_elements = True
-
-    def __init__(self, measured: MeasuredEvidence, estimated: EstimatedEvidence) -> None:
-        self._measured, self._estimated = measured, estimated
-
-    def value(self, key: str, target: Item, golden: Item) -> ValueEvidence:
-        """Return how a value of a record differs from its partner."""
-        found = self._measured.value(key, target, golden)
-        if found.difference == found.difference:
-            return found
-        return self._estimated.value(key, target, golden)
-
-    def own(self, key: str) -> OwnError | None:
-        """Return the own error of a record; None where it was not replayed."""
-        return self._measured.own(key)
 
 
 def located_in(
@@ -85,7 +64,7 @@ def located_in(
             # The first pass through a checkpoint computes without gradients.
             tells_gradients=same and has_gradients and not aligned.is_recomputed,
         )
-    evidence: Evidence = estimated if measured is None else _Both(measured, estimated)
+    evidence: Evidence = estimated if measured is None else replace(measured, otherwise=estimated)
     framework = target.header.framework
     state = WalkState(
         flow_of(ours.records, content),

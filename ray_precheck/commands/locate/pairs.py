@@ -1,9 +1,9 @@
-"""Locating by statistics or sketches as a job: a piece is a pair of dumps, of one rank in one step.
+"""The search of dumps without files of tensors, by statistics or sketches: a piece of the job is a pair of
+dumps.
 
 Comes in: the pairs of dumps that have no files of tensors. Goes out: a `Job`, its `Opener` and its `Runner`,
 and rows in the two tables `PAIR_TABLES`: one for each pair, and one for each root and for each record that
-passes an error on. The session makes the job; where the dumps are few and small it takes its rows
-from `settled` and needs no worker.
+passes an error on. Called by `run`.
 """
 
 import time
@@ -15,7 +15,7 @@ from ray_precheck.commands.locate.dumps import DumpToLocate
 from ray_precheck.commands.locate.located import located_in
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.commands.locate.plan import plan_location
-from ray_precheck.commands.locate.report import LookedUp
+from ray_precheck.commands.locate.report import looked_up
 from ray_precheck.commands.locate.rows import (
     PAIR_TABLES,
     LocatedRows,
@@ -130,7 +130,7 @@ def _shorten(located: Located, most: int) -> None:
 
 
 def _rows(payload: PairPayload, located: Located, path: Path, golden: Path) -> Iterator[bytes]:
-    yield from encoded_located(payload.name, located, LookedUp(located, path, golden).of)
+    yield from encoded_located(payload.name, located, looked_up(located, path, golden))
 
 
 def _done(

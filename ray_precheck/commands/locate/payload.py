@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.compare.payload import GOLDEN, TARGET
+from ray_precheck.commands.locate.walk.estimated import EstimatedEvidence
 from ray_precheck.commands.locate.walk.evidence import OwnError, ValueEvidence
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.task import TaskPayload
@@ -80,16 +81,21 @@ class MeasuredValue(NamedTuple):
 
 @dataclass(slots=True)
 class MeasuredEvidence:
-    """What the table of the values holds, as the walk asks for it."""
+    """What the table of the values holds, as the walk asks for it; `otherwise` estimates values that have no
+    files on both sides."""
 
     values: dict[tuple[str, str], MeasuredValue] = field(default_factory=dict)
     errors: dict[str, OwnError] = field(default_factory=dict)
+    otherwise: EstimatedEvidence = field(default_factory=EstimatedEvidence)
     estimates: bool = False
+    sees_elements: bool = True
 
     def value(self, key: str, target: Item, golden: Item) -> ValueEvidence:
         """Return how a value of a record differs from its partner."""
         found = self.values.get((key, target.path))
-        return found.evidence if found is not None else ValueEvidence()
+        if found is not None and not math.isnan(found.evidence.difference):
+            return found.evidence
+        return self.otherwise.value(key, target, golden)
 
     def own(self, key: str) -> OwnError | None:
         """Return the own error of a record; None where it was not replayed."""

@@ -8,9 +8,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ray_precheck.commands.locate.walk.graph import graph_dot, graph_json
 from ray_precheck.commands.locate.walk.places import (
@@ -42,6 +40,9 @@ _SHOWN = 3
 PLACES = (RootKind.GAP, RootKind.CALL)
 _NAMED = (3,)  # columns that are names: `API Name`
 _LONGEST_LINE, _LONGEST_REASON = 200, 500
+# The module and the source line of records, by their keys.
+Looked = Mapping[str, tuple[str, str]]
+_NOWHERE = ("", "")
 
 
 def write_location(
@@ -49,7 +50,7 @@ def write_location(
     dumps: Sequence[DumpRoots],
     places: Sequence[RootPlace],
     paths: Mapping[str, tuple[Path, Path | None]],
-    known: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
+    known: Mapping[str, Looked] | None = None,
     *,
     with_graph: bool = False,
 ) -> tuple[Path, ...]:
@@ -58,22 +59,22 @@ def write_location(
     `paths` has the dump of each label and its golden one, or `known` the module and the source line of its
     records. Returns the files of the graph.
     """
-    looked: dict[str, _Looks] = {
-        dump.label: LookedUp(dump.located, *paths[dump.label])
+    looked = {
+        dump.label: looked_up(dump.located, *paths[dump.label])
         for dump in dumps
         if dump.label in paths
     }
-    looked |= {label: _Known(places_in) for label, places_in in (known or {}).items()}
+    looked |= known or {}
     lines = [header(COLUMNS)]
     for found in places:
         look = looked[found.dump.label]
-        row = list(cells_of_root(found, *look.of(found.root.name)))
+        row = list(cells_of_root(found, *look.get(found.root.name, _NOWHERE)))
         if found.root.before:
             row[-1] += _told(look, found.root.before)
         lines.append(_encoded(row))
     for verdict in (INHERITED, UNCHECKED):
         for dump, each, cells in passed_rows(dumps, verdict):
-            module, source = looked[dump.label].of(each.key)
+            module, source = looked[dump.label].get(each.key, _NOWHERE)
             lines.append(_encoded([*cells[:9], module, source, *cells[11:]]))
     lines += map(_encoded, left_out_rows(dumps))
     table.parent.mkdir(parents=True, exist_ok=True)
@@ -89,47 +90,24 @@ def write_location(
     return graphs
 
 
-class _Looks(Protocol):
-    """Modules and source lines of records, by their keys."""
-
-    def of(self, key: str) -> tuple[str, str]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """Those that a job has looked up."""
-
-    found: Mapping[str, tuple[str, str]]
-
-    def of(self, key: str) -> tuple[str, str]:
-        return self.found.get(key, ("", ""))
-
-
-class LookedUp:
-    """Modules and source lines of the records of a dump that have a row, by `Root.name` and keys."""
-
-    def __init__(self, located: Located, path: Path, golden: Path | None = None) -> None:
-        keys = {each.key for each in located.passed} | {each.key for each in located.shared}
-        for root in located.roots:
-            if not root.is_golden:
-                keys.update({root.key, root.before} - {""})
-        modules, sources = Modules(path.parent), source_lines(path, keys)
-        self._found = {key: (modules.of(key), sources.get(key, "")) for key in keys}
-        theirs = {root.key: root.name for root in located.roots if root.is_golden}
-        if golden is not None and theirs:
-            modules, sources = Modules(golden.parent), source_lines(golden, set(theirs))
-            self._found |= {
-                name: (modules.of(key), sources.get(key, "")) for key, name in theirs.items()
-            }
-
-    def of(self, key: str) -> tuple[str, str]:
-        """Return the module and the source line, "" where they are not known."""
-        return self._found.get(key, ("", ""))
+def looked_up(located: Located, path: Path, golden: Path | None = None) -> Looked:
+    """Return modules and source lines of the records of a dump that have a row, by `Root.name` and keys."""
+    keys = {each.key for each in located.passed} | {each.key for each in located.shared}
+    for root in located.roots:
+        if not root.is_golden:
+            keys.update({root.key, root.before} - {""})
+    modules, sources = Modules(path.parent), source_lines(path, keys)
+    found = {key: (modules.of(key), sources.get(key, "")) for key in keys}
+    theirs = {root.key: root.name for root in located.roots if root.is_golden}
+    if golden is not None and theirs:
+        modules, sources = Modules(golden.parent), source_lines(golden, set(theirs))
+        found |= {name: (modules.of(key), sources.get(key, "")) for key, name in theirs.items()}
+    return found
 
 
-def _told(look: _Looks, key: str) -> str:
+def _told(look: Looked, key: str) -> str:
     """Return where a record is, as the end of a sentence."""
-    module, source = look.of(key)
+    module, source = look.get(key, _NOWHERE)
     where = "; ".join(filter(None, [f"in {module}" if module else "", source]))
     return f"; {key} is {'at ' if not module else ''}{where}" if where else ""
 

@@ -6,13 +6,13 @@ them the same once more. Called by the job that searches pairs of dumps, and by 
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray_precheck.commands.locate.payload import number_cell
-from ray_precheck.commands.locate.walk.roots import Located, Passed, Root, RootKind
-from ray_precheck.commands.locate.walk.sharing import SharedRecord
+from ray_precheck.commands.locate.report import Looked
+from ray_precheck.commands.locate.walk.roots import Located, Passed, Root, RootKind, SharedRecord
 from ray_precheck.store.columns import decode_name, encode_name, encode_row, encode_text
 from ray_precheck.store.repair import decoded_rows
 from ray_precheck.store.tables import Tables
@@ -37,8 +37,6 @@ PAIR_TABLES = Tables(
 ROOT, GOLDEN_ROOT, NEIGHBOUR, PASSED, SHARED, LINK = (
     "root", "golden root", "neighbour", "passed", "collective", "link"
 )  # fmt: skip
-# The module and the source line of a record, by its key.
-Looked = Callable[[str], tuple[str, str]]
 
 
 @dataclass(slots=True)
@@ -78,7 +76,7 @@ def encoded_located(dump: str, located: Located, looked: Looked) -> Iterator[byt
 
 
 def _place(key: str, looked: Looked) -> list[str]:
-    module, source = looked(key)
+    module, source = looked.get(key, ("", ""))
     return [encode_name(module), encode_text(source)]
 
 

@@ -1,7 +1,7 @@
-"""The settings of a search for the operator to blame, and what its parts share.
+"""What the parts of a search for the operator to blame share, and the report of all of them.
 
-Goes out: a `LocationConfig`, made by the command line or a program; and a `LocationSearch`, made by `run` for
-the parts: `dump`, `pairs` and `exchanges`.
+Goes out: a `LocationSearch`, made by `run` for the parts `replayed_dump`, `pairs` and `exchange`; and a
+`LocationReport`, read by the command line, by a diagnosis, and by programs that import the package.
 """
 
 from dataclasses import dataclass

@@ -12,12 +12,10 @@ from ray_precheck.errors import UsageError
 from ray_precheck.options.arguments import given_values
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
 from ray_precheck.options.invocation import (
-    IN_ERROR,
-    NOTHING_CHECKED,
-    PASSED,
     STOPPED,
     Command,
     Invocation,
+    code_of,
 )
 
 if TYPE_CHECKING:
@@ -47,14 +45,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 
 def naive_exit_code(report: "NaiveReport") -> int:
     """Return the exit code of a run."""
-    from ray_precheck.schema.result import Verdict
-
-    if not report.completed:
-        return STOPPED
-    verdicts = {row.verdict for row in report.rows}
-    if Verdict.ERROR in verdicts:
-        return IN_ERROR
-    return PASSED if Verdict.PASS in verdicts else NOTHING_CHECKED
+    return code_of({row.verdict for row in report.rows}) if report.completed else STOPPED
 
 
 def _options() -> tuple[Option, ...]:

@@ -1,4 +1,5 @@
-"""The runs of one call under any set of switches, here or in another process, and what is judged of them.
+"""The runs of one call under any set of switches, here or in another process, and whether they gave the
+same bits.
 
 Comes in: `Inputs`, a checker and a board. Goes out: `Measured`, the place where equal runs differ, `Judged`.
 Called by `commands.naive.contrast`.

@@ -14,15 +14,14 @@ from ray_precheck.errors import UsageError
 from ray_precheck.options.arguments import given_values
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
 from ray_precheck.options.invocation import (
-    IN_ERROR,
-    NOTHING_CHECKED,
-    PASSED,
     STOPPED,
     UNUSABLE,
     Command,
     Invocation,
+    code_of,
 )
 from ray_precheck.options.job import WITHOUT_DEVICE
+from ray_precheck.schema.result import Verdict
 
 if TYPE_CHECKING:
     from ray_precheck.commands.overflow.run import OverflowReport
@@ -54,16 +53,12 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 
 def search_exit_code(report: "OverflowReport") -> int:
     """Return the exit code of a search: an overflow counts more than a dump that cannot be read."""
-    from ray_precheck.schema.result import Verdict
-
     if not report.completed:
         return STOPPED
     verdicts = {each.verdict for each in report.dumps}
-    if Verdict.ERROR in verdicts:
-        return IN_ERROR
-    if any(each.records is None for each in report.dumps):
+    if Verdict.ERROR not in verdicts and any(each.records is None for each in report.dumps):
         return UNUSABLE
-    return PASSED if Verdict.PASS in verdicts else NOTHING_CHECKED
+    return code_of(verdicts)
 
 
 def _options() -> tuple[Option, ...]:

@@ -1,8 +1,8 @@
 """Calls whose captured results were not finite, run again on the CPU: msprobe 8's `run_overflow_check`.
 
-Comes in: an open dump, of which the session keeps those calls alone. Goes out: a `Job`: that of the precheck,
-whose workers run the device's half of a check, with the CPU as the device, and look whether its results are
-finite. Where they are not either it is a `normal overflow`, else `abnormal`.
+Comes in: a `RunConfig`. Goes out: a `ReplayReport`. Called by `replay_command`. The job is that of the
+precheck, whose workers run the device's half of a check, with the CPU as the device, and look whether its
+results are finite. Where they are not either it is a `normal overflow`, else `abnormal`.
 """
 
 import math

@@ -13,7 +13,6 @@ from ray_precheck.commands.precheck.outcome import (
     REPORT_FILES,
     exit_code,
     require_report_files,
-    write_ranks_files,
     write_report_files,
 )
 from ray_precheck.dump.folders import FoundDumps, find_dumps
@@ -29,8 +28,7 @@ from ray_precheck.options.invocation import (
     note,
     worst_code,
 )
-from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.options import SelectionOptions
+from ray_precheck.replay.config import RunConfig, SelectionOptions
 
 if TYPE_CHECKING:
     from ray_precheck.commands.precheck.ranks import RanksReport
@@ -51,6 +49,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     if found.is_many:
         return _check_ranks(options, config, found, invocation)
     from ray_precheck.commands.precheck.closing import format_summary
+    from ray_precheck.commands.precheck.json_file import json_lines
+    from ray_precheck.commands.precheck.junit import junit_lines
     from ray_precheck.commands.precheck.run import run
     from ray_precheck.commands.precheck.state import state_of_end
 
@@ -59,14 +59,18 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     if not report.completed:
         invocation.stopped(report.stop_reason)
     state = state_of_end(report.summary, completed=report.completed, reason=report.stop_reason)
-    write_report_files(options, report.summary, state)
-    return exit_code(report.summary, state)
+    code = exit_code(report.summary, state)
+    lines = json_lines(report.summary, state, code)
+    write_report_files(options, junit_lines(report.summary, state), lines)
+    return code
 
 
 def _check_ranks(
     options: argparse.Namespace, config: RunConfig, found: FoundDumps, invocation: Invocation
 ) -> int:
     """Check the dumps of several ranks or steps and return the exit code: the worst of all."""
+    from ray_precheck.commands.precheck.json_file import ranks_json_lines
+    from ray_precheck.commands.precheck.junit import ranks_junit_lines
     from ray_precheck.commands.precheck.ranks import run_ranks
     from ray_precheck.commands.precheck.ranks_summary import (
         combined,
@@ -84,7 +88,8 @@ def _check_ranks(
     code = exit_code(whole, state)
     if any(rank.is_unreadable for rank in report.ranks):
         code = worst_code(code, UNUSABLE)
-    write_ranks_files(options, ranks, whole, state, code)
+    lines = ranks_json_lines(whole, state, code, ranks)
+    write_report_files(options, ranks_junit_lines(ranks), lines)
     return code
 
 

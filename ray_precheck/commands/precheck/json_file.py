@@ -44,7 +44,6 @@ from ray_precheck.commands.precheck.ranks_summary import RankSummary, combined
 from ray_precheck.commands.precheck.state import RunState
 from ray_precheck.commands.precheck.summary import Summary, WorstOutput
 from ray_precheck.store.done import ResultRow
-from ray_precheck.store.output_file import write_report
 from ray_precheck.store.result_tables import read_results
 
 FORMAT = 1
@@ -162,23 +161,3 @@ def _verdict(call: ResultRow) -> dict[str, str]:
         "backward": call.backward.value,
         "message": call.message,
     }
-
-
-def write_json(path: Path, summary: Summary, state: RunState, exit_code: int) -> None:
-    """Write the file.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    write_report("--json", path, json_lines(summary, state, exit_code))
-
-
-def write_ranks_json(
-    path: Path, whole: Summary, state: RunState, exit_code: int, ranks: Sequence[RankSummary]
-) -> None:
-    """Write the file of the runs over several dumps, those that were not checked included.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    write_report("--json", path, ranks_json_lines(whole, state, exit_code, ranks))

@@ -22,7 +22,6 @@ from ray_precheck.commands.precheck.summary import Summary
 from ray_precheck.foreign import open_file
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.done import ResultRow
-from ray_precheck.store.output_file import write_report
 from ray_precheck.store.result_tables import read_results
 
 SUITE = "ray_precheck"
@@ -30,24 +29,6 @@ WHOLE_RUN = "the whole run"
 # Characters that XML 1.0 cannot hold in any form (section 2.2, Char).
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MICROSECONDS = 1e-6
-
-
-def write_junit(path: Path, summary: Summary, state: RunState) -> None:
-    """Write the file.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    write_report("--junit", path, junit_lines(summary, state))
-
-
-def write_ranks_junit(path: Path, ranks: Sequence[RankSummary]) -> None:
-    """Write the file of the runs over several dumps, those that were not checked included.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    write_report("--junit", path, ranks_junit_lines(ranks))
 
 
 def junit_lines(summary: Summary, state: RunState) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """Lists the calls of a dump, with their costs and the reasons of those that a run would skip.
 
-Comes in: a `RunConfig`. Goes out: a `Listing` of one dump, call by call. Called by the command line
-(`--list`). No Ray is started, no device is opened and no file is made. Only the run itself shows which
+Comes in: a `RunConfig` and the dumps that -api_info names. Goes out: text, and an exit code. Called by
+`run_ut --list`. No Ray is started, no device is opened and no file is made. Only the run itself shows which
 calls are skipped because the device lacks a kernel.
 """
 

@@ -5,7 +5,7 @@ Comes in: a `Summary` and how far the run is. Goes out: text on the standard out
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from ray_precheck.options.declared import Option
 from ray_precheck.options.invocation import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
 
 if TYPE_CHECKING:
-    from ray_precheck.commands.precheck.ranks_summary import RankSummary
     from ray_precheck.commands.precheck.state import RunState
     from ray_precheck.commands.precheck.summary import Summary
 
@@ -52,41 +51,19 @@ def require_report_files(options: argparse.Namespace) -> None:
         raise UsageError(f"--junit and --json both name {options.json}; name two files")
 
 
-def write_report_files(options: argparse.Namespace, summary: "Summary", state: "RunState") -> None:
-    """Write the files of --junit and --json, those that were asked for.
-
-    Raises:
-        UsageError: one cannot be written.
-    """
-    # Imported here, so that --help and wrong options answer at once.
-    from ray_precheck.commands.precheck.json_file import write_json
-    from ray_precheck.commands.precheck.junit import write_junit
-
-    if options.junit is not None:
-        write_junit(Path(options.junit), summary, state)
-    if options.json is not None:
-        write_json(Path(options.json), summary, state, exit_code(summary, state))
-
-
-def write_ranks_files(
-    options: argparse.Namespace,
-    ranks: "Sequence[RankSummary]",
-    whole: "Summary",
-    state: "RunState",
-    code: int,
+def write_report_files(
+    options: argparse.Namespace, junit: Iterable[bytes], json: Iterable[bytes]
 ) -> None:
-    """Write the files of --junit and --json for the runs over several dumps: one file for all.
+    """Write the files of --junit and --json, those that were asked for, of their lines.
 
     Raises:
         UsageError: one cannot be written.
     """
-    from ray_precheck.commands.precheck.json_file import write_ranks_json
-    from ray_precheck.commands.precheck.junit import write_ranks_junit
+    from ray_precheck.store.output_file import write_report
 
-    if options.junit is not None:
-        write_ranks_junit(Path(options.junit), ranks)
-    if options.json is not None:
-        write_ranks_json(Path(options.json), whole, state, code, ranks)
+    for option, path, lines in (("--junit", options.junit, junit), ("--json", options.json, json)):
+        if path is not None:
+            write_report(option, Path(path), lines)
 
 
 def exit_code(summary: "Summary", state: "RunState") -> int:

@@ -1,8 +1,9 @@
 """The findings of a run, read back from its files.
 
-Comes in: the files of a run that has ended, or that is being written. Goes out: a `Summary`. Called by
-the session and by the command `summary`; `closing` makes text of it. The CSV files are read row by
-row, so that the size of the run does not matter.
+Comes in: the files of a run that has ended, or that is being written. Goes out: a `Summary`, with the reasons
+why calls were not compared: those that differ in numbers and names only count as one. Called by `run` and by
+the command `summary`; `closing` makes text of it. The CSV files are read row by row, so that the size of the
+run does not matter.
 """
 
 import heapq

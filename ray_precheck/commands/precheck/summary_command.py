@@ -26,6 +26,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         UsageError: the CSV is no result CSV or cannot be read, or a FILE cannot be written.
     """
     from ray_precheck.commands.precheck.closing import format_summary
+    from ray_precheck.commands.precheck.json_file import json_lines
+    from ray_precheck.commands.precheck.junit import junit_lines
     from ray_precheck.commands.precheck.state import state_of
     from ray_precheck.commands.precheck.summary import summarise
     from ray_precheck.store.result_tables import require_result_csv
@@ -48,8 +50,9 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         print(f"warning: {cut}.")
     print(f"{result.name}: {state.sentence}")
     print(format_summary(summary))
-    write_report_files(options, summary, state)
-    return exit_code(summary, state)
+    code = exit_code(summary, state)
+    write_report_files(options, junit_lines(summary, state), json_lines(summary, state, code))
+    return code
 
 
 COMMANDS = (

@@ -1,8 +1,9 @@
 """Makes the tasks of a dump.
 
-Comes in: an open dump and the names that are done. Goes out: the tasks that are left, the costly
-ones first, and the SKIP results of calls that need no run: their name rules them out, or with
-`--filter_api` another call is alike. Called by the session.
+Comes in: an open dump and the names that are done. Goes out: the tasks that are left, the costly ones first,
+and the SKIP results of calls that need no run: their name rules them out, or with `--filter_api` another call
+is alike. Costs are estimated from the raw JSON of records, good for ordering, batch sizes and the choice of
+the worker, and for nothing else: nothing is decoded.
 """
 
 import functools

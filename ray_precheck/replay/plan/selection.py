@@ -13,8 +13,7 @@ from ray_precheck.accuracy.standards.base import Standard
 from ray_precheck.accuracy.standards.user_file import UserStandard
 from ray_precheck.dump.parse import Dump, DumpCall
 from ray_precheck.errors import UsageError
-from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.options import EVERY_CALL
+from ray_precheck.replay.config import EVERY_CALL, RunConfig
 from ray_precheck.replay.plan.keyword import Keyword, parse_keyword
 
 _NEAREST = 5

@@ -18,8 +18,7 @@ from typing import Any
 
 from ray_precheck.operators.overflow import BRINGS_IN, UNINITIALISED
 from ray_precheck.trace.overflow.finding import Birth, Origin, OverflowFinding
-from ray_precheck.trace.overflow.held import Held, reach
-from ray_precheck.trace.overflow.lineage import Lineage, Origins
+from ray_precheck.trace.overflow.held import Held, Lineage, Origins, reach
 from ray_precheck.trace.overflow.modules import Modules
 from ray_precheck.trace.overflow.record import (
     FollowedRecord,

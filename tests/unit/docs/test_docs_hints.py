@@ -12,7 +12,7 @@ import pytest
 from markdown_text import ROOT
 from test_docs_references import parsers
 
-from ray_precheck.cli.parser import build_parser
+from ray_precheck.cli.command_line import build_parser
 
 pytestmark = pytest.mark.unit
 PACKAGE = ROOT / "ray_precheck"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from markdown_text import ROOT, anchors, code_texts, markdown_files, sections
 
-from ray_precheck.cli.parser import build_parser
+from ray_precheck.cli.command_line import build_parser
 from ray_precheck.errors import PrecheckError
 
 FILES = {str(path.relative_to(ROOT)): path for path in markdown_files()}

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ray_precheck.commands.locate.walk.places import DumpRoots
-from ray_precheck.commands.locate.walk.roots import INHERITED, Passed, Root, RootKind
-from ray_precheck.commands.locate.walk.sharing import SharedRecord
+from ray_precheck.commands.locate.walk.roots import INHERITED, Passed, Root, RootKind, SharedRecord
 from ray_precheck.trace.flow.meetings import ranges_of
 
 # As for a single record: an output that differs by more than so many times what explains it is wrong.

@@ -8,8 +8,9 @@ A record that rounds honestly gives a relative difference of about that of its i
 For sums and differences that is the sum of the inputs' absolute differences over the output's norm (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed., section 1.7: cancellation). For normalisations it is
 the share of the norm that the mean takes away, and backward the gradient that would be there without
-cancellation over the one that is. For exponentials it is the largest exponent. Those of optimizers are in
-`updates`. For all others it is about 1.
+cancellation over the one that is. For exponentials it is the largest exponent. For all others it is about 1.
+An optimizer that divides a gradient by its own size moves an element by its learning rate, whatever rounding
+left of a gradient that is nearly 0 (`explained_update`).
 """
 
 import math

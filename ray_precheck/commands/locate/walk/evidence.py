@@ -1,7 +1,7 @@
 """What is known of a record and of its values, whatever it was measured with.
 
 Goes out: nouns, and the protocol `Evidence` of their source. Files of tensors give measured differences,
-contents and own errors by replay (`commands.locate.work`); statistics and sketches give estimates
+contents and own errors by replay (`commands.locate.replay`); statistics and sketches give estimates
 (`estimate`).
 """
 

@@ -107,13 +107,9 @@ def _other(
     said = f"the runs got different values: {what}, relative difference {difference:.3g}"
     if order:
         said += f": {order}"
-    return Root(
+    return seen.root(
         kind,
-        entry.key,
-        entry.direction,
-        seen.place,
         item.path,
-        inherited=None,
         cause=order,
         message=said,
     )
@@ -135,11 +131,12 @@ def argument_roots(seen: SeenRecord) -> Iterator[Root]:
             has_other_names = True
         said = other_argument(target, golden, is_exact=is_update)
         if said:
-            yield Root(
-                RootKind.CONFIGURATION, entry.key, entry.direction, seen.place, target.path,
+            yield seen.root(
+                RootKind.CONFIGURATION,
+                target.path,
                 message=f"the runs were configured differently: {entry.key}."
                 f"{with_name(entry.key, target.path)} {said}",
-            )  # fmt: skip
+            )
 
 
 def _unwrapped(name: Item) -> list[str]:
@@ -172,10 +169,13 @@ def _gap(
             f"where what the run gave before differs by {expected:.3g}: an operator {between} was not"
             f" captured, or it comes from outside; {_advice(state, entry.key)}"
         )
-    return Root(
-        RootKind.GAP, entry.key, entry.direction, seen.place, item.path,
-        own=difference / max(expected, floor_of(item.dtype), 1e-300), message=said, before=before,
-    )  # fmt: skip
+    return seen.root(
+        RootKind.GAP,
+        item.path,
+        own=difference / max(expected, floor_of(item.dtype), 1e-300),
+        message=said,
+        before=before,
+    )
 
 
 def _advice(state: WalkState, key: str) -> str:

@@ -1,6 +1,7 @@
-"""Which difference between two honest runs rounding explains, where no call was replayed.
+"""Which difference between two honest runs rounding explains, where no call was replayed; and the size of a
+value, as its statistics tell it.
 
-Goes out: floors and factors, and whether a difference stands out. Called by `walk` and `estimate`.
+Goes out: floors and factors, whether a difference stands out, norms. Called by `walk` and `estimate`.
 """
 
 import math

@@ -213,11 +213,12 @@ def other_operator(state: WalkState, seen: SeenRecord) -> Root | None:
         )
     if not differs or entry.direction != FORWARD:
         return None
-    return Root(
-        RootKind.CALL, entry.key, entry.direction, seen.place, own=own.own if own is not None else None,
+    return seen.root(
+        RootKind.CALL,
+        own=own.own if own is not None else None,
         message=f"{entry.call} runs in the target where the golden run has {seen.golden.entry.call}, and"
         f" gives what differs by {seen.worst(OUTPUT):.3g} of its norm",
-    )  # fmt: skip
+    )
 
 
 def other_gradient(state: WalkState, seen: SeenRecord) -> Root | None:
@@ -249,7 +250,5 @@ def other_gradient(state: WalkState, seen: SeenRecord) -> Root | None:
                 " a detach or no_grad that only one of them has"
             )
         before = giver.key if giver is not None else ""
-        return Root(
-            kind, entry.key, entry.direction, seen.place, target.path, message=said, before=before
-        )
+        return seen.root(kind, target.path, message=said, before=before)
     return None

@@ -1,12 +1,15 @@
 """Where a difference between two runs, or an error of one, begins.
 
-Goes out: the nouns `RootKind`, `Root` and `Located`. Made by `walk`, ranked by `places`.
+Goes out: the nouns `RootKind`, `Root`, `Passed`, `SharedRecord` and `Located`. Made by `walk`, ranked by
+`places`.
 """
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
-from ray_precheck.commands.locate.walk.sharing import SharedRecord
+from ray_precheck.trace.flow.meetings import Meeting
 
 INFINITE = float("inf")
 _GOLDEN = "golden "
@@ -77,6 +80,39 @@ class Passed:
     own: float | None = None
     inherited: float | None = None
     message: str = ""
+
+
+class SharedRecord(NamedTuple):
+    """A record of a collective that got or gave what differs.
+
+    `got` and `gave` are relative differences from the golden run, `got_norm` and `gave_norm` the norms of
+    these values, 0 where they are not known; `floor` is the difference that rounding makes. It `arrives`
+    where the rank's own values do not explain what it gave; else the rank brought what differs. `item`
+    is the path of the value that it gave.
+    """
+
+    key: str
+    direction: str
+    place: int
+    meeting: Meeting
+    arrives: bool
+    got: float
+    got_norm: float
+    gave: float
+    gave_norm: float
+    floor: float
+    item: str = ""
+
+    @property
+    def got_size(self) -> float:
+        """The absolute difference of what it got, as a norm."""
+        size = self.got * self.got_norm
+        return size if not math.isnan(size) else 0.0
+
+    @property
+    def strength(self) -> float:
+        """How many times what it gave differs by more than its own rank explains."""
+        return self.gave / max(self.got, self.floor) if self.floor else math.inf
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
-"""The nouns of the walk: a golden run, a record with its partner, and what the walk knows of the run so far.
+"""The nouns of the walk: a golden run, a record with its partner, and what the walk knows of the run so far:
+which values are weights, and what lies around a value that no captured record gave.
 
-Used by `walk` and `given`.
+Used by all of this room.
 """
 
 import math
@@ -12,6 +13,7 @@ from typing import Any
 
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.commands.locate.walk.evidence import Evidence, OwnError, ValueEvidence
+from ray_precheck.commands.locate.walk.roots import Root, RootKind
 from ray_precheck.numerics.rounding import epsilon_of
 from ray_precheck.trace.difference.pairing import Pair
 from ray_precheck.trace.flow.flow import Flow, FlowRecord, Producer
@@ -162,6 +164,11 @@ class SeenRecord:
     own: OwnError | None = None
     carried: Mapping[str, float] = field(default_factory=dict)
     is_partly_unset: bool = False
+
+    def root(self, kind: RootKind, *of: Any, **more: Any) -> Root:
+        """Return a root at this record; the others are the fields of `Root` from `item` on."""
+        entry = self.record.entry
+        return Root(kind, entry.key, entry.direction, self.place, *of, **more)
 
     def difference(self, path: str) -> float:
         """Return how a value differs, NaN where it is not known."""

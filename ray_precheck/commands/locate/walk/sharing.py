@@ -6,45 +6,11 @@ Comes in: a record with its partner of the golden run. Goes out: a `SharedRecord
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ray_precheck.commands.locate.walk.noise import floor_of, stands_out
+from ray_precheck.commands.locate.walk.roots import SharedRecord
 from ray_precheck.commands.locate.walk.seen import SeenRecord, WalkState
-from ray_precheck.trace.flow.meetings import Meeting
 from ray_precheck.trace.items import Item
-
-
-class SharedRecord(NamedTuple):
-    """A record of a collective that got or gave what differs.
-
-    `got` and `gave` are relative differences from the golden run, `got_norm` and `gave_norm` the norms of
-    these values, 0 where they are not known; `floor` is the difference that rounding makes. It `arrives`
-    where the rank's own values do not explain what it gave; else the rank brought what differs. `item`
-    is the path of the value that it gave.
-    """
-
-    key: str
-    direction: str
-    place: int
-    meeting: Meeting
-    arrives: bool
-    got: float
-    got_norm: float
-    gave: float
-    gave_norm: float
-    floor: float
-    item: str = ""
-
-    @property
-    def got_size(self) -> float:
-        """The absolute difference of what it got, as a norm."""
-        size = self.got * self.got_norm
-        return size if not math.isnan(size) else 0.0
-
-    @property
-    def strength(self) -> float:
-        """How many times what it gave differs by more than its own rank explains."""
-        return self.gave / max(self.got, self.floor) if self.floor else math.inf
 
 
 def shared_record(state: WalkState, seen: SeenRecord, *, is_affected: bool) -> SharedRecord | None:

@@ -248,7 +248,6 @@ class RootWalk:
         return seen.worst(OUTPUT) > (_OTHER_MASK if self.state.evidence.sees_elements else 0.0)
 
     def _own_root(self, seen: SeenRecord, own: OwnError) -> Root:
-        entry = seen.record.entry
         kind = RootKind.ESTIMATE if own.is_estimate else RootKind.OPERATOR
         message = own.message
         if own.is_estimate and self.state.evidence.estimates:
@@ -259,10 +258,15 @@ class RootWalk:
             message += (
                 f"; the golden run's call errs, too ({_times(own.golden)}): both may have the fault"
             )
-        return Root(
-            kind, entry.key, entry.direction, seen.place, own.output, own.own, own.inherited, own.index,
-            own.cause, message,
-        )  # fmt: skip
+        return seen.root(
+            kind,
+            own.output,
+            own.own,
+            own.inherited,
+            own.index,
+            own.cause,
+            message,
+        )
 
     def _doubts(self, seen: SeenRecord) -> str:
         """Return what an estimate may be wrong by, as the end of a sentence."""
@@ -288,25 +292,16 @@ class RootWalk:
                 "; or it got the same values in another order, which statistics do not tell: capture with"
                 " --sketch"
             )
-        return Root(RootKind.MASK, entry.key, entry.direction, seen.place, message=said)
+        return seen.root(RootKind.MASK, message=said)
 
     def _pass_on(self, seen: SeenRecord, is_affected: bool) -> None:
         entry, own = seen.record.entry, seen.own
+        at = entry.key, entry.direction, seen.place
         if own is not None and own.verdict == "SKIP":
-            self.found.passed.append(
-                Passed(UNCHECKED, entry.key, entry.direction, seen.place, message=own.message)
-            )
+            self.found.passed.append(Passed(UNCHECKED, *at, message=own.message))
         elif is_affected and seen.worst(OUTPUT) != 0.0:
-            self.found.passed.append(
-                Passed(
-                    INHERITED,
-                    entry.key,
-                    entry.direction,
-                    seen.place,
-                    own.own if own is not None else None,
-                    own.inherited if own is not None else None,
-                )
-            )
+            errors = (own.own, own.inherited) if own is not None else ()
+            self.found.passed.append(Passed(INHERITED, *at, *errors))
 
     def _note_outputs(self, seen: SeenRecord) -> None:
         key = seen.record.entry.key

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.commands.compare.dumps import DumpPair, pair_dumps
-from ray_precheck.commands.compare.options import CapturePairOptions
+from ray_precheck.commands.compare.options import ComparisonConfig
 from ray_precheck.errors import DumpError, UsageError
 
 pytestmark = pytest.mark.unit
@@ -22,7 +22,7 @@ def made(root: Path, *places: str) -> Path:
 def paired(
     target: Path, golden: Path, noise: Path | None = None
 ) -> tuple[list[DumpPair], tuple[str, ...]]:
-    return pair_dumps(CapturePairOptions(target=target, golden=golden, noise=noise))
+    return pair_dumps(ComparisonConfig(target=target, golden=golden, noise=noise))
 
 
 @pytest.mark.parametrize("lacking", ["target", "golden", "noise"])

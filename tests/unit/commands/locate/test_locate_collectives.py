@@ -6,9 +6,8 @@ import pytest
 
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
-from ray_precheck.commands.locate.walk.roots import Located, Passed, Root, RootKind
+from ray_precheck.commands.locate.walk.roots import Located, Passed, Root, RootKind, SharedRecord
 from ray_precheck.commands.locate.walk.seen import GoldenRun, WalkState
-from ray_precheck.commands.locate.walk.sharing import SharedRecord
 from ray_precheck.commands.locate.walk.walk import RootWalk
 from ray_precheck.trace.flow.flow import flow_of
 from ray_precheck.trace.flow.meetings import Meeting

@@ -14,12 +14,11 @@ from report_runs import summary_of, wrong
 
 from ray_precheck.commands.precheck import json_file as machine_file
 from ray_precheck.commands.precheck.closing import closing_lines
-from ray_precheck.commands.precheck.json_file import write_json
+from ray_precheck.commands.precheck.json_file import json_lines
 from ray_precheck.commands.precheck.junit import (
     WHOLE_RUN,
     call_seconds,
     junit_lines,
-    write_junit,
 )
 from ray_precheck.commands.precheck.ranks_summary import RankSummary, combined
 from ray_precheck.commands.precheck.state import RunPhase, RunState
@@ -67,7 +66,7 @@ def cases_of(path: Path) -> dict[str, TestCase]:
 
 def test_a_junit_parser_reads_a_case_for_each_call(summary: Summary, tmp_path: Path) -> None:
     path = tmp_path / "j.xml"
-    write_junit(path, summary, FINISHED)
+    write_report("--junit", path, junit_lines(summary, FINISHED))
     (suite,) = JUnitXml.fromfile(str(path))
     assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (4, 1, 1, 1)
     properties = {each.name: each.value for each in suite.properties()}
@@ -100,7 +99,7 @@ def test_a_run_that_stopped_has_a_case_in_error_that_says_so(
     summary: Summary, tmp_path: Path
 ) -> None:
     path = tmp_path / "j.xml"
-    write_junit(path, summary, STOPPED)
+    write_report("--junit", path, junit_lines(summary, STOPPED))
     (suite,) = JUnitXml.fromfile(str(path))
     assert (suite.tests, suite.errors) == (5, 2)
     message = cases_of(path)[WHOLE_RUN].result[0].message
@@ -134,7 +133,7 @@ def test_the_json_file_has_counts_verdicts_and_the_environment(
     summary: Summary, tmp_path: Path
 ) -> None:
     path = tmp_path / "j.json"
-    write_json(path, summary, FINISHED, 1)
+    write_report("--json", path, json_lines(summary, FINISHED, 1))
     found = strictly(path)
     assert found["counts"] == {"calls": 4, "pass": 1, "error": 2, "skip": 1, "planned": 0}
     assert found["forward"] == {"passes": 1, "errors": 1, "broken": 1, "skips": 1, "missing": 0}
@@ -167,7 +166,7 @@ def test_what_limits_the_precision_of_a_device_is_said_at_the_end(
     assert found.settings.fingerprint == {"seed": "7", "standard": "auto"}
     assert found.environment.device_names == ("Ascend 910B",)
     assert "Note:     HF32 stays on" in closing_lines(found)
-    write_json(tmp_path / "j.json", found, FINISHED, 1)
+    write_report("--json", tmp_path / "j.json", json_lines(found, FINISHED, 1))
     assert strictly(tmp_path / "j.json")["environment"]["caveats"] == ["HF32 stays on"]
     whole = combined([RankSummary("rank0", summary), RankSummary("rank1", found)], tmp_path)
     assert whole.environment.caveats == ("HF32 stays on",)
@@ -177,7 +176,7 @@ def test_the_json_file_names_every_key_that_its_description_does(
     summary: Summary, tmp_path: Path
 ) -> None:
     path = tmp_path / "j.json"
-    write_json(path, summary, STOPPED, 3)
+    write_report("--json", path, json_lines(summary, STOPPED, 3))
     lines = (machine_file.__doc__ or "").splitlines()
     described = [line.split()[0] for line in lines if line[:5].strip() and line[:4] == "    "]
     assert list(strictly(path)) == described
@@ -185,8 +184,8 @@ def test_the_json_file_names_every_key_that_its_description_does(
 
 def test_a_run_without_rows_is_still_a_whole_file(tmp_path: Path) -> None:
     found = summary_of(run_files(tmp_path / "accuracy_checking_result_1.csv"))
-    write_json(tmp_path / "j.json", found, STOPPED, 3)
-    write_junit(tmp_path / "j.xml", found, FINISHED)
+    write_report("--json", tmp_path / "j.json", json_lines(found, STOPPED, 3))
+    write_report("--junit", tmp_path / "j.xml", junit_lines(found, FINISHED))
     assert strictly(tmp_path / "j.json")["verdicts"] == []
     (suite,) = JUnitXml.fromfile(str(tmp_path / "j.xml"))
     assert suite.tests == 0
