@@ -40,10 +40,11 @@ def killed(whole: Path, folder: Path, count: int, torn: bytes = b"") -> Path:
     return folder
 
 
-def test_captures_that_are_killed_hold_the_beginning_of_undisturbed_ones() -> None:
+@pytest.mark.parametrize("kills", ["1", pytest.param("5", marks=pytest.mark.exhaustive)])
+def test_captures_that_are_killed_hold_the_beginning_of_undisturbed_ones(kills: str) -> None:
     pytest.importorskip("torch")
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.capture_kills", "--kills", "5", "--seed", "1"],
+        [sys.executable, "-m", "scripts.capture_kills", "--kills", kills, "--seed", "1"],
         cwd=ROOT,
         capture_output=True,
         text=True,
