@@ -183,7 +183,7 @@ def _messages(checker: Checker, payloads: list[TaskPayload]) -> Iterator[str]:
 @pytest.mark.parametrize("each", [10, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_no_odd_record_is_a_failure_of_ray_precheck(torch_checker: Checker, each: int) -> None:
     odd = _all_payloads(torch_checker, each)
-    assert len(odd) > 4000 // each
+    assert len(odd) > (4000 if each == 1 else 300)
     messages = list(_messages(torch_checker, [payload for _, payload in odd]))
     assert len(messages) == len(odd)
     failed = [
