@@ -6,6 +6,8 @@ import pytest
 from dumps import additions, tensor, write_dump
 from test_cluster_command import precheck, rows
 
+from ray_precheck.cli import main
+
 pytestmark = pytest.mark.cluster
 
 
@@ -24,18 +26,21 @@ pytestmark = pytest.mark.cluster
     ],
 )
 def test_an_unusable_dump_is_one_sentence_and_exit_code_2(
-    text: str, sentence: str, tmp_path: Path
+    text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump = tmp_path / "dump.json"
     dump.write_text(text)
-    done = precheck("run_ut", "-api_info", dump, "-o", tmp_path / "out")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert main(["run_ut", "-api_info", str(dump), "-o", str(tmp_path / "out")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_options_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
+def test_wrong_options_are_one_sentence_and_write_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     dump = write_dump(tmp_path / "dump.json", additions(1))
     file = tmp_path / "file"
     file.write_text("mine")
@@ -50,11 +55,12 @@ def test_wrong_options_are_one_sentence_and_write_nothing(tmp_path: Path) -> Non
         (["-api_info", dump, "--tested", "dump"], "needs captured tensors"),
     ]
     for options, sentence in cases:
-        done = precheck("run_ut", *options, *(["-o", tmp_path] if "-o" not in options else []))
-        assert done.returncode == 2, (options, done.stdout, done.stderr)
-        assert sentence in done.stderr
-        assert done.stderr.count("\n") == 1
-        assert "Traceback" not in done.stderr
+        where = [] if "-o" in options else ["-o", tmp_path]
+        assert main(["run_ut", *map(str, [*options, *where])]) == 2, options
+        said = capsys.readouterr().err
+        assert sentence in said
+        assert said.count("\n") == 1
+        assert "Traceback" not in said
     assert file.read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"dump.json", "file"}
 

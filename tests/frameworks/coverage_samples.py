@@ -21,18 +21,20 @@ _DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 
 
 @cache
-def opinfo_samples(drawn: int = 16) -> dict[str, list[Sample]]:
-    """Return the samples of every function, Tensor method and in-place form in OpInfo, the good ones of
-    the first `drawn` of each."""
+def opinfo_samples(names: frozenset[str], drawn: int = 16) -> dict[str, list[Sample]]:
+    """Return the samples of these functions, Tensor methods and in-place forms that are in OpInfo, the
+    good ones of the first `drawn` of each."""
     found: dict[str, list[Sample]] = {}
     for op in _op_db():
+        wanted = [name for name in _names(op) if name in names]
+        if not wanted:
+            continue
         dtypes = op.supported_dtypes("cpu")
         dtype = next((dtype for dtype in _DTYPES if dtype in dtypes), None)
         if dtype is None:
             continue
-        names = list(_names(op))
         for sample in _samples(op, dtype, drawn):
-            for name in names:
+            for name in wanted:
                 found.setdefault(name, []).append(sample)
     return found
 

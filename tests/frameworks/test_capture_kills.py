@@ -39,11 +39,14 @@ def killed(whole: Path, folder: Path, count: int, torn: bytes = b"") -> Path:
     return folder
 
 
-def test_captures_that_are_killed_hold_the_beginning_of_undisturbed_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(KILLS, marks=pytest.mark.exhaustive)])
+def test_captures_that_are_killed_hold_the_beginning_of_undisturbed_ones(
+    kills: int, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
-    states, problems = kill_captures("mix", KILLS, SEED, tmp_path)
+    states, problems = kill_captures("mix", kills, SEED, tmp_path)
     print(states)
-    assert states.total() >= KILLS
+    assert states.total() >= kills
     assert problems == []
 
 

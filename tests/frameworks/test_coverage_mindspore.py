@@ -4,6 +4,7 @@ What has no kernel on the CPU is found by the run. The gradients of all that Min
 differentiate are compared with the bench's.
 """
 
+import itertools
 import re
 import warnings
 
@@ -14,7 +15,6 @@ from coverage_records import (
     NO_KERNEL,
     SOME_AND_ALL_NAMES,
     Finding,
-    Sample,
     differing_once,
     try_samples,
     unexplained,
@@ -23,7 +23,7 @@ from coverage_samples import opinfo_samples
 from versions import unexpected
 
 from ray_precheck.check.checker import Checker
-from scripts.coverage.status import MINDSPORE, Kind, Namespace, statuses
+from scripts.coverage.status import MINDSPORE, Kind, statuses
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -86,28 +86,26 @@ DIFFERS_ONCE = {
 
 @pytest.fixture(scope="module")
 def findings(mindspore_checker: Checker, request: pytest.FixtureRequest) -> dict[str, Finding]:
-    from coverage_mindspore_recipes import recipes
+    from coverage_mindspore_recipes import recipes, sample_of
 
-    own, found = recipes(), {}
-    for namespace in MINDSPORE:
-        for status in statuses(namespace, mindspore_checker.bench)[:: request.param]:
-            if status.kind is Kind.BENCH:
-                name = namespace.api(status.name).type_name
-                samples = own.get(name) or _twins(namespace, status.name)
-                found[name] = try_samples(mindspore_checker, name, samples)
-    return found
-
-
-def _twins(namespace: Namespace, name: str) -> list[Sample]:
-    from coverage_mindspore_recipes import sample_of
-
-    api = namespace.api(name)
-    found = [
-        sample_of(api.type_name, sample.args, sample.kwargs)
-        for twin in _TWINS[namespace.prefix]
-        for sample in opinfo_samples().get(f"{twin}.{api.api}", [])
+    apis = [
+        namespace.api(status.name)
+        for namespace in MINDSPORE
+        for status in statuses(namespace, mindspore_checker.bench)[:: request.param]
+        if status.kind is Kind.BENCH
     ]
-    return [sample for sample in found if sample.fits]
+    twins = {api: [f"{prefix}.{api.api}" for prefix in _TWINS[api.prefix]] for api in apis}
+    samples = opinfo_samples(frozenset(itertools.chain(*twins.values())))
+    own, found = recipes(), {}
+    for api, names in twins.items():
+        of_twins = (
+            sample_of(api.type_name, sample.args, sample.kwargs)
+            for name in names
+            for sample in samples.get(name, [])
+        )
+        made = own.get(api.type_name) or [sample for sample in of_twins if sample.fits]
+        found[api.type_name] = try_samples(mindspore_checker, api.type_name, made)
+    return found
 
 
 @SOME_AND_ALL_NAMES

@@ -63,17 +63,18 @@ DIFFERS_ONCE = {
 
 @pytest.fixture(scope="module")
 def findings(torch_checker: Checker, request: pytest.FixtureRequest) -> dict[str, Finding]:
-    samples, own = opinfo_samples(), recipes()
-    found = {}
-    for namespace in TORCH:
-        for status in statuses(namespace, torch_checker.bench)[:: request.param]:
-            if status.is_covered:
-                name = namespace.api(status.name).type_name
-                if name in OF_STORAGES:
-                    continue
-                made = [*own.get(name, []), *samples.get(name, [])]
-                found[name] = try_samples(torch_checker, name, made)
-    return found
+    names = [
+        name
+        for namespace in TORCH
+        for status in statuses(namespace, torch_checker.bench)[:: request.param]
+        if status.is_covered
+        if (name := namespace.api(status.name).type_name) not in OF_STORAGES
+    ]
+    samples, own = opinfo_samples(frozenset(names)), recipes()
+    return {
+        name: try_samples(torch_checker, name, [*own.get(name, []), *samples.get(name, [])])
+        for name in names
+    }
 
 
 def test_every_recipe_is_of_a_name_that_the_documented_torch_has() -> None:
