@@ -25,7 +25,7 @@ from scripts.measuring import ROOT, sections_in
 
 DOCS = ROOT / "ray_precheck" / "bench" / "COVERAGE.md"
 Table = dict[Namespace, list[Status]]
-_HEAD = sections_in(Path(__file__).with_name("page.txt"))["head"] + "\n"
+_HEAD = sections_in(ROOT / "scripts" / "coverage" / "page.txt")["head"] + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
