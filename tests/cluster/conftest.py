@@ -19,8 +19,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from dumps import additions, forward, tensor, write_dump
+
+if TYPE_CHECKING:
+    from ray_precheck.store.resume import RunFiles
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 FAULTY = DATA.parent.parent / "scripts" / "faulty"
@@ -29,8 +34,8 @@ FAULTY = DATA.parent.parent / "scripts" / "faulty"
 SLOTS_AND_FILE_SYSTEMS = pytest.mark.parametrize(
     ("devices", "shared_fs"),
     [
-        ((0,), True),
         ((0, 1), False),
+        pytest.param((0,), True, marks=pytest.mark.exhaustive),
         pytest.param((0,), False, marks=pytest.mark.exhaustive),
         pytest.param((0, 1), True, marks=pytest.mark.exhaustive),
         pytest.param((0, 1, 2, 3), True, marks=pytest.mark.exhaustive),
@@ -171,3 +176,26 @@ def cluster_address() -> Iterator[str]:
     """Return the address of a running cluster of one node."""
     with started_head(_FOLDER, "--num-cpus=2", "--object-store-memory=134217728") as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def whole_run(
+    tmp_path_factory: pytest.TempPathFactory, cluster_address: str
+) -> tuple[Path, "RunFiles"]:
+    """Return a dump of 30 sums and a random call, and the files of its run, for tests that go on with it."""
+    from ray_precheck import precheck
+
+    folder = tmp_path_factory.mktemp("whole")
+    random = {"Torch.dropout.0.forward": forward(tensor("float32", [2], 0.0, 1.0))}
+    dump = write_dump(folder / "dump.json", additions(30), random)
+    return dump, precheck(dump, out=folder / "out", address=cluster_address).files
+
+
+@pytest.fixture
+def finished(whole_run: tuple[Path, "RunFiles"], tmp_path: Path) -> tuple[Path, "RunFiles"]:
+    """Return this dump, and the files of a copy of its run that is the test's own."""
+    from ray_precheck.store.resume import run_files
+
+    dump, files = whole_run
+    out = shutil.copytree(files.result.parent, tmp_path / "finished")
+    return dump, run_files(out / files.result.name)

@@ -4,12 +4,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 
 def tensor(dtype: str, shape: list[int], low: Any, high: Any) -> dict[str, Any]:
     """Return the description of a tensor as msprobe writes it."""
     return {
         "type": "torch.Tensor", "dtype": f"torch.{dtype}", "shape": shape,
         "Max": high, "Min": low, "Mean": None, "Norm": None, "requires_grad": False,
+    }  # fmt: skip
+
+
+def saved(folder: Path, key: str, place: str, values: Any, **described: Any) -> dict[str, Any]:
+    """Save a float32 array where the capture in a folder has it; return the tensor's description."""
+    name = f"{key}.{place}.npy"
+    np.save(folder / "dump_tensor_data" / name, values)
+    return {
+        "type": "torch.Tensor", "dtype": "torch.float32", "shape": list(values.shape),
+        "Max": float(values.max()), "Min": float(values.min()), "Mean": float(values.mean()),
+        "Norm": float(np.linalg.norm(values)), **described, "data_name": name,
     }  # fmt: skip
 
 

@@ -98,7 +98,7 @@ class Network:
         What is in the folder `hidden` is not to be seen on this node.
         """
         if number not in self.numbers:
-            self._connect(number)
+            self.connect(number)
         where = (
             ["--head", f"--port={PORT}", "--include-dashboard=false"]
             if number == 1
@@ -147,7 +147,7 @@ class Network:
         _ip("netns", "delete", self.namespace(number))
         self.numbers.remove(number)
 
-    def _connect(self, number: int) -> None:
+    def connect(self, number: int) -> None:
         self.numbers.append(number)
         self._last = max(self._last, number)
         name, outside = self.namespace(number), f"{self._tag}v{number}"

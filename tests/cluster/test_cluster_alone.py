@@ -85,6 +85,7 @@ def test_of_resumes_that_are_started_together_one_runs_and_the_others_say_so(
     assert not list(result.parent.glob("*.lock"))
 
 
+@pytest.mark.exhaustive  # The claim of a dead run: tests/unit/store/test_store_claim.py.
 def test_a_resume_right_after_the_death_of_everything_is_not_held_up(
     tmp_path: Path, undisturbed: tuple[Path, Path]
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_resume_right_after_the_death_of_everything_is_not_held_up(
     assert both_files(result.parent) == both_files(undisturbed[1])
 
 
+@pytest.mark.exhaustive  # Their names: tests/unit/store/test_store_stamps.py.
 def test_runs_that_start_in_the_same_second_in_the_same_folder_keep_apart(
     tmp_path: Path, undisturbed: tuple[Path, Path]
 ) -> None:

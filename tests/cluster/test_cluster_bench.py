@@ -167,6 +167,7 @@ def test_what_is_lent_does_not_pass_through_the_object_store(
     assert most == 0
 
 
+@pytest.mark.exhaustive  # In simulated runs: tests/unit/runtime/test_runtime_bench_stage.py.
 def test_records_whose_results_were_captured_need_no_device(
     tmp_path: Path, cluster_address: str
 ) -> None:
@@ -192,6 +193,7 @@ def test_a_bench_over_its_budget_is_a_skip_and_its_neighbours_are_checked(
     assert set(rows.drop("Torch.special.airy_ai.0")["Forward Test Success"]) == {"pass"}
 
 
+@pytest.mark.exhaustive  # In simulated runs: tests/unit/runtime/test_runtime_bench_stage.py.
 def test_a_bench_that_crashes_elsewhere_gives_the_row_that_it_gives_beside_its_device(
     tmp_path: Path, cluster_address: str
 ) -> None:

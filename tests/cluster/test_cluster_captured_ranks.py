@@ -87,7 +87,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
     ("kind", "world", "task"),
     [
         ("ddp", 2, "tensor"),
-        ("fsdp", 2, "statistics"),
+        pytest.param("fsdp", 2, "statistics", marks=pytest.mark.exhaustive),
         pytest.param("ddp", 4, "tensor", marks=pytest.mark.exhaustive),
     ],
 )
@@ -168,25 +168,38 @@ dist.destroy_process_group()
 """
 
 
-def test_runs_of_other_numbers_of_ranks_are_compared_by_their_whole_tensors(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PARALLEL)
-    for name, world in (("right", 1), ("two", 2), ("kernel", 2), ("weight", 2)):
+COMPARE = ("compare", "-gp", "right", "-o", "out", "--standard", "auto")
+
+
+def parallel(folder: Path, **worlds: int) -> None:
+    """Capture trainings by so many ranks, each in a folder of its name."""
+    (folder / "train.py").write_text(PARALLEL)
+    for name, world in worlds.items():
         launcher = (
             f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node={world}"
         )
         words = ("capture", "-o", name, "--sketch", "--steps", "0", "--")
-        done = run(tmp_path, *words, *launcher.split(), "train.py", name)
+        done = run(folder, *words, *launcher.split(), "train.py", name)
         assert done.returncode == 0, done.stderr
-    words = ("compare", "-gp", "right", "-o", "out", "--standard", "auto")
-    honest = run(tmp_path, *words, "-tp", "two")
+
+
+def test_runs_of_other_numbers_of_ranks_are_compared_by_their_whole_tensors(tmp_path: Path) -> None:
+    parallel(tmp_path, right=1, two=2, kernel=2)
+    honest = run(tmp_path, *COMPARE, "-tp", "two")
     assert honest.returncode == 0, honest.stdout + honest.stderr
     assert " 0 error, 0 unmatched" in honest.stdout
-    kernel = run(tmp_path, *words, "-tp", "kernel")
+    kernel = run(tmp_path, *COMPARE, "-tp", "kernel")
     assert kernel.returncode == 1, kernel.stdout + kernel.stderr
     first = kernel.stdout.partition("first errors, in the order of the run:\n")[2].lstrip()
     assert first.startswith("Functional.gelu.0.forward, "), kernel.stdout
-    # No operator is to blame for a weight that was another before the step.
-    weight = run(tmp_path, *words, "-tp", "weight")
+
+
+@pytest.mark.exhaustive
+def test_no_operator_is_to_blame_for_a_weight_that_was_another_before_the_step(
+    tmp_path: Path,
+) -> None:
+    parallel(tmp_path, right=1, weight=2)
+    weight = run(tmp_path, *COMPARE, "-tp", "weight")
     assert weight.returncode == 0, weight.stdout + weight.stderr
     first = weight.stdout.partition("first warnings:\n")[2].lstrip()
     assert first.startswith("Functional.linear.1.forward: input.1 (2.weight): "), weight.stdout

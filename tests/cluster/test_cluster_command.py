@@ -233,6 +233,7 @@ def test_of_rays_own_processes_only_those_run_that_a_run_needs(stopped: Stopped)
     assert not stopped.programs & NOT_NEEDED
 
 
+@pytest.mark.exhaustive
 def test_for_debugging_what_passes_on_the_output_of_workers_runs_too(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "run_ut", "-api_info", str(long_dump(tmp_path)), "-o", str(tmp_path), "--debug"],
@@ -352,6 +353,7 @@ def _kill(process: psutil.Process) -> None:
         return
 
 
+@pytest.mark.exhaustive  # What the writer does: tests/unit/store/test_store_disk.py.
 def test_a_full_disk_stops_the_run_resumable_and_nothing_is_torn(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import SLOTS_AND_FILE_SYSTEMS
+from dumps import saved
 from processes import own_processes
 
 from ray_precheck.commands.compare.run import ComparisonReport, compare_captures
@@ -25,19 +26,8 @@ def write_capture(folder: Path, scale: float) -> Path:
         record: dict[str, list[Any]] = {"input_args": [], "output": []}
         for part, name in (("input_args", "input.0"), ("output", "output.0")):
             values = (random.standard_normal((32, 257)) * scale).astype(np.float32)
-            np.save(folder / "dump_tensor_data" / f"{key}.{name}.npy", values)
-            record[part].append(
-                {
-                    "type": "mindspore.Tensor",
-                    "dtype": "Float32",
-                    "shape": [32, 257],
-                    "Max": float(values.max()),
-                    "Min": float(values.min()),
-                    "Mean": float(values.mean()),
-                    "Norm": float(np.linalg.norm(values)),
-                    "data_name": f"{key}.{name}.npy",
-                }
-            )
+            kind = {"type": "mindspore.Tensor", "dtype": "Float32"}
+            record[part].append(saved(folder, key, name, values, **kind))
         data[key] = record
     header = {"task": "tensor", "level": "L1", "framework": "mindspore"}
     (folder / "dump.json").write_text(json.dumps({**header, "data": data}), encoding="utf-8")

@@ -121,7 +121,9 @@ def test_so_are_dumps(network: Network, hidden: Path, tmp_path: Path, begin: str
     ("target", "golden", "words"),
     [
         ("target", "golden", ("calls", "values")),
-        ("ranks/target", "ranks/golden", ("dumps", "roots")),
+        pytest.param(
+            "ranks/target", "ranks/golden", ("dumps", "roots"), marks=pytest.mark.exhaustive
+        ),
     ],
     ids=["replayed", "statistics"],
 )

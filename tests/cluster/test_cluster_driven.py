@@ -82,6 +82,7 @@ def test_a_device_that_does_not_start_is_given_up_and_the_others_go_on(
     assert "device gpu:0 is given up: " in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive  # By a signal: test_cluster_signals.
 def test_a_stop_request_leaves_a_run_that_can_go_on(tmp_path: Path, cluster_address: str) -> None:
     path = DATA / "torch_llm" / "dump.json"
     files = new_run_files(tmp_path / "out", "20260101120000")
@@ -126,7 +127,11 @@ def test_what_a_batch_has_finished_is_written_when_the_run_is_stopped(
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("segfault", "its process died while it started (SIGSEGV)"),
+        pytest.param(
+            "segfault",
+            "its process died while it started (SIGSEGV)",
+            marks=pytest.mark.exhaustive,
+        ),
         (
             "import",
             "its process died while it started (exit code 1: SystemExit: libascend_hal.so: cannot open",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import SLOTS_AND_FILE_SYSTEMS
+from dumps import saved
 
 from ray_precheck.commands.locate.located import LocationReport
 from ray_precheck.commands.locate.run import locate_captures
@@ -28,19 +29,7 @@ def write_capture(folder: Path, *, is_wrong: bool) -> Path:
             values[3, 4] = -values[3, 4]
         data[key] = {"input_args": [], "output": []}
         for part, place, each in (("input_args", "input.0", given), ("output", "output.0", values)):
-            np.save(folder / "dump_tensor_data" / f"{key}.{place}.npy", each)
-            data[key][part].append(
-                {
-                    "type": "torch.Tensor",
-                    "dtype": "torch.float32",
-                    "shape": [16, 33],
-                    "Max": float(each.max()),
-                    "Min": float(each.min()),
-                    "Mean": float(each.mean()),
-                    "Norm": float(np.linalg.norm(each)),
-                    "data_name": f"{key}.{place}.npy",
-                }
-            )
+            data[key][part].append(saved(folder, key, place, each))
     header = {"task": "tensor", "level": "L1", "framework": "pytorch"}
     (folder / "dump.json").write_text(json.dumps({**header, "data": data}), encoding="utf-8")
     return folder

@@ -110,18 +110,19 @@ def test_dtypes_are_spelled_as_in_mindspore(undisturbed: Path) -> None:
     assert (row["Bench Dtype"], row["Tested Dtype"]) == ("Float64", "Float32")
 
 
+@pytest.mark.exhaustive
 def test_on_two_devices_with_a_bench_worker_the_files_have_the_same_bytes(
     dump: Path, undisturbed: Path, temporary: str, tmp_path: Path
 ) -> None:
-    # msprobe takes these dumps with -f mindspore, and so does this.
     done = run(
-        temporary, "-f", "mindspore", "multi_run_ut", "-api_info", dump, "-o", tmp_path,
+        temporary, "-f", "mindtorch", "multi_run_ut", "-api_info", dump, "-o", tmp_path,
         "-d", 0, 1, "--bench-workers", 1, "--timeout", 3,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert both_files(tmp_path) == both_files(undisturbed)
 
 
+@pytest.mark.exhaustive  # Its process: tests/frameworks/test_mindtorch_process.py.
 def test_a_run_that_was_killed_goes_on_and_leaves_no_process(
     whole_dump: Path, undisturbed: Path, temporary: str, tmp_path: Path
 ) -> None:
@@ -176,7 +177,9 @@ def test_captured_results_are_judged_by_the_native_torch(
     # Captured results need no MSAdapter; results of a device do.
     path = (STAND_IN,) if tested == "device" else ()
     out = tmp_path / "out"
-    done = run(temporary, "run_ut", "-api_info", capture, "-o", out, "--tested", tested, path=path)
+    # msprobe takes these dumps with -f mindspore, and so does this.
+    words = ("-f", "mindspore", "run_ut", "-api_info", capture, "-o", out, "--tested", tested)
+    done = run(temporary, *words, path=path)
     assert done.returncode in (0, 1), done.stderr
     found = rows(out)
     assert len(found) == 22

@@ -62,6 +62,7 @@ if "ray_precheck.runtime.workers.check_process" in sys.orig_argv:
 """
 
 
+@pytest.mark.exhaustive  # Which it accuses: tests/frameworks/test_check_random.py.
 def test_the_command_accuses_slightly_wrong_generators_after_every_history(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SLIGHTLY_WRONG)
     paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]

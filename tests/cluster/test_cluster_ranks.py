@@ -11,14 +11,39 @@ from ray_precheck.runtime.places import choice as places
 pytestmark = pytest.mark.cluster
 
 
+RANKS = {"rank0": [additions(3)], "rank1": [additions(2, 5), killer()]}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a step with the dumps of two ranks."""
+    folder = tmp_path_factory.mktemp("ranks") / "step0"
+    for rank, parts in RANKS.items():
+        (folder / rank).mkdir(parents=True)
+        write_dump(folder / rank / "dump.json", *parts)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(root: Path, cluster_address: str) -> list[tuple[bytes, bytes]]:
+    """Return both files of a run of each rank alone."""
+    found = []
+    for rank in RANKS:
+        out = root.parent / rank
+        files = precheck(root / rank, out=out, device_type="cpu", address=cluster_address).files
+        found.append((files.result.read_bytes(), files.details.read_bytes()))
+    return found
+
+
 @pytest.mark.parametrize("joins", [True, False])
 def test_ranks_share_a_session_and_write_the_bytes_of_runs_of_their_own(
-    tmp_path: Path, cluster_address: str, monkeypatch: pytest.MonkeyPatch, joins: bool
+    root: Path,
+    alone: list[tuple[bytes, bytes]],
+    tmp_path: Path,
+    cluster_address: str,
+    monkeypatch: pytest.MonkeyPatch,
+    joins: bool,
 ) -> None:
-    root = tmp_path / "step0"
-    for rank, parts in (("rank0", (additions(3),)), ("rank1", (additions(2, 5), killer()))):
-        (root / rank).mkdir(parents=True)
-        write_dump(root / rank / "dump.json", *parts)
     opened: list[str] = []
     open_nodes = places.open_nodes
 
@@ -33,10 +58,8 @@ def test_ranks_share_a_session_and_write_the_bytes_of_runs_of_their_own(
     assert (report.completed, report.stop_reason) == (True, "")
     assert opened == [address]
     assert [each.summary.errors for each in report.reports] == [0, 1]
-    for rank, each in zip(("rank0", "rank1"), report.reports, strict=True):
-        alone = precheck(
-            root / rank, out=tmp_path / rank, device_type="cpu", address=cluster_address
-        )
-        assert each.files.result.parent == tmp_path / "all" / "step0" / rank
-        assert each.files.details.read_bytes() == alone.files.details.read_bytes()
-        assert each.files.result.read_bytes() == alone.files.result.read_bytes()
+    files = [each.files for each in report.reports]
+    assert [each.result.parent for each in files] == [
+        tmp_path / "all" / "step0" / rank for rank in RANKS
+    ]
+    assert [(each.result.read_bytes(), each.details.read_bytes()) for each in files] == alone

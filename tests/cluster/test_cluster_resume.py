@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dumps import additions, forward, killer, tensor, write_dump
+from dumps import additions, killer, write_dump
 
 from ray_precheck import PrecheckReport, ResumeError, UsageError, precheck
+from ray_precheck.store.resume import RunFiles
 
 pytestmark = pytest.mark.cluster
 
@@ -19,8 +20,8 @@ def run(dump: Path, out: Path, address: str, **options: object) -> PrecheckRepor
     return precheck(dump, out=out, address=address, **options)
 
 
-def both_files(report: PrecheckReport) -> tuple[bytes, bytes]:
-    return report.files.result.read_bytes(), report.files.details.read_bytes()
+def both_files(files: RunFiles) -> tuple[bytes, bytes]:
+    return files.result.read_bytes(), files.details.read_bytes()
 
 
 def rows(report: PrecheckReport) -> dict[str, tuple[str, str]]:
@@ -41,71 +42,71 @@ def edit_row(path: Path, name: str, row: str) -> None:
 
 
 def test_files_that_were_cut_each_on_its_own_end_with_the_same_bytes(
-    tmp_path: Path, cluster_address: str
+    tmp_path: Path, cluster_address: str, finished: tuple[Path, RunFiles]
 ) -> None:
-    dump = write_dump(tmp_path / "dump.json", additions(30))
-    report = run(dump, tmp_path, cluster_address)
-    undisturbed = both_files(report)
-    os.truncate(report.files.details, len(undisturbed[1]) // 2)  # below committed rows
-    os.truncate(report.files.result, len(undisturbed[0]) - 5)
-    leftover = report.files.result.with_name(f".{report.files.result.name}.tmp")
+    dump, files = finished
+    undisturbed = both_files(files)
+    os.truncate(files.details, len(undisturbed[1]) // 2)  # below committed rows
+    os.truncate(files.result, len(undisturbed[0]) - 5)
+    leftover = files.result.with_name(f".{files.result.name}.tmp")
     leftover.write_bytes(b"half of it")
-    again = run(dump, tmp_path, cluster_address, resume_csv=report.files.result)
+    again = run(dump, tmp_path, cluster_address, resume_csv=files.result)
     assert again.completed
-    assert both_files(again) == undisturbed
+    assert both_files(again.files) == undisturbed
     assert not leftover.exists()
 
 
-def test_a_completed_run_answers_without_ray(tmp_path: Path, cluster_address: str) -> None:
-    dump = write_dump(tmp_path / "dump.json", additions(5))
-    report = run(dump, tmp_path, cluster_address)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+def test_a_completed_run_answers_without_ray(finished: tuple[Path, RunFiles]) -> None:
+    dump, files = finished
+    before = {path: path.read_bytes() for path in files.result.parent.iterdir()}
     code = (
         "import sys, ray_precheck as r;"
         f"report = r.precheck({str(dump)!r}, resume_csv=__import__('pathlib').Path("
-        f"{str(report.files.result)!r}));"
+        f"{str(files.result)!r}));"
         "print(report.completed, report.summary.total, 'ray' in sys.modules)"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
-    assert done.stdout == "True 5 False\n", done.stderr
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert done.stdout == "True 31 False\n", done.stderr
+    assert {path: path.read_bytes() for path in files.result.parent.iterdir()} == before
 
 
+@pytest.mark.exhaustive  # Without Ray: tests/unit/store/test_store_resume_run.py.
 def test_force_goes_on_with_another_dump_and_keeps_rows_that_it_has_not(
-    tmp_path: Path, cluster_address: str
+    tmp_path: Path, cluster_address: str, finished: tuple[Path, RunFiles]
 ) -> None:
-    first = run(write_dump(tmp_path / "a.json", additions(3)), tmp_path, cluster_address)
-    other = write_dump(tmp_path / "b.json", additions(3, first=2))
-    csv = first.files.result
+    _, files = finished
+    before = [f"Tensor.add.{number}" for number in range(28)]
+    other = write_dump(tmp_path / "other.json", additions(3, first=28))
+    csv = files.result
     with pytest.raises(ResumeError, match=r"another dump.* and was made with seed 0, not 1;.*forc"):
         run(other, tmp_path, cluster_address, resume_csv=csv, seed=1)
     forced = run(other, tmp_path, cluster_address, resume_csv=csv, seed=1, force=True)
-    assert list(rows(forced)) == [f"Tensor.add.{number}" for number in (2, 3, 4, 0, 1)]
+    added = [f"Tensor.add.{number}" for number in (28, 29, 30)]
+    assert list(rows(forced)) == [*added, *before, "Torch.dropout.0"]
     again = run(other, tmp_path, cluster_address, resume_csv=csv, seed=1)
     assert list(rows(again)) == list(rows(forced))
 
 
-def test_retry_replaces_rows_of_its_kind_alone(tmp_path: Path, cluster_address: str) -> None:
-    random = {"Torch.dropout.0.forward": forward(tensor("float32", [2], 0.0, 1.0))}
-    dump = write_dump(tmp_path / "dump.json", additions(4), random)
-    report = run(dump, tmp_path, cluster_address)
-    undisturbed = both_files(report)
+def test_retry_replaces_rows_of_its_kind_alone(
+    tmp_path: Path, cluster_address: str, finished: tuple[Path, RunFiles]
+) -> None:
+    dump, files = finished
+    undisturbed = both_files(files)
     # As a machine that was short of memory, and one that was slow, would have left them.
-    edit_row(report.files.result, "Tensor.add.1", "Tensor.add.1,error,,ran out of memory: 1 GiB")
-    edit_row(report.files.result, "Tensor.add.2", "Tensor.add.2,SKIP,,the device was away")
-    edit_row(report.files.result, "Tensor.add.0", "Tensor.add.0,pass,,not to be done again")
-    options = {"resume_csv": report.files.result}
+    edit_row(files.result, "Tensor.add.1", "Tensor.add.1,error,,ran out of memory: 1 GiB")
+    edit_row(files.result, "Tensor.add.2", "Tensor.add.2,SKIP,,the device was away")
+    edit_row(files.result, "Tensor.add.0", "Tensor.add.0,pass,,not to be done again")
+    options = {"resume_csv": files.result}
     after = run(dump, tmp_path, cluster_address, **options, retry=("crash",))
     assert rows(after)["Tensor.add.1"] == ("pass", "")
     assert rows(after)["Tensor.add.2"] == ("SKIP", "the device was away")
     after = run(dump, tmp_path, cluster_address, **options, retry=("skip",))
     assert rows(after)["Tensor.add.2"] == ("pass", "")
     assert rows(after)["Tensor.add.0"] == ("pass", "not to be done again")
-    edit_row(report.files.result, "Tensor.add.0", "Tensor.add.0,error,,forward.output.0: wrong")
-    assert both_files(run(dump, tmp_path, cluster_address, **options, retry=("error",))) == (
-        undisturbed
-    )
+    edit_row(files.result, "Tensor.add.0", "Tensor.add.0,error,,forward.output.0: wrong")
+    assert run(dump, tmp_path, cluster_address, **options, retry=("error",)).completed
+    assert both_files(files) == undisturbed
 
 
 @pytest.mark.exhaustive  # A row that a crash left is run again: test_retry_replaces_rows_of_its_kind_alone.
@@ -137,10 +138,10 @@ def immutable(tmp_path: Path) -> Iterator[list[Path]]:
 
 
 def test_a_read_only_result_csv_is_one_sentence_and_exit_code_2(
-    tmp_path: Path, cluster_address: str, immutable: list[Path]
+    finished: tuple[Path, RunFiles], immutable: list[Path]
 ) -> None:
-    dump = write_dump(tmp_path / "dump.json", additions(3))
-    result = run(dump, tmp_path, cluster_address).files.result
+    dump, files = finished
+    result = files.result
     os.truncate(result, result.stat().st_size - 5)
     if subprocess.run(["chattr", "+i", str(result)], check=False).returncode:
         pytest.skip("chattr +i is not possible here")

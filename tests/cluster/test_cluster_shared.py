@@ -75,7 +75,7 @@ def run_on(
     return PrecheckReport(summarise(run_files(result)), run.returncode in (0, 1)), output
 
 
-@pytest.mark.parametrize("tested", ["auto", "device"])
+@pytest.mark.parametrize("tested", ["auto", pytest.param("device", marks=pytest.mark.exhaustive)])
 def test_they_travel_through_the_object_store(
     network: Network, dump: Path, folder: Path, tested: str
 ) -> None:
@@ -88,6 +88,7 @@ def test_they_travel_through_the_object_store(
     assert any(row == "cpu:1" for row, _ in stages(report)), output  # the other machine's
 
 
+@pytest.mark.exhaustive  # For `compare`: test_cluster_compare_nodes.
 def test_a_machine_that_does_not_share_the_file_system_is_given_up_not_its_records(
     network: Network, dump: Path, folder: Path
 ) -> None:

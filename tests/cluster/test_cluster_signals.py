@@ -127,10 +127,10 @@ def test_a_signal_to_all_stops_a_run_in_good_order(
     [
         ["run_ut", "-api_info", DATA / "torch_cnn" / "dump.json"],
         ["diagnose", *PAIR, "--devices", "all"],
-        ["overflow_check", "TWO RANKS"],
         *(
             pytest.param(words, marks=pytest.mark.exhaustive)
             for words in (
+                ["overflow_check", "TWO RANKS"],
                 ["naive", DATA / "torch_cnn" / "dump.json"],
                 ["compare", *PAIR, "--devices", "all"],
                 ["locate", *PAIR, "--devices", "all"],

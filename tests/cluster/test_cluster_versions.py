@@ -74,6 +74,7 @@ def test_another_minor_version_of_python_is_refused_and_this_process_can_go_on(
         assert report.summary.passes == 1
 
 
+@pytest.mark.exhaustive  # What is told: tests/unit/runtime/test_runtime_other_ray.py.
 def test_another_patch_release_of_python_is_told_and_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,7 +69,7 @@ class Machines(Network):
         )  # fmt: skip
 
     def start(self, number: int) -> None:
-        self._connect(number)
+        self.connect(number)
         where = ["--host", self.host(number), "--state", self.state(number), *NODE]
         script = [SCRIPTS / "start-head"] if number == 1 else [SCRIPTS / "start-worker"]
         done = self.run(number, *script, *([self.host(1)] if number > 1 else []), *where)
@@ -106,23 +106,22 @@ needs_networks = pytest.mark.skipif(
 
 
 @needs_networks
-def test_a_head_and_two_workers_do_the_run_together_and_stop_leaves_no_process(
+def test_a_head_and_a_worker_do_the_run_together_and_stop_leaves_no_process(
     machines: Machines, alone: tuple[bytes, bytes], tmp_path: Path
 ) -> None:
     machines.start(2)
-    machines.start(3)
-    options = ["run_ut", "-api_info", DUMP, "-o", tmp_path, "-d", 0, 1, 2]
+    options = ["run_ut", "-api_info", DUMP, "-o", tmp_path, "-d", 0, 1]
     run = machines.spawn(1, in_its_shell(machines.state(1), *options), subprocess.PIPE)
     worked: set[int] = set()
     until = time.monotonic() + 300
     while run.poll() is None and time.monotonic() < until:
-        worked |= {n for n in (1, 2, 3) if any("Worker" in title for title in machines.titles(n))}
+        worked |= {n for n in (1, 2) if any("Worker" in title for title in machines.titles(n))}
         time.sleep(0.1)
     output = run.communicate(timeout=400)[0].decode()
     assert run.returncode == 1, output  # torch_cnn has three errors
-    assert worked == {1, 2, 3}
+    assert worked == {1, 2}
     assert files_of(tmp_path) == alone
-    for number in (3, 2, 1):
+    for number in (2, 1):
         assert machines.pids(number)
         done = machines.run(number, SCRIPTS / "stop", "--state", machines.state(number))
         assert (done.returncode, machines.pids(number)) == (0, []), done.stderr
@@ -134,7 +133,7 @@ def test_a_worker_with_another_token_does_not_join(machines: Machines) -> None:
     other = machines.folder / "other"
     other.touch(mode=0o600)
     other.write_text(secrets.token_hex(32))
-    machines._connect(2)
+    machines.connect(2)
     done = machines.run(
         2, SCRIPTS / "start-worker", machines.host(1), "--token", other, "--host", machines.host(2),
         "--state", machines.state(2), *NODE,
@@ -147,7 +146,7 @@ def test_a_worker_with_another_token_does_not_join(machines: Machines) -> None:
 
 @needs_networks
 def test_a_worker_says_that_no_head_answers(machines: Machines) -> None:
-    machines._connect(2)
+    machines.connect(2)
     done = machines.run(
         2, SCRIPTS / "start-worker", f"{machines.host(1)}:1", "--wait", "1",
         "--state", machines.state(2), *NODE,

@@ -24,12 +24,13 @@ wait
 """
 
 
+@pytest.mark.exhaustive  # The script with stand-ins: tests/unit/launch.
 def test_a_slurm_job_runs_on_all_its_nodes_and_leaves_no_process(
     alone: tuple[bytes, bytes], tmp_path: Path
 ) -> None:
     with Machines() as machines:
         for number in (1, 2, 3):
-            machines._connect(number)
+            machines.connect(number)
         commands = machines.folder / "bin"
         commands.mkdir()
         scontrol = "#!/bin/sh\nprintf '1\\n2\\n3\\n'\n"

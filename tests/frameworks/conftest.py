@@ -1,7 +1,9 @@
 """Checkers that the tests of this folder share; each opens its framework once for the session."""
 
+import atexit
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from records import statistics_checker
@@ -19,6 +21,30 @@ def denormals_as_before() -> Iterator[None]:
 
     yield
     torch.set_flush_denormal(False)
+
+
+@pytest.fixture
+def one_debugger(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Begin without a debugger of this process; to call what it returns is the end of the process."""
+    from ray_precheck.capture import PrecisionDebugger
+
+    ends: list[Callable[[], object]] = []
+    register = atexit.register
+
+    def registered(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if function.__module__.startswith("ray_precheck."):
+            ends.append(function)
+            return function
+        return register(function, *args, **kwargs)
+
+    def end() -> None:
+        while ends:
+            ends.pop()()
+
+    monkeypatch.setattr(atexit, "register", registered)
+    monkeypatch.setattr(PrecisionDebugger, "_instance", None)
+    yield end
+    end()
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from records import Element, call, symbol
 
@@ -52,6 +53,13 @@ class Finding:
         return self.how in (GENERATED, OWN_INPUTS)
 
 
+# A fixture `findings` looks at every so many-th name. A share of all names can only be said of all.
+SOME_AND_ALL_NAMES = pytest.mark.parametrize(
+    "findings", [8, pytest.param(1, marks=pytest.mark.exhaustive)], indirect=True
+)
+ALL_NAMES = pytest.mark.parametrize(
+    "findings", [pytest.param(1, marks=pytest.mark.exhaustive)], indirect=True
+)
 GENERATED = "generated inputs"
 OWN_INPUTS = "the sample's own inputs"
 NO_KERNEL = "no kernel"

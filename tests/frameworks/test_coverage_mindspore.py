@@ -9,8 +9,10 @@ import warnings
 
 import pytest
 from coverage_records import (
+    ALL_NAMES,
     FAILED,
     NO_KERNEL,
+    SOME_AND_ALL_NAMES,
     Finding,
     Sample,
     differing_once,
@@ -83,12 +85,12 @@ DIFFERS_ONCE = {
 
 
 @pytest.fixture(scope="module")
-def findings(mindspore_checker: Checker) -> dict[str, Finding]:
+def findings(mindspore_checker: Checker, request: pytest.FixtureRequest) -> dict[str, Finding]:
     from coverage_mindspore_recipes import recipes
 
     own, found = recipes(), {}
     for namespace in MINDSPORE:
-        for status in statuses(namespace, mindspore_checker.bench):
+        for status in statuses(namespace, mindspore_checker.bench)[:: request.param]:
             if status.kind is Kind.BENCH:
                 name = namespace.api(status.name).type_name
                 samples = own.get(name) or _twins(namespace, status.name)
@@ -108,6 +110,7 @@ def _twins(namespace: Namespace, name: str) -> list[Sample]:
     return [sample for sample in found if sample.fits]
 
 
+@SOME_AND_ALL_NAMES
 def test_every_name_with_a_kernel_passes_or_is_explained(findings: dict[str, Finding]) -> None:
     open_ones = {
         name: (found.how, found.reason)
@@ -117,17 +120,20 @@ def test_every_name_with_a_kernel_passes_or_is_explained(findings: dict[str, Fin
     assert not unexpected(open_ones, findings, "mindspore")
 
 
+@SOME_AND_ALL_NAMES
 def test_a_name_whose_numbers_differ_for_one_sample_is_explained(
     findings: dict[str, Finding],
 ) -> None:
     assert not unexpected(differing_once(findings) - set(DIFFERS_ONCE), findings, "mindspore")
 
 
+@ALL_NAMES
 def test_what_is_called_wrong_on_the_cpu_is_wrong_there(findings: dict[str, Finding]) -> None:
     wrong = {name.rsplit(".", 1)[-1] for name, found in findings.items() if found.how == FAILED}
     assert not unexpected(set(WRONG_ON_THE_CPU) - wrong, findings, "mindspore")
 
 
+@ALL_NAMES
 def test_hundreds_of_names_are_executed(findings: dict[str, Finding]) -> None:
     executed = sum(found.executed for found in findings.values())
     without_kernel = sum(found.how == NO_KERNEL for found in findings.values())
@@ -135,6 +141,7 @@ def test_hundreds_of_names_are_executed(findings: dict[str, Finding]) -> None:
     assert executed / (len(findings) - without_kernel) >= 0.95
 
 
+@SOME_AND_ALL_NAMES
 def test_only_what_has_no_gradient_is_not_compared_backward(findings: dict[str, Finding]) -> None:
     without = {
         name: found.reason

@@ -5,7 +5,16 @@ from collections import Counter
 
 import pytest
 import torch
-from coverage_records import GENERATED, NO_KERNEL, Finding, differing_once, try_samples, unexplained
+from coverage_records import (
+    ALL_NAMES,
+    GENERATED,
+    NO_KERNEL,
+    SOME_AND_ALL_NAMES,
+    Finding,
+    differing_once,
+    try_samples,
+    unexplained,
+)
 from coverage_samples import opinfo_samples
 from coverage_torch_recipes import names_of_recipes, recipes
 from versions import DOCUMENTED, is_documented, unexpected
@@ -53,11 +62,11 @@ DIFFERS_ONCE = {
 
 
 @pytest.fixture(scope="module")
-def findings(torch_checker: Checker) -> dict[str, Finding]:
+def findings(torch_checker: Checker, request: pytest.FixtureRequest) -> dict[str, Finding]:
     samples, own = opinfo_samples(), recipes()
     found = {}
     for namespace in TORCH:
-        for status in statuses(namespace, torch_checker.bench):
+        for status in statuses(namespace, torch_checker.bench)[:: request.param]:
             if status.is_covered:
                 name = namespace.api(status.name).type_name
                 if name in OF_STORAGES:
@@ -75,6 +84,7 @@ def test_every_recipe_is_of_a_name_that_the_documented_torch_has() -> None:
     assert recipes().keys() == names_of_recipes()
 
 
+@ALL_NAMES
 def test_nine_of_ten_names_are_executed_and_pass(findings: dict[str, Finding]) -> None:
     names = sum(len(statuses_of) for statuses_of in _names_by_namespace().values())
     executed = [name for name, found in findings.items() if found.executed]
@@ -90,11 +100,13 @@ def _names_by_namespace() -> dict[str, list[str]]:
     return {namespace.title: function_names(namespace) for namespace in TORCH}
 
 
+@ALL_NAMES
 def test_generated_inputs_are_enough_for_nearly_all(findings: dict[str, Finding]) -> None:
     ways = Counter(found.how for found in findings.values())
     assert ways[GENERATED] / len(findings) >= 0.95
 
 
+@SOME_AND_ALL_NAMES
 def test_every_name_that_is_not_executed_is_explained(findings: dict[str, Finding]) -> None:
     open_ones = {
         name: (found.how, found.reason) for name, found in unexplained(findings, EXPLAINED).items()
@@ -102,18 +114,21 @@ def test_every_name_that_is_not_executed_is_explained(findings: dict[str, Findin
     assert not unexpected(open_ones, findings, "torch")
 
 
+@SOME_AND_ALL_NAMES
 def test_a_name_whose_numbers_differ_for_one_sample_is_explained(
     findings: dict[str, Finding],
 ) -> None:
     assert differing_once(findings) <= set(DIFFERS_ONCE)
 
 
+@SOME_AND_ALL_NAMES
 def test_a_missing_kernel_is_found_by_the_run(findings: dict[str, Finding]) -> None:
     """Of torch's names only internals have no kernel on the CPU; then device and bench raise."""
     missing = [n for n, f in findings.items() if f.how == NO_KERNEL or "Could not run" in f.reason]
     assert all(name.startswith(("Torch.batch_norm_", "Torch.native_norm")) for name in missing)
 
 
+@SOME_AND_ALL_NAMES
 def test_every_differentiable_name_has_its_gradients_compared(
     findings: dict[str, Finding],
 ) -> None:

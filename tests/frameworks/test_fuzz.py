@@ -1,6 +1,7 @@
-"""The fuzzer finds nothing in 2,000 mutated dumps, and would find what it is there for."""
+"""The fuzzer finds nothing in hundreds of mutated dumps, and would find what it is there for."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from records import NEEDS_MINDSPORE
 pytestmark = pytest.mark.frameworks
 
 ROOT = Path(__file__).parents[2]
+KINDS = ("named pipe", "/dev/zero", "socket", "folder", "standard input")
 
 
 def run_code(code: str, folder: Path) -> str:
@@ -28,9 +30,10 @@ def run_code(code: str, folder: Path) -> str:
 
 @NEEDS_MINDSPORE
 @pytest.mark.timeout(600)
-def test_2_000_mutated_dumps_are_rows_or_refusals(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", ["200", pytest.param("2000", marks=pytest.mark.exhaustive)])
+def test_mutated_dumps_are_rows_or_refusals(tmp_path: Path, count: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.fuzz", "--count", "2000", "--seed", "1", "--jobs", "2"],
+        [sys.executable, "-m", "scripts.fuzz", "--count", count, "--seed", "1", "--jobs", "2"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -38,23 +41,14 @@ def test_2_000_mutated_dumps_are_rows_or_refusals(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     last = [line for line in done.stdout.splitlines() if line.startswith("all ")]
-    assert last[0].split()[1] == "2000"
+    assert last[0].split()[1] == count
     assert last[0].split()[-1] == "0"
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "named pipe",
-        *(
-            pytest.param(kind, marks=pytest.mark.exhaustive)
-            for kind in ("/dev/zero", "socket", "folder", "standard input")
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", KINDS if "EVERY" in os.environ else KINDS[:1])
 def test_what_is_no_regular_file_is_refused_wherever_a_command_opens_one(
     tmp_path: Path, kind: str
 ) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from records import call, leaf, tensor
 
@@ -109,22 +110,27 @@ def test_an_error_there_is_a_sentence(processes: PlainProcesses) -> None:
         processes.run(SCALAR, PlainRun(call("Torch.nothing", tensor(2)), ()))
 
 
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
 def test_a_few_processes_are_kept(settings: CheckSettings) -> None:
-    processes = PlainProcesses(settings, "cpu")
+    processes, before = PlainProcesses(settings, "cpu"), children()
     for number in range(4):
         found = processes.run({"SOME_VARIABLE": str(number)}, PlainRun(SIGMOID, ()))
         assert isinstance(found, Measured)
-    assert len(processes._open) == 3
+    assert len(children() - before) == 3
     processes.close()
-    assert processes._open == {}
+    assert children() == before
 
 
 def test_a_process_may_be_started_before_it_is_asked(settings: CheckSettings) -> None:
-    processes = PlainProcesses(settings, "cpu")
+    processes, before = PlainProcesses(settings, "cpu"), children()
     processes.prepare({})
-    assert processes._open == {}
+    assert children() == before
     processes.prepare(SCALAR)
-    (process,) = processes._open.values()
+    started = children() - before
+    assert len(started) == 1
     assert isinstance(processes.run(SCALAR, PlainRun(SIGMOID, ())), Measured)
-    assert list(processes._open.values()) == [process]
+    assert children() - before == started
     processes.close()

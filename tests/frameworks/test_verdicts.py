@@ -114,21 +114,25 @@ class TestKernels:
     def found(self, mindspore_checker: Checker) -> Found:
         return sample_of_kernels()
 
+    @pytest.mark.exhaustive
     def test_auto_finds_99_percent_of_them(self, found: Found) -> None:
         planted_count, found_count = (total(found.tally, c, "auto") for c in ("planted", "found"))
         assert planted_count > 500
         assert found_count >= 0.99 * planted_count, found.tally.named()
 
+    @pytest.mark.exhaustive
     def test_benchmark_no_longer_measures_a_kernel_against_itself(self, found: Found) -> None:
         cells = [total(found.tally, c, "benchmark") for c in ("found", "planted")]
         assert cells[0] >= 0.8 * cells[1]
 
+    @pytest.mark.exhaustive
     def test_kernels_without_a_fault_pass(self, found: Found) -> None:
         tally = found.tally
         assert {name for (_, _, name) in tally.honest} == {"pytorch", "mindspore"}
         assert total(tally, "honest", "auto") > 60
         assert total(tally, "alarmed", "auto") == 0, tally.named()
 
+    @pytest.mark.exhaustive
     def test_the_document_has_the_figures_of_the_sample(self, found: Found) -> None:
         if not is_documented("mindspore"):
             pytest.skip(f"another MindSpore has other kernels than {DOCUMENTED['mindspore']}")

@@ -1,7 +1,7 @@
 """PrecisionDebugger under msprobe's name, in a program of MindSpore."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +16,7 @@ from ray_precheck.capture import PrecisionDebugger
 X = Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
 
 
-@pytest.fixture(autouse=True)
-def one_debugger() -> Iterator[None]:
-    PrecisionDebugger._instance = None
-    yield
-    debugger = PrecisionDebugger._instance
-    if debugger is not None and debugger._session is not None:
-        debugger._close()
-    PrecisionDebugger._instance = None
+pytestmark = pytest.mark.usefixtures("one_debugger")
 
 
 def made(tmp_path: Path, **found: Any) -> Any:
@@ -155,12 +148,12 @@ def test_values_are_saved_by_name_with_their_gradients(tmp_path: Path, task: str
 
 
 def test_saved_values_are_not_told_to_be_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], one_debugger: Callable[[], None]
 ) -> None:
     debugger = made(tmp_path, level="debug")
     debugger.save(X, "x")
     debugger.step()
-    debugger._close()
+    one_debugger()
     assert capsys.readouterr().err == ""
 
 
@@ -176,19 +169,6 @@ def test_namespaces_of_operators_have_no_meaning_and_one_line_says_so(
     assert said.count("\n") == 1
     assert "operators of MindSpore have no namespaces" in said
     assert list(dump_of(tmp_path, 1)["data"]) == ["Mint.exp.0.forward"]
-
-
-def test_hooks_of_saved_parameters_end_with_their_step(tmp_path: Path) -> None:
-    debugger, read = made(tmp_path, level="debug"), []
-    weight = ms.Parameter(Tensor(np.ones(3, np.float32)), name="weight")
-    grad = ms.grad(lambda: mint.sum(weight * 2), None, weight)
-    debugger.save(weight, "weight")
-    saver = debugger._saver
-    original = saver._read
-    saver._read = lambda *given: read.append(given) or original(*given)
-    debugger.step()
-    grad()
-    assert not read
 
 
 def test_a_range_of_tokens_is_counted_by_calls_of_the_model(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,7 @@ from ray_precheck.capture.pytorch.tensors.values import sliced, values_look  # n
 from ray_precheck.capture.settings import TensorSlice  # noqa: E402
 from ray_precheck.errors import UsageError  # noqa: E402
 
-pytestmark = pytest.mark.frameworks
-
-
-@pytest.fixture(autouse=True)
-def one_debugger() -> Iterator[None]:
-    PrecisionDebugger._instance = None
-    yield
-    debugger = PrecisionDebugger._instance
-    if debugger is not None and debugger._session is not None:
-        debugger._close()
-    PrecisionDebugger._instance = None
+pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("one_debugger")]
 
 
 def made(tmp_path: Path, **found: Any) -> Any:
@@ -155,14 +145,14 @@ def test_a_range_of_tokens_is_counted_by_calls_of_the_model(tmp_path: Path) -> N
 
 
 def test_an_entry_of_the_list_that_met_no_call_is_named_at_the_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], one_debugger: Callable[[], None]
 ) -> None:
     debugger = made(tmp_path, task="statistics", statistics={"list": ["Torch.expp"]})
     debugger.start()
     torch.exp(torch.ones(2))
     debugger.stop()
     debugger.step()
-    debugger._close()
+    one_debugger()
     said = capsys.readouterr().err
     assert "'Torch.expp' of the scope or list met no call; the nearest names are Torch.exp" in said
 

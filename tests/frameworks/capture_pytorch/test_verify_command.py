@@ -47,6 +47,7 @@ def test_a_record_that_changes_something_gives_one_and_is_named(tmp_path: Path) 
     assert "the first operator is Functional.relu.0.forward" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_ends_badly_with_capture_alone_gives_one(tmp_path: Path) -> None:
     done = verified(tmp_path, FAULTY.replace(".data.", ".detach().") + "train(1)")
     assert done.returncode == 1, done.stderr
@@ -66,10 +67,25 @@ def test_a_script_that_does_not_repeat_itself_gives_two(tmp_path: Path) -> None:
     ("text", "words", "said"),
     [
         ("train(1)", ["--steps", "3"], "no step came: steps 3 were asked for, and 1 step"),
-        ("sys.exit(5)", [], "the script ended with exit code 5 before the step's end"),
-        ("net(torch.ones(3, 4)); 1 / 0", [], "ended with exit code 1 before the step's end"),
+        pytest.param(
+            "sys.exit(5)",
+            [],
+            "the script ended with exit code 5 before the step's end",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            "net(torch.ones(3, 4)); 1 / 0",
+            [],
+            "ended with exit code 1 before the step's end",
+            marks=pytest.mark.exhaustive,
+        ),
         ("import os; os.kill(os.getpid(), 9)", [], "was ended by SIGKILL before the step's end"),
-        ("net(torch.ones(3, 4)); import os; os._exit(0)", [], "the script ended before the step"),
+        pytest.param(
+            "net(torch.ones(3, 4)); import os; os._exit(0)",
+            [],
+            "the script ended before the step",
+            marks=pytest.mark.exhaustive,
+        ),
         ("train(1)", ["--ranks", "0"], "leave --ranks out"),
     ],
 )

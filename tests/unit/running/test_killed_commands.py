@@ -14,7 +14,13 @@ KILLS, SEED = (int(os.environ.get(name, less)) for name, less in (("KILLS", 4), 
 
 
 @pytest.mark.parametrize(
-    ("write", "pieces"), [(comparison, 60), (overflow_check, 40), (location, 40)]
+    ("write", "pieces"),
+    [
+        (comparison, 60),
+        # Killed once: tests/cluster/test_cluster_overflow.py, test_cluster_diagnose.py.
+        pytest.param(overflow_check, 40, marks=pytest.mark.exhaustive),
+        pytest.param(location, 40, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_killed_runs_end_with_the_same_bytes(
     tmp_path: Path, write: Callable[[Path, int], Work], pieces: int

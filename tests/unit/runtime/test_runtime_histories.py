@@ -4,21 +4,38 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from bench_faults import BENCH_FAULTS
+from bench_faults import (
+    BENCH_FAULTS,
+    let_a_suspect_wait_behind_the_next_batch,
+    wait_for_benches_that_are_given_up,
+)
 from driver_faults import DRIVER_FAULTS
-from history_faults import FAULTS, forget_the_rest, leave_the_order
+from history_faults import (
+    FAULTS,
+    forget_the_rest,
+    leave_the_order,
+    reopen_without_repair,
+    write_the_result_first,
+)
 
 from scripts.histories import search as histories
 
 pytestmark = pytest.mark.unit
 
-HISTORIES = 5_000
+# Faults that take thousands of histories to be found.
+RARE = (
+    let_a_suspect_wait_behind_the_next_batch,
+    reopen_without_repair,
+    wait_for_benches_that_are_given_up,
+    write_the_result_first,
+)
 # A planted fault must be found within so many.
 MOST_TO_FIND = 10_000
 
 
-def test_thousands_of_histories_break_no_rule() -> None:
-    failures = histories.check_seeds(0, HISTORIES)
+@pytest.mark.parametrize("count", [500, pytest.param(5_000, marks=pytest.mark.exhaustive)])
+def test_hundreds_of_histories_break_no_rule(count: int) -> None:
+    failures = histories.check_seeds(0, count)
     assert not failures, str(failures[0])
 
 
@@ -44,7 +61,12 @@ def test_no_choices_at_all_are_a_history_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [*FAULTS, *BENCH_FAULTS, *DRIVER_FAULTS], ids=lambda fault: fault.__name__
+    "fault",
+    [
+        pytest.param(fault, marks=pytest.mark.exhaustive if fault in RARE else ())
+        for fault in (*FAULTS, *BENCH_FAULTS, *DRIVER_FAULTS)
+    ],
+    ids=lambda fault: fault.__name__,
 )
 def test_a_planted_fault_is_found(
     fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
