@@ -54,7 +54,7 @@ def test_what_is_no_regular_file_is_refused_wherever_a_command_opens_one(
 ) -> None:
     place = str(ROOT / "tests" / "unit" / "hostile")
     code = (
-        f"sys.path.append({place!r})\nfrom special import examine_special\n"
+        f"sys.path.append({place!r})\nfrom special_files import examine_special\n"
         f"print(examine_special({kind!r}))"
     )
     assert run_code(code, tmp_path).splitlines()[-1] == "[]"
