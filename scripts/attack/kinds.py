@@ -35,6 +35,22 @@ class WrongKind:
     dtypes: tuple[str, ...] = ALL
 
 
+def _kinds_of(group: str, program: str) -> Callable[..., WrongKind]:
+    """Return what makes the kinds of a group in a program; kernels are parted by blanks."""
+
+    def kind(
+        name: str,
+        api: str,
+        kernels: str,
+        when: Condition,
+        wrong: Damage,
+        dtypes: tuple[str, ...] = ALL,
+    ) -> WrongKind:
+        return WrongKind(group, name, program, api, tuple(kernels.split()), when, wrong, dtypes)
+
+    return kind
+
+
 def _misreading(
     group: str, when: Callable[[At], Condition], wrong: Callable[[At], Damage], table: str
 ) -> Iterator[WrongKind]:
@@ -127,41 +143,32 @@ def _layouts() -> Iterator[WrongKind]:
 
 def _memory() -> Iterator[WrongKind]:
     """One memory twice; destinations; conjugates and negatives that are not computed yet."""
-    group, same = "one memory twice", on.same_memory(0, 1)
+    kind, same = _kinds_of("one memory twice", "serving"), on.same_memory(0, 1)
     wrong = by.editing(by.larger())
-    yield WrongKind(group, "product with itself", "serving", "Torch.mul", ("mul",), same, wrong)
-    yield WrongKind(group, "mul_ by itself", "serving", "Tensor.mul_", ("mul_",), same, wrong)
-    yield WrongKind(group, "sum with itself, out=", "serving", "Torch.add", ("add",), same, wrong)
-    yield WrongKind(
-        group, "mm with its transpose", "serving", "Torch.mm", ("mm",), same, by.rolling
-    )
-    group = "destination"
+    yield kind("product with itself", "Torch.mul", "mul", same, wrong)
+    yield kind("mul_ by itself", "Tensor.mul_", "mul_", same, wrong)
+    yield kind("sum with itself, out=", "Torch.add", "add", same, wrong)
+    yield kind("mm with its transpose", "Torch.mm", "mm", same, by.rolling)
+    kind = _kinds_of("destination", "serving")
     into = on.both(on.not_contiguous(0), on.dims(0, 4))
-    yield WrongKind(
-        group, "copy_ into a slice", "serving", "Tensor.copy_", ("copy_",), into, by.rolling
+    yield kind("copy_ into a slice", "Tensor.copy_", "copy_", into, by.rolling)
+    yield kind("setitem", "Tensor.__setitem__", "copy_", on.offset(), by.rolling)
+    kind, bits, wrong = (
+        _kinds_of("conj and neg bits", "complexes"),
+        on.conjugated(),
+        by.bits_ignored(),
     )
-    yield WrongKind(
-        group, "setitem", "serving", "Tensor.__setitem__", ("copy_",), on.offset(), by.rolling
-    )
-    group, bits, wrong = "conj and neg bits", on.conjugated(), by.bits_ignored()
     for name, kernel in (("mm", "mm"), ("mul", "clone"), ("add", "clone")):
-        yield WrongKind(group, name, "complexes", f"Torch.{name}", (kernel,), bits, wrong, FLOAT32)
+        yield kind(name, f"Torch.{name}", kernel, bits, wrong, FLOAT32)
 
 
 def _sparse() -> Iterator[WrongKind]:
-    group, wrong = "sparse", by.rolling
+    kind, wrong, last = _kinds_of("sparse", "sparse_graph"), by.rolling, by.coalesced_last
     csr, coo = on.in_layout(0, torch.sparse_csr), on.in_layout(1, torch.sparse_coo)
-    last, twice = by.coalesced_last, on.index_repeats(0)
-    yield WrongKind(
-        group, "CSR product", "sparse_graph", "Tensor.__matmul__", ("mm",), csr, wrong, FLOAT32
-    )
-    product = ("_sparse_addmm", "_sparse_mm")
-    yield WrongKind(
-        group, "COO product", "sparse_graph", "Torch.sparse.mm", product, coo, wrong, FLOAT32
-    )
-    yield WrongKind(
-        group, "coalesce", "sparse_graph", "Tensor.coalesce", ("_coalesce",), twice, last, FLOAT32
-    )
+    product = "_sparse_addmm _sparse_mm"
+    yield kind("CSR product", "Tensor.__matmul__", "mm", csr, wrong, FLOAT32)
+    yield kind("COO product", "Torch.sparse.mm", product, coo, wrong, FLOAT32)
+    yield kind("coalesce", "Tensor.coalesce", "_coalesce", on.index_repeats(0), last, FLOAT32)
 
 
 _UPDATES = """
@@ -192,76 +199,61 @@ def _repeated() -> Iterator[WrongKind]:
 
 
 def _masked() -> Iterator[WrongKind]:
-    group, program, kernel = "masked rows", "attention", ("_softmax",)
+    kind, kernel = _kinds_of("masked rows", "attention"), "_softmax"
     whole, partly = on.row_where(on.masked_whole), on.row_where(on.masked_partly)
-    wrong = by.rows_spoiled(on.masked_whole, 1.0)
-    yield WrongKind(group, "softmax of -inf", program, "Torch.softmax", kernel, whole, wrong)
-    wrong = by.rows_spoiled(on.masked_whole, 0.0)
-    yield WrongKind(
-        group, "softmax of the smallest", program, "Tensor.softmax", kernel, whole, wrong
-    )
-    yield WrongKind(
-        group, "softmax, in part", program, "Torch.softmax", kernel, partly, by.mask_ignored()
-    )
-    attention, flash, mask = _LONG["ATTENTION"], (_LONG["FLASH"],), "attn_mask"
-    opened = by.mask_opened(mask)
-    yield WrongKind(
-        group, "attention without keys", program, attention, flash, on.masked_rows_of(mask), opened
-    )
+    ones, zeros = (by.rows_spoiled(on.masked_whole, value) for value in (1.0, 0.0))
+    yield kind("softmax of -inf", "Torch.softmax", kernel, whole, ones)
+    yield kind("softmax of the smallest", "Tensor.softmax", kernel, whole, zeros)
+    yield kind("softmax, in part", "Torch.softmax", kernel, partly, by.mask_ignored())
+    attention, flash, mask = _LONG["ATTENTION"], _LONG["FLASH"], "attn_mask"
+    empty, opened = on.masked_rows_of(mask), by.mask_opened(mask)
+    yield kind("attention without keys", attention, flash, empty, opened)
+    kind, doubled = _kinds_of("masked rows", "language"), by.editing(by.larger(2.0))
     ignored = on.argument(1, lambda labels: bool((labels == -100).any()))
-    for kernel in ("nll_loss2d_forward", "nll_loss2d_backward"):
-        name = f"ignored labels, {kernel.rpartition('_')[2]}"
-        loss, doubled = "Functional.cross_entropy", by.editing(by.larger(2.0))
-        when = ignored if kernel.endswith("forward") else on.always
-        yield WrongKind(group, name, "language", loss, (kernel,), when, doubled)
+    for way, when in (("forward", ignored), ("backward", on.always)):
+        name, loss = f"ignored labels, {way}", "Functional.cross_entropy"
+        yield kind(name, loss, f"nll_loss2d_{way}", when, doubled)
 
 
 def _values() -> Iterator[WrongKind]:
     """Ties, rows of zeros, channels that are far from zero."""
-    program, group = "choices", "ties"
-    ties = on.row_where(on.repeats_values)
-    yield WrongKind(group, "stable sort", program, "Torch.sort", ("sort",), ties, by.unstable)
-    yield WrongKind(group, "stable argsort", program, "Torch.argsort", ("sort",), ties, by.unstable)
-    wrong = by.editing(by.only_first)
-    yield WrongKind(group, "gradient of amax", program, "Torch.amax", ("eq",), on.always, wrong)
-    wrong = by.editing(by.first_place_twice, 1)
-    yield WrongKind(group, "topk", program, "Torch.topk", ("topk",), ties, wrong)
-    group, zeros = "rows of zeros", on.row_where(on.zero)
-    norm, wrong = "Torch.linalg.vector_norm", by.rows_spoiled(on.zero, 1.0)
-    yield WrongKind(group, "norm", program, norm, ("linalg_vector_norm",), zeros, wrong)
-    yield WrongKind(
-        group, "gradient of norm", program, norm, ("masked_fill_",), on.always, by.not_done
-    )
-    wrong = by.rows_spoiled(on.zero, float("nan"))
-    layer, kernel = "Functional.layer_norm", ("native_layer_norm",)
-    yield WrongKind(group, "layer_norm", program, layer, kernel, zeros, wrong)
-    group, far, wrong = "far from zero", on.row_where(on.far_from_zero), by.one_pass()
-    yield WrongKind(group, "layer_norm", program, layer, kernel, far, wrong)
-    yield WrongKind(group, "var", program, "Torch.var", ("var",), far, wrong)
-    yield WrongKind(group, "std", program, "Tensor.std", ("std",), far, wrong)
-    kernel, far = ("native_batch_norm",), on.channels_far_from_zero()
-    yield WrongKind(group, "batch_norm", "pictures", "Functional.batch_norm", kernel, far, wrong)
+    kind, ties = _kinds_of("ties", "choices"), on.row_where(on.repeats_values)
+    yield kind("stable sort", "Torch.sort", "sort", ties, by.unstable)
+    yield kind("stable argsort", "Torch.argsort", "sort", ties, by.unstable)
+    yield kind("gradient of amax", "Torch.amax", "eq", on.always, by.editing(by.only_first))
+    yield kind("topk", "Torch.topk", "topk", ties, by.editing(by.first_place_twice, 1))
+    kind, zeros = _kinds_of("rows of zeros", "choices"), on.row_where(on.zero)
+    norm, layer, kernel = "Torch.linalg.vector_norm", "Functional.layer_norm", "native_layer_norm"
+    yield kind("norm", norm, "linalg_vector_norm", zeros, by.rows_spoiled(on.zero, 1.0))
+    yield kind("gradient of norm", norm, "masked_fill_", on.always, by.not_done)
+    yield kind("layer_norm", layer, kernel, zeros, by.rows_spoiled(on.zero, float("nan")))
+    kind, far = _kinds_of("far from zero", "choices"), on.row_where(on.far_from_zero)
+    wrong = by.one_pass()
+    yield kind("layer_norm", layer, kernel, far, wrong)
+    yield kind("var", "Torch.var", "var", far, wrong)
+    yield kind("std", "Tensor.std", "std", far, wrong)
+    kind, far = _kinds_of("far from zero", "pictures"), on.channels_far_from_zero()
+    yield kind("batch_norm", "Functional.batch_norm", "native_batch_norm", far, wrong)
 
 
 def _changed() -> Iterator[WrongKind]:
     """Arguments that a call changes."""
-    group, norm, kernel = "changed argument", "Functional.batch_norm", ("native_batch_norm",)
-    for name in ("running_mean", "running_var"):
-        wrong = by.leaving(name, 3.0 if name == "running_mean" else 5.0)
-        yield WrongKind(group, f"batch_norm, {name}", "pictures", norm, kernel, on.always, wrong)
+    group = "changed argument"
+    kind, norm = _kinds_of(group, "pictures"), "Functional.batch_norm"
+    for name, factor in (("running_mean", 3.0), ("running_var", 5.0)):
+        wrong = by.leaving(name, factor)
+        yield kind(f"batch_norm, {name}", norm, "native_batch_norm", on.always, wrong)
     norm, one = "Functional.instance_norm", on.dims(0, 1)
-    yield WrongKind(group, "instance_norm", "pictures", norm, ("copy_",), one, by.leaving(0))
+    yield kind("instance_norm", norm, "copy_", one, by.leaving(0))
+    kind = _kinds_of(group, "serving")
     for name, at in (("values", "max"), ("indices", "max_values")):
-        wrong = by.leaving(at)
-        yield WrongKind(
-            group, f"max, out= {name}", "serving", "Torch.max", ("max",), on.always, wrong
-        )
-    kernel, wrong = ("embedding_renorm_",), by.editing(by.last_row_scaled)
+        yield kind(f"max, out= {name}", "Torch.max", "max", on.always, by.leaving(at))
+    kind, wrong = _kinds_of(group, "language"), by.editing(by.last_row_scaled)
     bounded = "Functional.embedding"
-    yield WrongKind(group, "embedding, max_norm", "language", bounded, kernel, on.always, wrong)
+    yield kind("embedding, max_norm", bounded, "embedding_renorm_", on.always, wrong)
+    kind = _kinds_of(group, "updates")
     for name in ("_foreach_lerp_", "_foreach_mul_"):
-        wrong = by.editing(by.larger(), 1)
-        yield WrongKind(group, name, "updates", f"Torch.{name}", (name,), on.always, wrong)
+        yield kind(name, f"Torch.{name}", name, on.always, by.editing(by.larger(), 1))
     for name, kernel, at in (
         ("AdamW, exp_avg", "addcdiv_", 1),
         ("AdamW, exp_avg_sq", "addcmul_", 0),
@@ -269,12 +261,11 @@ def _changed() -> Iterator[WrongKind]:
         ("Adam, fused, exp_avg_sqs", "_fused_adam_", 3),
         ("SGD, momentum", "_foreach_add_", 1),
     ):
-        api = f"Optimizer.{name.partition(',')[0]}"
-        yield WrongKind(group, name, "updates", api, (kernel,), on.always, by.leaving(at))
+        yield kind(name, f"Optimizer.{name.partition(',')[0]}", kernel, on.always, by.leaving(at))
 
 
 def _shapes() -> Iterator[WrongKind]:
-    program, group, lost = "shapes", "odd tail", by.editing(by.tail_lost())
+    kind, lost = _kinds_of("odd tail", "shapes"), by.editing(by.tail_lost())
     for api, kernel, at in (
         ("Functional.gelu", "gelu", 0),
         ("Functional.layer_norm", "native_layer_norm", 0),
@@ -282,18 +273,16 @@ def _shapes() -> Iterator[WrongKind]:
         ("Tensor.cumsum", "cumsum", 0),
         ("Functional.linear", "addmm", 2),
     ):
-        yield WrongKind(group, kernel, program, api, (kernel,), on.odd_tail(at), lost)
-    group, wrong = "dimension of 1", by.editing(by.larger())
-    yield WrongKind(group, "mean", program, "Tensor.mean", ("mean",), on.single(0, 1), wrong)
-    yield WrongKind(
-        group, "softmax", program, "Functional.softmax", ("_softmax",), on.single(0, -1), wrong
-    )
-    group, two = "both broadcast", on.both_broadcast(0, 1)
+        yield kind(kernel, api, kernel, on.odd_tail(at), lost)
+    kind, wrong = _kinds_of("dimension of 1", "shapes"), by.editing(by.larger())
+    yield kind("mean", "Tensor.mean", "mean", on.single(0, 1), wrong)
+    yield kind("softmax", "Functional.softmax", "_softmax", on.single(0, -1), wrong)
+    kind, two = _kinds_of("both broadcast", "shapes"), on.both_broadcast(0, 1)
     for name in ("sub", "maximum"):
-        yield WrongKind(group, name, program, f"Torch.{name}", (name,), two, by.rolling)
-    group, number = "number as a tensor", on.number(1)
+        yield kind(name, f"Torch.{name}", name, two, by.rolling)
+    kind, number = _kinds_of("number as a tensor", "serving"), on.number(1)
     for name in ("mul", "div"):
-        yield WrongKind(group, name, "serving", f"Torch.{name}", (name,), number, wrong)
+        yield kind(name, f"Torch.{name}", name, number, wrong)
 
 
 # The name, the API, its kernel, and the damage.
@@ -358,11 +347,10 @@ _EXACT_DAMAGES: dict[str, Damage] = {
 
 def _exact() -> Iterator[WrongKind]:
     """Functions with one right answer, which must be equal to the bit."""
+    kind = _kinds_of("exact functions", "decisions")
     for line in _EXACT.strip().splitlines():
         name, api, kernels, wrong = (word.strip() for word in line.split("|"))
-        damage, group = _EXACT_DAMAGES[wrong], "exact functions"
-        kernel = tuple(kernels.split())
-        yield WrongKind(group, name, "decisions", api, kernel, on.always, damage)
+        yield kind(name, api, kernels, on.always, _EXACT_DAMAGES[wrong])
 
 
 # The name, the API, its kernel, and the rounding.
@@ -388,20 +376,13 @@ _ROUNDINGS = {
 
 def _roundings() -> Iterator[WrongKind]:
     """Results that are not rounded to the nearest: each element is a unit in the last place off at most."""
+    kind = _kinds_of("rounding", "rounded")
     for line in _ROUNDED.strip().splitlines():
-        name, api, kernel, ways, dtypes = (word.strip() for word in line.split("|"))
+        name, api, kernel, ways, count = (word.strip() for word in line.split("|"))
         for way in ways.split():
             words, rounding = _ROUNDINGS[way]
-            yield WrongKind(
-                "rounding",
-                f"{name}, {words}",
-                "rounded",
-                api,
-                (kernel,),
-                on.always,
-                by.computed(KernelCall.run, rounding),
-                ALL if dtypes == "3" else HALF,
-            )
+            wrong, dtypes = by.computed(KernelCall.run, rounding), ALL if count == "3" else HALF
+            yield kind(f"{name}, {words}", api, kernel, on.always, wrong, dtypes)
 
 
 def _gelu(call: KernelCall) -> torch.Tensor:

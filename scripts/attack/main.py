@@ -15,7 +15,6 @@ anything is accused. `--write` keeps the tables in ray_precheck/accuracy/VERDICT
 
 import argparse
 import platform
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -26,7 +25,7 @@ from ray_precheck.accuracy.standards.user_file import STANDARDS
 from scripts.attack.kinds import ALL, HIDDEN, KINDS, WrongKind
 from scripts.attack.record import TASKS, Tried, attack, honest, is_met
 from scripts.measuring import markdown_table
-from scripts.verdicts.table import SECTIONS, keep_section
+from scripts.verdicts.table import keep_section
 
 LEAST_FOUND = 0.99
 
@@ -152,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"torch {torch.__version__}, {platform.machine()}, one thread")
     if options.write:
         tables = "\n\n".join(filter(None, parts))
-        keep_section("attack", SECTIONS["attack"].format(version=torch.__version__, tables=tables))
+        keep_section("attack", version=torch.__version__, tables=tables)
     return 0 if is_reached else 1
 
 
@@ -182,7 +181,3 @@ def _parser() -> argparse.ArgumentParser:
         "-v", "--verbose", action="store_true", help="name what was missed, and accused"
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,27 +21,11 @@ from scripts.coverage.documented import (
     told,
 )
 from scripts.coverage.status import MINDSPORE, TORCH, Kind, Namespace, Status, statuses
-from scripts.measuring import ROOT
+from scripts.measuring import ROOT, sections_in
 
 DOCS = ROOT / "ray_precheck" / "bench" / "COVERAGE.md"
 Table = dict[Namespace, list[Status]]
-_HEAD = """\
-# Which functions can be checked
-
-This table holds for {versions}. Other versions have other names, and the bench asks
-the installed torch at run time: a call whose bench it lacks is SKIP with that reason. `python -m
-scripts.coverage` makes the table from what is installed, `--write` writes it here, and a test fails
-where it is stale.
-
-For torch every public function counts that takes a tensor: those that torch lists as
-overridable, those with a tensor in their ATen schema, and the in-place forms of both. For MindSpore
-every public function counts that its backend would call; `mindspore.ops` shows many more names than
-models use. *Bench*: computed again in float64. *Statistics*: random, so judged by its distribution.
-*Excluded*: there is a reason why no bench can judge it, below. *Missing*: nobody wrote one.
-
-| namespace | names | bench | statistics | excluded | missing | covered | of those not excluded |
-|---|---|---|---|---|---|---|---|
-"""
+_HEAD = sections_in(ROOT / "scripts" / "coverage" / "page.txt")["head"] + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,7 +121,3 @@ def every_name(table: Table) -> str:
         for namespace, found in table.items()
         for status in found
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

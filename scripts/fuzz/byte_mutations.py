@@ -25,21 +25,7 @@ def _splice(raw: bytes, random: Random) -> bytes:
 
 def _insert(raw: bytes, random: Random) -> bytes:
     at = random.randrange(len(raw) + 1)
-    pieces = (
-        b'"',
-        b"\\",
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b":",
-        b",",
-        b"\x00",
-        b"\xff",
-        b"\xc3",
-        b"\r\n",
-        b"NaN",
-    )
+    pieces = [*(bytes([each]) for each in b'"\\{}[]:,\x00\xff\xc3'), b"\r\n", b"NaN"]
     return raw[:at] + random.choice(pieces) * random.choice((1, 1, 2, 100)) + raw[at:]
 
 

@@ -61,15 +61,7 @@ class Watch:
     _FORBIDDEN = ("subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn",
                   "socket.", "ctypes.dlopen", "pickle.find_class", "os.kill", "os.putenv",
                   "shutil.", "urllib.", "webbrowser.", "os.chmod", "os.chown")  # fmt: skip
-    _WRITES = (
-        "os.remove",
-        "os.rename",
-        "os.mkdir",
-        "os.rmdir",
-        "os.truncate",
-        "os.symlink",
-        "os.link",
-    )
+    _WRITES = "os.remove os.rename os.mkdir os.rmdir os.truncate os.symlink os.link".split()
 
     def __init__(self, folder: Path, out: Path) -> None:
         self.armed = False

@@ -23,7 +23,7 @@ from scripts.histories.answers import MOST_NODES, Cast, Choices, Layout
 from scripts.histories.disk import Died, Disk
 from scripts.histories.files import Files, Restart
 from scripts.histories.job import SimulatedJob, Steps
-from scripts.histories.rules import TIMEOUT_S, Broken, require
+from scripts.histories.rules import TIMEOUT_S, require
 from scripts.histories.watch import Lookout
 from scripts.histories.watched import WatchedDriver, WatchedScheduler
 
@@ -264,6 +264,3 @@ class History:
                 self._stops = True
             return True
         return end_what_waits(machine, watch)
-
-
-__all__ = ["Broken", "History"]

@@ -13,7 +13,6 @@ Exit code 1 where one of it does not hold.
 import argparse
 import json
 import socket
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -125,7 +124,3 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="keep the captures here")
     parser.add_argument("-v", "--verbose", action="store_true", help="name every tensor and call")
     return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

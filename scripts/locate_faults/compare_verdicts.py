@@ -20,7 +20,6 @@ import argparse
 import random
 import sys
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -44,6 +43,7 @@ from scripts.locate_faults.planted import FAULTS as VALUE_FAULTS
 from scripts.locate_faults.planted import Change
 from scripts.locate_faults.twins import SKETCHES, twin_of
 from scripts.measuring import markdown_table
+from scripts.torch_ways import onednn, threads
 
 # Operators of ATen that compute and that a capture's own statistics do not need.
 COMPUTING = frozenset(
@@ -198,16 +198,9 @@ def captured_network(
     torch.manual_seed(0)
     model = network().to(dtype)
     given = torch.randn(4, 12, _WIDTH, dtype=dtype)
-    threads, below = torch.get_num_threads(), _Below(way.order, fault)
+    below = _Below(way.order, fault)
     settings: dict[str, Any] = {"task": "tensor", "step_by": "manual", "framework": "pytorch"}
-    with ExitStack() as stack:
-        stack.callback(torch.set_num_threads, threads)
-        torch.set_num_threads(way.threads)
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # torch's of TF32, wherever oneDNN is switched off
-        stack.enter_context(torch.backends.mkldnn.flags(enabled=way.onednn))
-        capture = stack.enter_context(Capture(folder, **settings))
-        stack.enter_context(below)
+    with threads(way.threads), onednn(way.onednn), Capture(folder, **settings) as capture, below:
         model(given).backward()
         capture.step()
     return CapturedNetwork(next(folder.glob("step0/*/dump.json")), below.places)

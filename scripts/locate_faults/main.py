@@ -1,17 +1,15 @@
 """The command: captures, looks in each way, and prints the tables.
 
-Comes in: the command line. Goes out: the tables, with `--json` all cases with what each way says.
+Comes in: the command line. Goes out: the tables; with `--captures` all cases with what each way says stay in
+the `cases.json` of each folder; what is there is not made again, and searched again only with `--again`.
 """
 
 import argparse
-import json
-import math
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, astuple, fields
+from dataclasses import astuple, fields
 from functools import partial
 from pathlib import Path
 
@@ -58,22 +56,12 @@ def _ranks(dtype: str) -> Callable[[Path], list[Judged]]:
     return partial(collective_cases, dtype=dtype)
 
 
-def replay_cases(judged: Sequence[Judged]) -> None:
-    """Make the baseline anew, after the package has changed."""
-    replay = Replay()
-    for each in judged:
-        if REPLAY in each.ways:
-            each.ways[REPLAY] = named_by(replay, Path(each.case.target))
-
-
-def locate_cases(
-    judged: Sequence[Judged], scratch: Path, save: Callable[[], None], *, again: bool, until: float
-) -> None:
-    """Let `locate` look at cases in each way, faults first, unless it has; begin none after `until`."""
+def locate_cases(judged: Sequence[Judged], scratch: Path, save: Callable[[], None]) -> None:
+    """Let `locate` look at cases in each way, faults first, unless it has."""
     forget()
     for each in sorted(judged, key=lambda each: each.case.family == HONEST):
-        left = [way for way in ways_of(each.case) if again or way not in each.ways]
-        if left and time.monotonic() < until:
+        left = [way for way in ways_of(each.case) if way not in each.ways]
+        if left:
             each.ways |= located(each.case, left, scratch)
             save()
 
@@ -95,28 +83,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--captures", type=Path, help="keep the captures here, and use what is there"
     )
-    parser.add_argument("--no-locate", action="store_true", help="the baseline alone")
     parser.add_argument("--again", action="store_true", help="look again at what was looked at")
-    parser.add_argument("--faults", action="store_true", help="do not search honest captures")
-    parser.add_argument("--limit_s", type=float, default=math.inf, help="begin no search later")
-    parser.add_argument("--json", type=Path, help="write all cases, with what was found")
     options = parser.parse_args(arguments)
     folder = options.captures or Path(tempfile.mkdtemp(prefix="locate_faults_"))
     counts = Counts(**{each.name: getattr(options, each.name) for each in fields(Counts)})
-    until = time.monotonic() + options.limit_s
     judged: list[Judged] = []
     for own, capture in _captures(options, folder, counts):
         found = capture()
-        if options.again:
-            replay_cases(found)
-        if not options.no_locate:
-            locate_cases(
-                [each for each in found if not (options.faults and each.case.family == HONEST)],
-                folder / f"twins-{own.name}",
-                partial(write_cases, own, found),
-                again=options.again,
-                until=until,
-            )
+        if options.again:  # the package has changed since
+            replay = Replay()
+            for each in found:
+                known = {REPLAY: named_by(replay, Path(each.case.target))}
+                each.ways = known if REPLAY in each.ways else {}
+        locate_cases(found, folder / f"twins-{own.name}", partial(write_cases, own, found))
         write_cases(own, found)
         judged += found
         print(f"{own.name}: {len(found)} cases", file=sys.stderr, flush=True)
@@ -124,11 +103,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shutil.rmtree(own)
         shutil.rmtree(folder / f"twins-{own.name}", ignore_errors=True)
     report_cases(judged)
-    if options.json:
-        text = json.dumps([asdict(each) for each in judged], indent=1)
-        options.json.write_text(text, encoding="utf-8")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,6 +27,7 @@ from ray_precheck.capture import Capture
 from scripts.locate_faults.looking.replaying import forget, remembered
 from scripts.locate_faults.twins import STATISTICS, twin_of
 from scripts.measuring import CAPTURES, rows_of_table
+from scripts.torch_ways import onednn
 
 # The trainings are edited as texts, and run from copies.
 _TRAININGS = CAPTURES / "trainings"
@@ -142,13 +144,9 @@ def capture_training(folder: Path, source: str, *, golden: bool) -> Path:
     script.write_text(source, encoding="utf-8")
     names: dict[str, object] = {"__name__": "train"}
     exec(compile(source, str(script), "exec"), names)
-    was_enabled = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = not golden  # type: ignore[assignment]
-    try:
-        with Capture(folder / "dump", framework="pytorch", task="tensor", level="mix", steps="0-1"):
-            names["main"]()  # type: ignore[operator]
-    finally:
-        torch.backends.mkldnn.enabled = was_enabled  # type: ignore[assignment]
+    settings: dict[str, Any] = {"task": "tensor", "level": "mix", "steps": "0-1"}
+    with onednn(not golden), Capture(folder / "dump", framework="pytorch", **settings):
+        names["main"]()  # type: ignore[operator]
     return folder / "dump"
 
 

@@ -1,7 +1,7 @@
 """The page of the docs: its sentences, and what stands in which of its tables.
 
-Comes in: the uses and facts, and the sightings of each release. Goes out: the page's text, and, of a page, the
-rows that it has. Called by the command, and by a test that holds the page against the sources.
+Comes in: the uses and facts, and the sightings of each release. Goes out: the page's text, and, of a page,
+the rows that it has. Called by the command, and by a test that holds the page against the sources.
 """
 
 import datetime

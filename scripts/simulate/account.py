@@ -26,7 +26,6 @@ class DriverCosts:
     record_s: float = 105e-6
     record_per_record_s: float = 2e-6
     acknowledge_s: float = 34e-6
-    book_per_record_s: float = 0.33e-6
     one_way_s: float = 500e-6
     write_s: float = 0.2e-3
     write_per_record_s: float = 8e-6

@@ -3,7 +3,6 @@
     python -m scripts.simulate                                     the table: sizes by workloads
     python -m scripts.simulate --faults                            with slow devices, crashes, lost nodes
     python -m scripts.simulate --cost send_s=200e-6 write_s=0      with the costs of another machine
-    python -m scripts.simulate --target-batch-s 2                  with larger batches
 
 Workloads: `tiny` calls of 1.2 ms, `typical` ones drawn from a capture's estimates, `20ms`, `heavy`
 and `heavy20ms` ones of which 1 % take half of the time. Actual times are off by 30 %. Everything is
@@ -22,7 +21,6 @@ import statistics
 import sys
 from dataclasses import fields, replace
 
-from ray_precheck.runtime.scheduling import task_queue
 from scripts.measuring import markdown_table
 from scripts.simulate.account import Account, DriverCosts, Faults, Setup
 from scripts.simulate.costs import WORKLOADS, draw_workload
@@ -93,14 +91,10 @@ def main() -> int:
     add("--faults", action="store_true")
     add("--cost", type=_cost, nargs="+", default=[], metavar="NAME=SECONDS")
     add("--free", action="store_true", help="the driver's own code takes no time")
-    add("--target-batch-s", type=float, default=task_queue.TARGET_BATCH_S)
-    add("--max-batch-records", type=int, default=task_queue.MAX_BATCH_RECORDS)
     add("--work-s", type=float, default=WORK_S, help="for each device, if possible")
     add("--most-records", type=int, default=MOST_RECORDS)
     add("--seed", type=int, default=0)
     given = parser.parse_args()
-    task_queue.TARGET_BATCH_S = given.target_batch_s
-    task_queue.MAX_BATCH_RECORDS = given.max_batch_records
     costs = replace(DriverCosts(), **dict(given.cost))
     values = ((f.name.removesuffix("_s"), getattr(costs, f.name) * 1e6) for f in fields(costs))
     print("microseconds: " + ", ".join(f"{name} {us:.3g}" for name, us in values))

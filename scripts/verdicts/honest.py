@@ -6,13 +6,14 @@ another way. None of them may be called an error. Called by `verdicts_subject.py
 """
 
 import math
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch.nn import functional
+
+from scripts.torch_ways import onednn, threads
 
 Function = Callable[..., Any]
 Context = Callable[[], AbstractContextManager[Any]]
@@ -24,33 +25,14 @@ _BLOCK = 32
 def honest_functions(type_name: str, native: Function) -> dict[str, tuple[Function, Context]]:
     """Return the honest implementations of an API in torch, by name."""
     found: dict[str, tuple[Function, Context]] = {
-        "two threads": (native, lambda: _threads(2)),
-        "oneDNN off": (native, _no_onednn),
+        "two threads": (native, lambda: threads(2)),
+        "oneDNN off": (native, lambda: onednn(False)),
         "other layout": (_on_each_tensor(native, _relaid), nullcontext),
         "channels last": (_on_each_tensor(native, _channels_last), nullcontext),
         "in float32": (_in_float32(native), nullcontext),
     }
     found |= {name: (own, nullcontext) for name, own in OWN.get(type_name, {}).items()}
     return found
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _no_onednn() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # torch sets the flag of Intel's GPUs as well, and warns that there is none.
-        warnings.filterwarnings("ignore", message="TF32 acceleration")
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
 
 
 def _on_each_tensor(function: Function, change: Callable[[torch.Tensor], torch.Tensor]) -> Function:

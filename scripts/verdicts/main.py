@@ -36,7 +36,7 @@ from scripts.verdicts.cases import DTYPES
 from scripts.verdicts.faults import planted
 from scripts.verdicts.kernels import KernelCourt
 from scripts.verdicts.subject import REFUSALS, Shared
-from scripts.verdicts.table import SECTIONS, TABLE, as_markdown, keep_section, missed_lines, summary
+from scripts.verdicts.table import TABLE, as_markdown, keep_section, missed_lines, summary
 from scripts.verdicts.tally import Court, Tally
 
 # The sample: of every kind of call one or two, with a seed that no limit was chosen with.
@@ -134,54 +134,45 @@ def _judged(tally: Tally, calls: Iterable[Call], judge: Callable[[Call], None]) 
 def main() -> None:
     arguments = _arguments()
     if arguments.way == "sample":
-        _main_sample(arguments)
+        samples = (sample_of_tested(), sample_of_kernels())
+        table = "\n\n".join(summary(found.tally, found.tally.standards) for found in samples)
+        print(table)
+        if arguments.write:
+            command = "python -m scripts.verdicts --way sample --write"
+            _keep(arguments, samples, command=command, table=table)
         return
     examine_all = examine if arguments.way == "tested" else examine_kernels
     found = examine_all(
         arguments.standards, arguments.dtypes, arguments.apis, arguments.seeds, arguments.captures
     )
-    print(as_markdown(found.tally, arguments.standards))
+    table = as_markdown(found.tally, arguments.standards)
+    print(table)
     print(f"\n{found.calls} calls of {found.apis} APIs in {found.seconds:.0f} s of processor time")
     if arguments.verbose:
         for line in (*found.tally.named(), *(f"not run: {line}" for line in found.skipped)):
             print(line)
     if arguments.write:
-        keep_section(arguments.way, _section(found, arguments))
-
-
-def _main_sample(arguments: argparse.Namespace) -> None:
-    samples = (sample_of_tested(), sample_of_kernels())
-    table = "\n\n".join(summary(found.tally, found.tally.standards) for found in samples)
-    print(table)
-    if arguments.write:
-        section = SECTIONS["sample"].format(
-            command="python -m scripts.verdicts --way sample --write",
-            machine=machine(),
-            versions=_versions(),
-            calls=sum(found.calls for found in samples),
-            apis=sum(found.apis for found in samples),
+        _keep(
+            arguments,
+            [found],
+            command=_command(arguments),
             table=table,
+            seeds=", ".join(map(str, arguments.seeds)),
+            captures=", ".join(path.parent.name for path in arguments.captures) or "none",
+            skipped=len(found.skipped),
+            missed=missed_lines(found.tally, "auto"),
         )
-        keep_section("sample", section)
 
 
-def _versions() -> str:
-    return ", ".join(f"{name} {version(name)}" for name in ("torch", "mindspore", "numpy"))
-
-
-def _section(found: Found, arguments: argparse.Namespace) -> str:
-    captures = ", ".join(path.parent.name for path in arguments.captures) or "none"
-    return SECTIONS[arguments.way].format(
-        command=_command(arguments),
+def _keep(arguments: argparse.Namespace, samples: Sequence[Found], **told: object) -> None:
+    """Write what was found into its section of the document."""
+    keep_section(
+        arguments.way,
         machine=machine(),
-        versions=_versions(),
-        calls=found.calls,
-        apis=found.apis,
-        seeds=", ".join(map(str, arguments.seeds)),
-        captures=captures,
-        skipped=len(found.skipped),
-        table=as_markdown(found.tally, arguments.standards),
-        missed=missed_lines(found.tally, "auto"),
+        versions=", ".join(f"{name} {version(name)}" for name in ("torch", "mindspore", "numpy")),
+        calls=sum(found.calls for found in samples),
+        apis=sum(found.apis for found in samples),
+        **told,
     )
 
 
@@ -218,7 +209,3 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help=f"keep the tables in {TABLE.name}")
     parser.add_argument("-v", "--verbose", action="store_true", help="name misses and alarms")
     return parser.parse_args()
-
-
-if __name__ == "__main__":
-    main()

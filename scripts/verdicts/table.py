@@ -32,8 +32,9 @@ def with_section(document: str, way: str, section: str) -> str:
     return "\n\n".join([_HEAD.strip(), *filter(None, parts.values())]) + "\n"
 
 
-def keep_section(way: str, section: str) -> None:
-    """Write one section of the document, the others as they were."""
+def keep_section(way: str, **told: object) -> None:
+    """Write one section of the document, the others as they were; `told` has what its text leaves open."""
+    section = SECTIONS[way].format(**told)
     before = TABLE.read_text("utf-8") if TABLE.exists() else ""
     TABLE.write_text(with_section(before, way, section), "utf-8")
     print(f"written: {TABLE.relative_to(ROOT)}")

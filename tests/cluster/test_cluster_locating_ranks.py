@@ -129,7 +129,7 @@ def test_honest_processes_accuse_nobody(
 
 @pytest.mark.skipif(not has_gloo, reason="this torch has no gloo")
 @pytest.mark.exhaustive  # Of captures that are written: tests/unit/commands/locate.
-@pytest.mark.parametrize("task", ["tensor", STATISTICS])
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
 def test_what_one_process_was_set_to_is_named_there_and_the_other_one_inherits(
     folder: Path, tmp_path: Path, task: str
 ) -> None:

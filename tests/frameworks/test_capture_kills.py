@@ -11,7 +11,7 @@ from capture_kills import check_step, kill_captures, read_step, train
 pytestmark = pytest.mark.frameworks
 
 # How many captures are killed, and the seed of the moments.
-KILLS, SEED = (int(os.environ.get(name, less)) for name, less in (("KILLS", 5), ("SEED", 1)))
+KILLS, SEED = (int(os.environ.get(name, less)) for name, less in (("KILLS", 1), ("SEED", 1)))
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +39,13 @@ def killed(whole: Path, folder: Path, count: int, torn: bytes = b"") -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(KILLS, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(5, marks=pytest.mark.exhaustive)])
 def test_captures_that_are_killed_hold_the_beginning_of_undisturbed_ones(
-    kills: int, tmp_path: Path
+    tmp_path: Path, kills: int
 ) -> None:
     pytest.importorskip("torch")
     states, problems = kill_captures("mix", kills, SEED, tmp_path)
-    print(states)
-    assert states.total() >= kills
+    assert states["kills"] + states["ended before its kill"] == kills
     assert problems == []
 
 

@@ -1,5 +1,6 @@
 """Honest torch with odd arguments is not accused."""
 
+import os
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def test_calls_with_odd_arguments_pass(task: str, pattern: str, tmp_path: Path) 
         ("as_strided", "tensor"),  # memory around the input
         ("addmm", "tensor"),  # a complex scalar
         ("nn.functional.embedding_bag", "statistics"),  # the weight before the indices
+        *(("*", task) for task in ("tensor", "statistics") if "EVERY" in os.environ),
     ],
 )
 @pytest.mark.filterwarnings("ignore")

@@ -28,6 +28,7 @@ from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.session import Session
 from ray_precheck.capture.settings import capture_settings
 from scripts.locate_faults.planting.models import Batch, TrainedModel
+from scripts.torch_ways import onednn, threads
 
 Call = Callable[..., Any]
 
@@ -228,8 +229,8 @@ class Bench:
         settings = capture_settings(path=folder, task="tensor", sketch=True, step_by="manual")
         session = Session(settings, _ActingProbe(step.acts, step.hidden), models=module)
         with ExitStack() as around:
-            around.enter_context(_threads(step.threads))
-            around.enter_context(_onednn(step.onednn))
+            around.enter_context(threads(step.threads))
+            around.enter_context(onednn(step.onednn))
             for act in step.acts:
                 around.enter_context(act.around_update(optimizer))
             session.start()
@@ -240,26 +241,6 @@ class Bench:
         if session.account.failure:
             raise SystemExit(f"{folder}: {session.account.failure}")
         return session.captured[-1] / "dump.json"
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _onednn(enabled: bool) -> Iterator[None]:
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = enabled  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.enabled = before
 
 
 def unseen() -> Any:

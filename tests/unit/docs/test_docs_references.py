@@ -22,7 +22,7 @@ FOREIGN = {
     "--exclusive": "sbatch",
 }
 _OPTION = re.compile(r"(?<![\w.-])--[a-z][\w-]*")
-_SCRIPT = re.compile(r"python -m scripts\.(\w+)")
+_SCRIPT = re.compile(r"python -m scripts\.(\w+(?:\.\w+)*)")
 _PATH = re.compile(r"^(?:[\w.-]+/)+[\w.-]*$")
 
 
@@ -87,7 +87,7 @@ def test_every_script_that_is_named_exists(name: str) -> None:
     scripts = ROOT / "scripts"
     absent = [
         script
-        for script in named_in(name, _SCRIPT)
+        for script in (named.replace(".", "/") for named in named_in(name, _SCRIPT))
         if not (scripts / f"{script}.py").is_file()
         and not (scripts / script / "__main__.py").is_file()
     ]

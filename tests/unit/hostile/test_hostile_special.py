@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from special import examine_special, special_files
+from special_files import examine_special, special_files
 
 from ray_precheck.cli import main
 from ray_precheck.dump.mapped import MappedTensors
