@@ -36,9 +36,6 @@ SLOTS_AND_FILE_SYSTEMS = pytest.mark.parametrize(
     [
         ((0, 1), False),
         pytest.param((0,), True, marks=pytest.mark.exhaustive),
-        pytest.param((0,), False, marks=pytest.mark.exhaustive),
-        pytest.param((0, 1), True, marks=pytest.mark.exhaustive),
-        pytest.param((0, 1, 2, 3), True, marks=pytest.mark.exhaustive),
         pytest.param((0, 1, 2, 3), False, marks=pytest.mark.exhaustive),
     ],
 )

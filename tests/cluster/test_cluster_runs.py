@@ -27,7 +27,6 @@ def both_files(report: PrecheckReport) -> tuple[bytes, bytes]:
         ("mindspore_llm", (0, 1)),
         pytest.param("torch_cnn", (0, 1, 2, 3), marks=pytest.mark.exhaustive),
         pytest.param("mindspore_llm", (0, 1, 2, 3), marks=pytest.mark.exhaustive),
-        pytest.param("torch_cnn", (0, 1), marks=pytest.mark.exhaustive),
     ],
 )
 def test_any_number_of_devices_writes_the_same_bytes(
