@@ -14,7 +14,7 @@ from ray_precheck.check.sides.device import Device, DeviceNeeded
 from ray_precheck.check.sides.raised import describe, is_out_of_memory
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import caught
-from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import TaskPayload
 

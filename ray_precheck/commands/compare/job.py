@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.commands.compare.cargo import GOLDEN, NOISE, TARGET, ComparisonCargo, PairFiles
+from ray_precheck.commands.compare.input_files import (
+    GOLDEN,
+    NOISE,
+    TARGET,
+    ComparisonInputFiles,
+    PairFiles,
+)
 from ray_precheck.commands.compare.payload import (
     ComparisonPayload,
     ComparisonSettings,
@@ -26,11 +32,11 @@ from ray_precheck.commands.compare.rows import (
 )
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.dump.tensors import FolderFiles, TensorFiles
-from ray_precheck.runtime.job import Cargo, Tell
+from ray_precheck.runtime.job import InputFiles, Tell
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers.shared_folders import require_folders, seen_folders
-from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import DeviceSlot, Task
 from ray_precheck.store.columns import encode_name
@@ -107,7 +113,9 @@ class ComparisonJob:
         self.memory_limit_bytes = 0
         self._shares_files = settings.mode is ComparisonMode.REAL and shared_fs
         sends = settings.mode is ComparisonMode.REAL and not shared_fs
-        self.cargo: Cargo | None = ComparisonCargo(self.payload, settings) if sends else None
+        self.input_files: InputFiles | None = (
+            ComparisonInputFiles(self.payload, settings) if sends else None
+        )
 
     def payload(self, task: Task) -> ComparisonPayload:
         """Return the raw records of a piece, read from both dumps."""

@@ -1,6 +1,6 @@
 """What travels from the driver to the workers of a comparison: its settings, and the records of a piece.
 
-Goes out: frozen nouns. Called by the job, by its cargo and by the rows that are made of a piece.
+Goes out: frozen nouns. Called by the job, by its input files and by the rows that are made of a piece.
 """
 
 from collections.abc import Iterable, Sequence

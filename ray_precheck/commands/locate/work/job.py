@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ray_precheck.commands.compare.cargo import GOLDEN, TARGET, ComparisonCargo, PairFiles
+from ray_precheck.commands.compare.input_files import (
+    GOLDEN,
+    TARGET,
+    ComparisonInputFiles,
+    PairFiles,
+)
 from ray_precheck.commands.compare.payload import (
     ComparisonPayload,
     ComparisonSettings,
@@ -33,11 +38,11 @@ from ray_precheck.commands.locate.work.payload import (
 from ray_precheck.dump.mapped import MappedTensor
 from ray_precheck.dump.tensors import CapturedTensors, FolderFiles, RememberedTensors, TensorFiles
 from ray_precheck.errors import NotCheckable
-from ray_precheck.runtime.job import Cargo, Tell
+from ray_precheck.runtime.job import InputFiles, Tell
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers.shared_folders import require_folders, seen_folders
-from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Outcome, Verdict, verdict_in
 from ray_precheck.schema.task import BENCH, DeviceSlot, Task, TaskPayload
 from ray_precheck.store.columns import encode_name, encode_row, encode_text
@@ -76,12 +81,12 @@ class LocationJob:
         self.tables: Tables = LOCATION_TABLES
         self.memory_limit_bytes = settings.target.memory_limit_bytes
         self._shares_files = shared_fs
-        self.cargo: Cargo | None = None if shared_fs else self._cargo()
+        self.input_files: InputFiles | None = None if shared_fs else self._input_files()
 
-    def _cargo(self) -> Cargo:
+    def _input_files(self) -> InputFiles:
         folder = self.settings.target.data_folder
         golden = self.settings.golden_folder or folder
-        return ComparisonCargo(
+        return ComparisonInputFiles(
             self._records, ComparisonSettings(ComparisonMode.REAL, "auto", folder, golden)
         )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.commands.compare.cargo import ComparisonCargo
+from ray_precheck.commands.compare.input_files import ComparisonInputFiles
 from ray_precheck.commands.compare.job import ComparisonJob, tasks_of
 from ray_precheck.commands.compare.plan import ComparisonOptions, ComparisonPlan, plan_comparison
 from ray_precheck.errors import UsageError
@@ -69,7 +69,7 @@ def test_a_backward_call_travels_with_the_files_of_its_forward_record(tmp_path: 
         plan = plan_comparison(one, two, None, ComparisonOptions(target=target, golden=golden))
         job = ComparisonJob(one, two, plan.pieces, plan.settings)
         tasks = tasks_of(job, set(), plan.costs_s)
-        cargo = ComparisonCargo(job.payload, plan.settings)
-        files = {task.name: sorted(cargo.limits(task, 1)) for task in tasks}
+        input_files = ComparisonInputFiles(job.payload, plan.settings)
+        files = {task.name: sorted(input_files.limits(task, 1)) for task in tasks}
     both = ["golden/given.npy", "target/given.npy"]
     assert files == {"Torch.add.0.forward": both, "Torch.add.0.backward": both}

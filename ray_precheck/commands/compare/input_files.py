@@ -31,7 +31,7 @@ class PairFiles:
         return {side: ShippedFiles(self.files.get(side, {})) for side in sides}
 
 
-class ComparisonCargo:
+class ComparisonInputFiles:
     """Reads captured files of all sides for other machines; `payload` returns that of a task."""
 
     def __init__(
