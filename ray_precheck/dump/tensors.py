@@ -1,7 +1,7 @@
 """Captured tensors of a dump with `task: tensor`.
 
 Comes in: a `TensorSpec` with a `data_name`. Goes out: a `HostTensor`. Called by `datagen` in real
-mode, and by `runtime.tensors.shipper` for the bytes of files that another machine is to decode. The
+mode, and by `runtime.shipper` for the bytes of files that another machine is to decode. The
 files are untrusted data: `.npy` is read without pickles, `.pt` with torch's weights-only loader,
 and no name may lead out of the dump's folder. Bytes that came from another machine are decoded with
 the same checks, and problems of that machine are reported here in the same words.

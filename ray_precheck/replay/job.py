@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ray_precheck.accuracy.standards.base import added_headings
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump
-from ray_precheck.replay.cargo import PrecheckCargo
+from ray_precheck.replay.input_files import PrecheckInputFiles
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers.shared_folders import require_folders
-from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.result import Outcome, TaskResult, call_verdict, failed, skipped
 from ray_precheck.schema.task import DeviceSlot, Task, TaskPayload
@@ -59,7 +59,7 @@ class PrecheckJob:
         self.bench_suffices = settings.tests_dump
         self.memory_limit_bytes = settings.memory_limit_bytes
         sends_files = settings.task == "tensor" and not shared_fs
-        self.cargo = PrecheckCargo(dump, settings) if sends_files else None
+        self.input_files = PrecheckInputFiles(dump, settings) if sends_files else None
 
     def payload(self, task: Task) -> TaskPayload:
         """Return the raw records of a call, read from the dump."""

@@ -14,11 +14,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ray_precheck.errors import DumpError
 from ray_precheck.foreign import open_file
-from ray_precheck.running.dumps_cargo import DumpsCargo, unpacked_dumps
+from ray_precheck.running.dumps_input_files import DumpsInputFiles, unpacked_dumps
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers.shared_folders import require_folders, seen_folders
-from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import DeviceSlot, Task
@@ -80,7 +80,7 @@ class DumpsJob(Generic[Payload]):
         self.names = [each.name for each in payloads]
         self.sizes = [sum(map(_size_of, each.paths)) for each in payloads]
         paths = [each.paths for each in payloads]
-        self.cargo = None if shared_fs else DumpsCargo(paths, work.beside)
+        self.input_files = None if shared_fs else DumpsInputFiles(paths, work.beside)
 
     def tasks(self, done: set[str]) -> list[Task]:
         """Return the pieces that have no row yet, the largest first."""

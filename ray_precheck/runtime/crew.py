@@ -1,6 +1,6 @@
 """The actors of a run and what each has in flight.
 
-Comes in: the slots to start workers on, and batches. Goes out: flights that have landed. Called by the
+Comes in: the slots to start workers on, and batches. Goes out: pending calls that have landed. Called by the
 driver. Tensors never come here: the outputs of devices and captured files stay with the workers or in
 Ray's object store; the crew holds references alone.
 """
@@ -17,8 +17,7 @@ from ray_precheck.runtime.places.devices import DEFAULT_SPARES
 from ray_precheck.runtime.scheduling.commands import SendBatch
 from ray_precheck.runtime.scheduling.cost_model import bench_threads
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.runtime.tensors.parcels import Parcels
-from ray_precheck.runtime.tensors.shipper import Shipper
+from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.runtime.workers.process import START_TIMEOUT_S
 from ray_precheck.runtime.workers.worker import Order, Worker
 from ray_precheck.schema.task import BENCH, DeviceSlot
@@ -44,11 +43,11 @@ class WorkerOptions:
 
 
 @dataclass(slots=True)
-class Flight:
+class PendingCall:
     """A call of the actor on a slot that has not been answered, and how long it may take.
 
-    `ticket` is that of the batch, 0 for the start of a worker; `parcel` is the ticket of the parcel
-    that the batch was sent with. `deadline` is the time on the monotonic clock by which the answer
+    `ticket` is that of the batch, 0 for the start of a worker; `transfer` is the ticket of the batch
+    in which a device measured its records. `deadline` is the time on the monotonic clock by which the answer
     must be there; it is set once the actor has answered all calls before.
     """
 
@@ -56,7 +55,7 @@ class Flight:
     allowed_s: float
     ticket: int = 0
     stage: Stage = Stage.CHECK
-    parcel: int = 0
+    transfer: int = 0
     deadline: float = math.inf
 
 
@@ -64,7 +63,7 @@ class Flight:
 class Crew:
     """The actors by slot, the node that each is on, and what is in flight.
 
-    An actor does one batch after the other, so `flights` has only the first call of each slot; the
+    An actor does one batch after the other, so `calls` has only the first call of each slot; the
     next call follows when the first has landed. `home` is the node of the driver, which has the files
     of the job; `shipper` sends them to workers on other nodes, None if every node sees them.
     """
@@ -75,9 +74,9 @@ class Crew:
     home: str
     shipper: Shipper | None = None
     slots: dict[str, DeviceSlot] = field(default_factory=dict)
-    flights: dict[Any, Flight] = field(default_factory=dict)
-    _behind: dict[str, deque[tuple[Any, Flight]]] = field(default_factory=dict)
-    _batches: dict[int, tuple[Any, Flight]] = field(default_factory=dict)
+    calls: dict[Any, PendingCall] = field(default_factory=dict)
+    _behind: dict[str, deque[tuple[Any, PendingCall]]] = field(default_factory=dict)
+    _batches: dict[int, tuple[Any, PendingCall]] = field(default_factory=dict)
     _workers: dict[str, Any] = field(default_factory=dict)
     _homes: dict[str, str] = field(default_factory=dict)
     _turns: dict[str, int] = field(default_factory=dict)
@@ -85,12 +84,14 @@ class Crew:
     _held: dict[int, SendBatch] = field(default_factory=dict)
     _bench_homes: dict[str, str] = field(default_factory=dict)
     _looked_at: float = -math.inf
-    _parcels: Parcels = field(init=False)
+    # The workers that keep what their device measured of a batch, and the workers whose memory a bench
+    # worker could not open: what they keep is copied.
+    _keepers: dict[int, str] = field(default_factory=dict)
+    _closed: set[Any] = field(default_factory=set)
     pulses: ActorPulses = field(init=False)
 
     def __post_init__(self) -> None:
         self.pulses = ActorPulses(self.actors)
-        self._parcels = Parcels(self.actors)
 
     def start(self, label: str) -> None:
         """Start a fresh worker on a slot: in the slot's actor if there is one, else in a new actor."""
@@ -112,38 +113,36 @@ class Crew:
             if slot.kind == BENCH:
                 self._bench_homes[label] = slot.node_id
         start = self.actors.call(self._workers[label], "open", self._turns[label])
-        self._take_off(start, Flight(label, START_TIMEOUT_S + ANSWER_SLACK_S))
+        self._take_off(start, PendingCall(label, START_TIMEOUT_S + ANSWER_SLACK_S))
         self._starting.add(label)
 
-    def _take_off(self, ref: Any, flight: Flight) -> None:
+    def _take_off(self, ref: Any, call: PendingCall) -> None:
         """Wait for a call, at once or as soon as its actor has answered the calls before it."""
-        behind = self._behind.get(flight.slot)
+        behind = self._behind.get(call.slot)
         if behind is not None:
-            behind.append((ref, flight))
+            behind.append((ref, call))
             return
-        self._behind[flight.slot] = deque()
-        self._watch(ref, flight)
+        self._behind[call.slot] = deque()
+        self._watch(ref, call)
 
-    def _watch(self, ref: Any, flight: Flight) -> None:
-        flight.deadline = self.actors.clock() + flight.allowed_s
-        self.flights[ref] = flight
-        if flight.slot in self._workers:  # It may have been dismissed just now.
-            self.pulses.owes(self._workers[flight.slot])
+    def _watch(self, ref: Any, call: PendingCall) -> None:
+        call.deadline = self.actors.clock() + call.allowed_s
+        self.calls[ref] = call
+        if call.slot in self._workers:  # It may have been dismissed just now.
+            self.pulses.owes(self._workers[call.slot])
 
-    def _remove(self, ref: Any) -> Flight:
+    def _remove(self, ref: Any) -> PendingCall:
         """Wait for a call no longer, and for the next call of its actor instead."""
-        flight = self.flights.pop(ref)
-        behind = self._behind[flight.slot]
+        call = self.calls.pop(ref)
+        behind = self._behind[call.slot]
         if behind:
             self._watch(*behind.popleft())
         else:
-            del self._behind[flight.slot]
-        return flight
+            del self._behind[call.slot]
+        return call
 
     def send(self, batch: SendBatch) -> None:
         """Send a batch, or hold it until the files that were prepared for it have arrived."""
-        home = self._homes[batch.slot]
-        parcel = self._parcels.reference(batch.parcel, home)
         files = None
         # The slot may have moved since the files were prepared; its worker has not.
         if self.shipper is not None and self.shipper.has(batch.ticket):
@@ -162,20 +161,33 @@ class Crew:
             batch.ticket,
             batch.stage,
             self.options.bench_budget_s,
-            batch.stage is Stage.DEVICE and self._lends(batch.slot),
+            batch.stage is Stage.DEVICE and self._keeps_near(batch.slot),
         )
         # Answers are arguments of their own, so that Ray brings their values to the worker's node.
-        answer = self.actors.call(self._workers[batch.slot], "run", order, parcel, files)
+        transfer = self._transfer(batch)
+        answer = self.actors.call(self._workers[batch.slot], "run", order, transfer, files)
         benches_s = self.options.bench_budget_s * len(batch.tasks)
         allowed_s = sum(batch.limits_s) + benches_s + ANSWER_SLACK_S
-        flight = Flight(batch.slot, allowed_s, batch.ticket, batch.stage, batch.parcel)
-        self._batches[batch.ticket] = answer, flight
-        self._take_off(answer, flight)
+        call = PendingCall(batch.slot, allowed_s, batch.ticket, batch.stage, batch.transfer)
+        self._batches[batch.ticket] = answer, call
+        self._take_off(answer, call)
 
-    def _lends(self, label: str) -> bool:
-        """Return whether the outputs of a device can stay on its machine, as all benches are there."""
-        benches = self._bench_homes.values()
-        return self._parcels.may_lend(self._workers[label], self._homes[label], benches)
+    def _keeps_near(self, label: str) -> bool:
+        """Return whether the outputs of a device stay on its machine, as all benches are there."""
+        homes = set(self._bench_homes.values())
+        return homes == {self._homes[label]} and self._workers[label] not in self._closed
+
+    def _transfer(self, batch: SendBatch) -> Any:
+        """Return what a bench worker gets of the device's worker for a batch: the answer that has where the
+        tensors are, or, for another machine, the tensors; {} where that worker is gone."""
+        if not batch.transfer:
+            return None
+        keeper = self._keepers.get(batch.transfer, "")
+        if keeper not in self._workers:
+            return {}
+        worker = self._workers[keeper]
+        is_near = self._homes[keeper] == self._homes[batch.slot] and worker not in self._closed
+        return self.actors.call(worker, "hand_over", batch.transfer, is_near)
 
     def needs_files(self, label: str) -> bool:
         """Return whether captured files have to be sent to a slot."""
@@ -189,44 +201,43 @@ class Crew:
             if ticket in self._held:
                 self.send(self._held[ticket])
 
-    def land(self, ref: Any) -> Flight:
-        """Take a flight that has come back."""
-        flight = self._remove(ref)
-        self.pulses.heard(self._workers[flight.slot])
-        self._batches.pop(flight.ticket, None)
-        if flight.ticket == 0:
-            self._starting.discard(flight.slot)
+    def land(self, ref: Any) -> PendingCall:
+        """Take a pending call that has come back."""
+        call = self._remove(ref)
+        self.pulses.heard(self._workers[call.slot])
+        self._batches.pop(call.ticket, None)
+        if call.ticket == 0:
+            self._starting.discard(call.slot)
         elif self.shipper is not None:
-            self.shipper.forget(flight.ticket)
-        return flight
+            self.shipper.forget(call.ticket)
+        return call
 
-    def collect(self, flight: Flight) -> None:
-        """Have the parcel of a device kept, by its worker or in the store, until it is forgotten."""
-        self._parcels.collect(
-            flight.ticket,
-            self._workers[flight.slot],
-            self._homes[flight.slot],
-            lends=self._lends(flight.slot),
-        )
+    def collect(self, call: PendingCall) -> None:
+        """Note that a device's worker keeps what it measured of a batch, until it is forgotten."""
+        self._keepers[call.ticket] = call.slot
 
-    def refuse(self, flight: Flight) -> None:
-        """Note that the bench worker of a flight could not open the loan of its parcel."""
-        self._parcels.refuse(flight.parcel)
+    def refuse(self, call: PendingCall) -> None:
+        """Note that the bench worker of a pending call could not open the memory of the device's worker."""
+        keeper = self._workers.get(self._keepers.get(call.transfer, ""))
+        if keeper is not None:
+            self._closed.add(keeper)
 
     def forget(self, ticket: int) -> None:
-        """Drop the parcel and the files of a ticket, and wait for its batch no longer."""
-        self._parcels.forget(ticket)
+        """Drop what a device measured and the files of a ticket, and wait for its batch no longer."""
+        keeper = self._workers.get(self._keepers.pop(ticket, ""))
+        if keeper is not None:
+            self.actors.call(keeper, "release", ticket)
         self._held.pop(ticket, None)
-        ref, flight = self._batches.pop(ticket, (None, None))
-        if ref in self.flights:
+        ref, call = self._batches.pop(ticket, (None, None))
+        if ref in self.calls:
             self._remove(ref)
-        elif flight is not None:
-            self._behind[flight.slot].remove((ref, flight))
+        elif call is not None:
+            self._behind[call.slot].remove((ref, call))
         if self.shipper is not None:
             self.shipper.forget(ticket)
 
     def late(self) -> list[Any]:
-        """Return the flights whose time is over, or whose worker is not heard from any more.
+        """Return the pending calls whose time is over, or whose worker is not heard from any more.
 
         It looks once a second, and returns none in between.
         """
@@ -236,13 +247,13 @@ class Crew:
         self._looked_at = now
         return [
             ref
-            for ref, flight in self.flights.items()
-            if flight.deadline < now or self.pulses.is_lost(self._workers[flight.slot])
+            for ref, call in self.calls.items()
+            if call.deadline < now or self.pulses.is_lost(self._workers[call.slot])
         ]
 
     def tickets_of(self, label: str) -> list[int]:
         """Return the tickets of the batches that a slot has, or that are held for it."""
-        sent = [ticket for ticket, (_, flight) in self._batches.items() if flight.slot == label]
+        sent = [ticket for ticket, (_, call) in self._batches.items() if call.slot == label]
         return [*sent, *(t for t, batch in self._held.items() if batch.slot == label)]
 
     def halt(self, labels: Iterable[str]) -> None:
@@ -260,10 +271,12 @@ class Crew:
         if worker is not None:
             self.actors.kill(worker)
             self.pulses.forget(worker)
+        # A later worker of the slot has not measured these.
+        self._keepers = {t: keeper for t, keeper in self._keepers.items() if keeper != label}
         for ticket in self.tickets_of(label):
             self.forget(ticket)
-        for ref in [ref for ref, f in self.flights.items() if f.slot == label]:
-            del self.flights[ref]  # the start of the worker
+        for ref in [ref for ref, f in self.calls.items() if f.slot == label]:
+            del self.calls[ref]  # the start of the worker
         self._behind.pop(label, None)
 
     def dismiss_all(self) -> None:

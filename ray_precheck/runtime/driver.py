@@ -12,7 +12,7 @@ from typing import Any
 
 from ray_precheck.errors import StoppedError
 from ray_precheck.runtime.actors import ActorError, ActorLost, Actors, CallFailed
-from ray_precheck.runtime.crew import Crew, Flight, WorkerOptions, start_reason
+from ray_precheck.runtime.crew import Crew, PendingCall, WorkerOptions, start_reason
 from ray_precheck.runtime.job import Job
 from ray_precheck.runtime.machines import LOST, Machines
 from ray_precheck.runtime.places.placement import DeviceRequest
@@ -30,10 +30,10 @@ from ray_precheck.runtime.scheduling.commands import (
 )
 from ray_precheck.runtime.scheduling.cost_model import CostModel
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.tensors.shipper import Shipper
+from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.runtime.workers.process import SILENT_S, START_TIMEOUT_S
-from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import BatchReport
 from ray_precheck.schema.task import DeviceSlot, Task
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.timeline import Span, Track
@@ -49,8 +49,8 @@ _ANSWERS_A_STEP = 64
 # The time between two waits for each call in flight: a wait over 1,024 calls takes 1.4 ms
 # (cluster/README, "Scale"), so waits take 5 % of the driver's time.
 _GATHER_S_A_CALL = 25e-6
-# Parcels that wait for benches may take this share of the smallest object store; Ray spills above 80 %.
-# They may also take only this share of a record's memory: when a bench judges a parcel, its tensors are
+# Transfers that wait for benches may take this share of the smallest object store; Ray spills above 80 %.
+# They may also take only this share of a record's memory: when a bench judges a transfer, its tensors are
 # in memory a second time, with their float64 copies.
 _STORE_SHARE = 0.4
 _MEMORY_SHARE = 0.1
@@ -109,9 +109,9 @@ class Driver:
         self._options = options
         self._heard_at = actors.clock()
         home = actors.nodes()[0]
-        if shipper is None and job.cargo is not None:
+        if shipper is None and job.input_files is not None:
             most_bytes = int(_SHIPPED_SHARE * home.store_bytes)
-            shipper = Shipper(job.cargo, most_bytes, put=actors.put)
+            shipper = Shipper(job.input_files, most_bytes, put=actors.put)
         self._crew = Crew(actors, job, options.workers, home.node_id, shipper)
         self._machines = Machines(actors, self._crew, request, slots)
 
@@ -203,8 +203,8 @@ class Driver:
             self._carry_out(commands, run)
 
         for answer in islice(self._news(run.recorder, wait_s), _ANSWERS_A_STEP):
-            if answer in self._crew.flights:
-                carry_out(self._on_flight(answer, run))
+            if answer in self._crew.calls:
+                carry_out(self._on_answer(answer, run))
             elif not self._crew.pulses.take(answer):
                 run.recorder.acknowledge(answer)
         self._give_up_late(run)
@@ -229,45 +229,45 @@ class Driver:
         gathered for some milliseconds; workers have their next batch already.
         """
         # The writer first: its few answers must not wait behind those of hundreds of workers.
-        pending = [*recorder.pending, *self._crew.pulses.pending, *self._crew.flights]
+        pending = [*recorder.pending, *self._crew.pulses.pending, *self._crew.calls]
         since_s = self._actors.clock() - self._heard_at
         gather_s = max(0.0, _GATHER_S_A_CALL * len(pending) - since_s)
         news = self._actors.wait(pending, wait_s, gather_s)
         self._heard_at = self._actors.clock()
         return news
 
-    def _on_flight(self, answer: Any, run: _Run) -> list[Command]:
-        flight, scheduler = self._crew.land(answer), run.scheduler
+    def _on_answer(self, answer: Any, run: _Run) -> list[Command]:
+        call, scheduler = self._crew.land(answer), run.scheduler
         try:
             report = self._actors.result(answer)
         except CallFailed as error:
-            if flight.ticket == 0:  # The actor says why its worker cannot start, and lives on.
-                return scheduler.start_failed(flight.slot, start_reason(error))
-            return self._lose(flight, scheduler, f"its worker failed: {error.reason}")
+            if call.ticket == 0:  # The actor says why its worker cannot start, and lives on.
+                return scheduler.start_failed(call.slot, start_reason(error))
+            return self._lose(call, scheduler, f"its worker failed: {error.reason}")
         except ActorLost as error:
             self._machines.look_soon()
-            if flight.ticket == 0:
-                self._crew.dismiss(flight.slot)
-                return scheduler.start_failed(flight.slot, start_reason(error))
+            if call.ticket == 0:
+                self._crew.dismiss(call.slot)
+                return scheduler.start_failed(call.slot, start_reason(error))
             if error.for_memory:
                 # Ray may have stopped the worker for the memory that another process took.
                 reason = "ran out of memory: Ray stopped its worker to keep the machine alive"
-                return self._lose(flight, scheduler, reason)
-            return self._lose(flight, scheduler, f"{LOST} ({error.reason})")
-        if flight.ticket == 0:
+                return self._lose(call, scheduler, reason)
+            return self._lose(call, scheduler, f"{LOST} ({error.reason})")
+        if call.ticket == 0:
             self._options.on_caveat(report)
-            return scheduler.worker_ready(flight.slot)
+            return scheduler.worker_ready(call.slot)
         if report.measured:
-            self._crew.collect(flight)
-        if report.refused:
-            self._crew.refuse(flight)
-        run.tracks.extend(self._tracks(flight, report))
-        return scheduler.batch_done(flight.slot, flight.ticket, report)
+            self._crew.collect(call)
+        if report.needs_device:
+            self._crew.refuse(call)
+        run.tracks.extend(self._tracks(call, report))
+        return scheduler.batch_done(call.slot, call.ticket, report)
 
-    def _tracks(self, flight: Flight, report: BatchReport) -> Iterable[Track]:
+    def _tracks(self, call: PendingCall, report: BatchReport) -> Iterable[Track]:
         """Yield the tracks of a worker's batch, for the timeline."""
-        slot = self._crew.slots[flight.slot]
-        where = slot.address, f"{slot.kind}:{slot.device_id}", flight.stage.value
+        slot = self._crew.slots[call.slot]
+        where = slot.address, f"{slot.kind}:{slot.device_id}", call.stage.value
         if report.results:
             yield Track(*where, report.results)
         if report.measured:
@@ -278,24 +278,24 @@ class Driver:
             ]
             yield Track(*where, spans)
 
-    def _lose(self, flight: Flight, scheduler: Scheduler, reason: str) -> list[Command]:
-        self._crew.forget(flight.ticket)
-        self._crew.dismiss(flight.slot)
-        return scheduler.worker_lost(flight.slot, flight.ticket, reason)
+    def _lose(self, call: PendingCall, scheduler: Scheduler, reason: str) -> list[Command]:
+        self._crew.forget(call.ticket)
+        self._crew.dismiss(call.slot)
+        return scheduler.worker_lost(call.slot, call.ticket, reason)
 
     def _give_up_late(self, run: _Run) -> None:
         """Give up waiting for workers that are not heard from any more."""
         for answer in self._crew.late():
-            if answer not in self._crew.flights:
-                continue  # Its worker was dismissed because of another late flight.
-            flight = self._crew.land(answer)
-            if flight.ticket == 0:
-                self._crew.dismiss(flight.slot)
+            if answer not in self._crew.calls:
+                continue  # Its worker was dismissed because of another late pending call.
+            call = self._crew.land(answer)
+            if call.ticket == 0:
+                self._crew.dismiss(call.slot)
                 reason = f"its worker was not heard from for {SILENT_S:g} s, or did not start in"
                 reason += f" {START_TIMEOUT_S:g} s"
-                self._carry_out(run.scheduler.start_failed(flight.slot, reason), run)
+                self._carry_out(run.scheduler.start_failed(call.slot, reason), run)
             else:
-                lost = self._lose(flight, run.scheduler, f"{LOST} (no answer)")
+                lost = self._lose(call, run.scheduler, f"{LOST} (no answer)")
                 self._carry_out(lost, run)
 
     def _carry_out(self, commands: Sequence[Command], run: _Run) -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.result import Outcome
 from ray_precheck.schema.task import DeviceSlot, Task
 from ray_precheck.store.tables import Tables
 
 
-class Cargo(Protocol):
+class InputFiles(Protocol):
     """The files that payloads name, for workers on machines that do not see the folder they are in."""
 
     @property
@@ -67,7 +67,7 @@ class Job(Pieces, Protocol):
         """How many bytes the tensors of one piece may take, 0 for no limit."""
 
     @property
-    def cargo(self) -> Cargo | None:
+    def input_files(self) -> InputFiles | None:
         """The files that payloads name; None where there are none, or every machine sees them."""
 
     def payload(self, task: Task) -> Any:
@@ -120,7 +120,7 @@ class Runner(Protocol):
     ) -> Any:
         """Do a piece, or one stage of it.
 
-        `files` is the value of `Cargo.packed`; `half` is the value that the first stage returned, for
+        `files` is the value of `InputFiles.packed`; `half` is the value that the first stage returned, for
         the second stage; `threads` is how many threads the bench may use; `is_near`: the second
         stage will be on this machine.
 

@@ -12,15 +12,15 @@ from ray_precheck.runtime.places.bench_slots import follow_cores, number_cores, 
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.placement import DeviceRequest, follow_nodes, usable_nodes
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.runtime.scheduling.blame import STRIKES
 from ray_precheck.runtime.scheduling.commands import Command
+from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.task import DeviceSlot
 
 _NODES_INTERVAL_S = 2.0
 # What the row of a record says whose worker was lost with it as often as it may be.
-LOST = f"the worker process died on each of {STRIKES[Cause.LOST]} attempts"
+LOST = f"the worker process died on each of {CRASHES_NEEDED[Cause.LOST]} attempts"
 
 CarryOut = Callable[[Sequence[Command]], None]
 

@@ -144,7 +144,7 @@ class Machine:
         ref = Ref(handle, method, args)
         if handle.is_killed or handle.lost_as is not None:
             ref.fail(handle.lost_as or ActorLost("it was killed"))
-        elif method in ("halt", "release", "lend", "hand_over", "close"):
+        elif method in ("halt", "release", "hand_over", "close"):
             # Threads of their own, or nothing that takes time.
             ref.come(getattr(handle.body, method)(*args), handle.node_id)
         elif method != "pulse":
@@ -276,7 +276,7 @@ class Machine:
             self.lose(actor, ActorLost("ActorDiedError"))
             ref.fail(ActorLost("ActorDiedError"))
             return
-        has_run = was_open and (report.results or report.measured or report.casualty)
+        has_run = was_open and (report.results or report.measured or report.failure)
         if has_run:
             require(not self.is_forgotten(order.ticket), f"batch {order.ticket} was forgotten")
         self.say("{} has done {}", actor.body._slot.label, [p.index for p in order.payloads])

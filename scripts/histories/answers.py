@@ -12,8 +12,8 @@ from ray_precheck.replay.job import done_of
 from ray_precheck.runtime.driver import _STORE_SHARE as STORE_SHARE
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.placement import DeviceRequest
-from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import BatchReport, Cause, Failure
 from ray_precheck.schema.result import (
     Metrics,
     Outcome,
@@ -54,7 +54,7 @@ class Layout:
 
     `benches` is how many bench workers are wanted. `bench_suffices`: they may do whole records.
     `benches_are_first`: they are ready before any device. `benches_are_slow`: devices are done before
-    them. `ends_what_waits`: a node dies on which parcels wait for them. `ships`: only the driver's
+    them. `ends_what_waits`: a node dies on which transfers wait for them. `ships`: only the driver's
     machine sees the files. `most_bytes` is how many bytes may wait for benches, `room_bytes` how many
     may be on their way to other machines.
     """
@@ -156,8 +156,8 @@ class Cast:
 def broken(results: list[Done], task: Task, cause: Cause) -> BatchReport:
     """Return the report of a worker that a record broke after `results`."""
     half = _HALVES[task.index] if cause in _PROVISIONAL else None
-    casualty = Casualty(task.index, cause, f"broke it ({cause.name})", half)
-    return BatchReport(tuple(results), casualty)
+    failure = Failure(task.index, cause, f"broke it ({cause.name})", half)
+    return BatchReport(tuple(results), failure)
 
 
 def _digits(number: int, base: int) -> list[int]:

@@ -42,7 +42,7 @@ class SimulatedJob:
         self._cast = cast
         self.names = cast.names
         self.bench_suffices = bench_suffices
-        self.cargo = Cargo() if ships else None
+        self.input_files = InputFiles() if ships else None
 
     def payload(self, task: Task) -> Payload:
         return Payload(task.index)
@@ -57,7 +57,7 @@ class SimulatedJob:
         return unchecked_row(task, reason, task.index in self._cast.with_backward)
 
 
-class Cargo:
+class InputFiles:
     """One file for each record, as large as its outputs."""
 
     folder = Path("captured")

@@ -13,8 +13,8 @@ from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers import worker as worker_module
 from ray_precheck.runtime.workers.messages import Sealed, Work
 from ray_precheck.runtime.workers.worker import Worker
-from ray_precheck.schema.casualty import BatchReport, Cause, MeasuredTask
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import BatchReport, Cause, MeasuredTask
 from ray_precheck.schema.task import BENCH, DeviceSlot
 from scripts.histories.answers import BAD_PLACE, NEEDS_DEVICE, TAINTS, Cast, Choices, Layout, broken
 from scripts.histories.rules import require
@@ -109,8 +109,8 @@ class Process:
             elif isinstance(how, Cause) and how is not Cause.SILENT:
                 self.close()
                 report = broken(results, machine.cast.tasks[work.index], how)
-                casualty = report.casualty
-                return BatchReport(tuple(results), casualty, tuple(measured)), sealed
+                failure = report.failure
+                return BatchReport(tuple(results), failure, tuple(measured)), sealed
             elif how is Cause.SILENT:
                 continue
             elif work.stage is Stage.DEVICE and machine.cast.measures(work.index):
@@ -140,7 +140,7 @@ class Process:
         return how
 
     def _require_needs(self, batch: Sequence[Work]) -> None:
-        """Check that each record came with the parcel and the files that it needs."""
+        """Check that each record came with the transfer and the files that it needs."""
         for work in batch:
             if work.stage is Stage.BENCH:
                 half = work.half.data if work.half is not None else b""
@@ -151,7 +151,7 @@ class Process:
 
 def without_a_machine() -> dict[str, Any]:
     """Return stand-ins for the functions of `worker` that would change this process."""
-    return {"pin_process": lambda slot: None, "allow_descriptors": lambda: None}
+    return {"pin_process": lambda slot: None, "_allow_descriptors": lambda: None}
 
 
 WORKER_MODULE: Any = worker_module

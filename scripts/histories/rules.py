@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ray_precheck.runtime.scheduling.blame import COST_SLACK, MAX_RUNS, STRIKES
 from ray_precheck.runtime.scheduling.commands import Command, Record, SendBatch
+from ray_precheck.runtime.scheduling.crash_counts import COST_SLACK, CRASHES_NEEDED, MAX_RUNS
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
-from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import BatchReport, Cause, Failure
 from ray_precheck.schema.task import Task
 from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, header
 from scripts.histories.answers import failed_row, unchecked_row
@@ -37,7 +37,7 @@ def require(holds: object, what: str) -> None:
 
 
 @dataclass(slots=True)
-class Flight:
+class PendingCall:
     """A call that a worker has: the start of its process (no batch), or a batch.
 
     `place` is that of the worker; `fresh`: its process has run no record before. `killed_at` is the
@@ -70,7 +70,7 @@ class Rules:
     with_backward: frozenset[int]
     draining: bool = False
     runs: Counter[int] = field(default_factory=Counter)
-    strikes: Counter[tuple[int, Cause]] = field(default_factory=Counter)
+    crashes: Counter[tuple[int, Cause]] = field(default_factory=Counter)
     broke_at: dict[int, str] = field(default_factory=dict)
     in_flight: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
@@ -88,11 +88,11 @@ class Rules:
         most = slots + self.reasons_to_start
         require(self.starts <= most, f"{self.starts} starts, where {most} are the most")
 
-    def sent(self, flight: Flight, elsewhere: bool, kept: set[int]) -> None:
+    def sent(self, call: PendingCall, elsewhere: bool, kept: set[int]) -> None:
         """Check a batch that is sent to a device; `elsewhere` says whether there is a slot at another
         place, `kept` which records wait somewhere else.
         """
-        batch = flight.batch
+        batch = call.batch
         assert batch is not None
         indices = self._sent(batch, kept)
         require(batch.stage is not Stage.BENCH, "a device is to be a bench")
@@ -102,18 +102,18 @@ class Rules:
                 require(whole, f"record {index} runs with others, or in halves, once more")
             if index in self.broke_at:
                 whole = len(indices) == 1 and batch.stage is Stage.CHECK
-                require(whole, f"suspect {index} runs with others, or in halves")
-                require(flight.fresh, f"suspect {index} runs on a used worker")
+                require(whole, f"quarantined record {index} runs with others, or in halves")
+                require(call.fresh, f"quarantined record {index} runs on a used worker")
                 require(
-                    not elsewhere or self.broke_at[index] != flight.place,
-                    f"suspect {index} runs where it broke a worker",
+                    not elsewhere or self.broke_at[index] != call.place,
+                    f"quarantined record {index} runs where it broke a worker",
                 )
 
     def sent_to_bench(self, batch: SendBatch, kept: set[int]) -> None:
-        """Check a batch that is sent to a bench worker: no record in it is a suspect or must run alone."""
+        """Check a batch that is sent to a bench worker: no record in it is quarantined or must run alone."""
         indices = self._sent(batch, kept)
         require(self.alone.isdisjoint(indices), "a bench was tried in vain, and is tried again")
-        require(self.broke_at.keys().isdisjoint(indices), "a bench gets a suspect")
+        require(self.broke_at.keys().isdisjoint(indices), "a bench gets a quarantined record")
 
     def _sent(self, batch: SendBatch, kept: set[int]) -> list[int]:
         indices = [task.index for task in batch.tasks]
@@ -137,12 +137,12 @@ class Rules:
         took too long. Nobody is blamed. `report` is None where the worker was lost.
         """
         due = [] if report is None else list(report.results)
-        casualty = None if report is None else report.casualty
+        failure = None if report is None else report.failure
         for task in tasks:
             self._count_run(task)
-            broke_it = casualty is not None and task.index == casualty.index
-            if casualty is not None and broke_it and casualty.cause is Cause.OVER_BUDGET:
-                due.append(self._over_budget(task, casualty))
+            broke_it = failure is not None and task.index == failure.index
+            if failure is not None and broke_it and failure.cause is Cause.OVER_BUDGET:
+                due.append(self._over_budget(task, failure))
         self.in_flight.difference_update(task.index for task in tasks)
         self.pending.difference_update(result.index for result in due)
         self.check_whole(tasks)
@@ -156,13 +156,13 @@ class Rules:
         self.runs[task.index] += 1
         require(self.runs[task.index] <= MAX_RUNS, f"record {task.index} runs too often")
 
-    def _over_budget(self, task: Task, casualty: Casualty) -> Done:
+    def _over_budget(self, task: Task, failure: Failure) -> Done:
         has_backward = task.index in self.with_backward
-        return unchecked_row(task, casualty.reason, has_backward)
+        return unchecked_row(task, failure.reason, has_backward)
 
     def ended(
         self,
-        flight: Flight,
+        call: PendingCall,
         report: BatchReport | None,
         reason: str,
         commands: Sequence[Command],
@@ -171,55 +171,57 @@ class Rules:
 
         `report` is None where the worker was lost for `reason`.
         """
-        self.in_flight.difference_update(task.index for task in flight.tasks)
+        self.in_flight.difference_update(task.index for task in call.tasks)
         due = [] if report is None else list(report.results)
         said = {result.index for result in due}
         said |= set() if report is None else {each.index for each in report.measured}
-        left = [task for task in flight.tasks if task.index not in said]
-        casualty = None if report is None else report.casualty
+        left = [task for task in call.tasks if task.index not in said]
+        failure = None if report is None else report.failure
         broken: list[Task] = []
-        if casualty is not None:
+        if failure is not None:
             indices = [task.index for task in left]
-            position = indices.index(casualty.index)
+            position = indices.index(failure.index)
             broken, left = left[position : position + 1], left[:position]
-        for task in [*(t for t in flight.tasks if t.index in said), *left, *broken]:
+        for task in [*(t for t in call.tasks if t.index in said), *left, *broken]:
             self._count_run(task)
         require(said or left or broken or self.draining, "a batch has come to nothing")
         if report is None:
             self.reasons_to_start += 1
         if not self.draining:
             why = reason if report is None else SILENT_REASON
-            due += self._missing(flight, left, Cause.SILENT if report else flight.cause, why)
-        if casualty is not None:
-            due += self._strike(flight, broken[0], casualty)
+            due += self._missing(call, left, Cause.SILENT if report else call.cause, why)
+        if failure is not None:
+            due += self._count_crash(call, broken[0], failure)
         self.pending.difference_update(result.index for result in due)
         _check_records(commands, due)
 
-    def _missing(self, flight: Flight, left: Sequence[Task], cause: Cause, why: str) -> list[Done]:
+    def _missing(
+        self, call: PendingCall, left: Sequence[Task], cause: Cause, why: str
+    ) -> list[Done]:
         """Deal with records that were run and have no result: of several nobody knows who did it."""
         if len(left) == 1:
-            return self._strike(flight, left[0], Casualty(left[0].index, cause, why))
+            return self._count_crash(call, left[0], Failure(left[0].index, cause, why))
         require(self.alone.isdisjoint(task.index for task in left), "lost with others twice")
         self.alone.update(task.index for task in left)
         return []
 
-    def _strike(self, flight: Flight, task: Task, casualty: Casualty) -> list[Done]:
-        """Count a strike; return the verdict if the record ran alone on a fresh worker."""
-        index, cause = task.index, casualty.cause
+    def _count_crash(self, call: PendingCall, task: Task, failure: Failure) -> list[Done]:
+        """Count a crash; return the verdict if the record ran alone on a fresh worker."""
+        index, cause = task.index, failure.cause
         if cause is Cause.OVER_BUDGET:
             self.reasons_to_start += 2
-            return [self._over_budget(task, casualty)]
-        self.strikes[index, cause] += 1
-        self.broke_at[index] = flight.place
+            return [self._over_budget(task, failure)]
+        self.crashes[index, cause] += 1
+        self.broke_at[index] = call.place
         self.reasons_to_start += 2
-        if not (flight.fresh and len(flight.tasks) == 1):
+        if not (call.fresh and len(call.tasks) == 1):
             return []
-        if self.strikes[index, cause] < STRIKES[cause]:
+        if self.crashes[index, cause] < CRASHES_NEEDED[cause]:
             return []
-        if casualty.done is not None:
-            return [casualty.done]
+        if failure.done is not None:
+            return [failure.done]
         has_backward = index in self.with_backward
-        return [failed_row(task, cause.outcome, casualty.reason, has_backward)]
+        return [failed_row(task, cause.outcome, failure.reason, has_backward)]
 
 
 def _check_records(commands: Sequence[Command], due: Sequence[Done]) -> None:

@@ -7,7 +7,7 @@ join, drivers and writers die at any byte, and the power fails. In most historie
 other processes than their devices, in many captured files are sent ahead. Whatever happens, every
 record ends with one row, only a record that broke a fresh worker alone is blamed, no record runs more
 often than its bound, a record is in one place at a time, no more bytes wait for benches than may, no
-bench worker is idle while a parcel waits for it, and the files can be read after every prefix of the
+bench worker is idle while a transfer waits for it, and the files can be read after every prefix of the
 written bytes. A history that breaks a rule is made smaller and printed with its seed.
 """
 

@@ -19,25 +19,25 @@ from ray_precheck.runtime.scheduling.commands import (
 from ray_precheck.runtime.scheduling.cost_model import bench_threads
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import BatchReport, Cause
 from ray_precheck.schema.task import BENCH, DeviceSlot, Task
 from scripts.histories.actors import Machine
-from scripts.histories.rules import Flight, Rules, require
-from scripts.histories.stages import Parcels
+from scripts.histories.rules import PendingCall, Rules, require
+from scripts.histories.stages import Transfers
 
 # A worker has one batch in work, and one whose arguments are fetched meanwhile.
 _MOST_EACH = 2
 # Appends that the writer may have; pieces that finish meanwhile wait for the next append.
 _MOST_APPENDS = 4
-# A parcel that is expected to take less may wait behind another one from its machine.
+# A transfer that is expected to take less may wait behind another one from its machine.
 _SHORT_S = 0.2
 
 
 class Lookout:
     """One life of a driver, as the rules see it.
 
-    `flights` are the batches that were sent and neither answered nor forgotten, by their ticket.
+    `calls` are the batches that were sent and neither answered nor forgotten, by their ticket.
     `doubles_next`: the next answer is heard a second time.
     """
 
@@ -45,8 +45,8 @@ class Lookout:
         cast = machine.cast
         self.machine = machine
         self.rules = Rules({task.index for task in plan}, cast.with_backward)
-        self.parcels = Parcels(machine.layout.most_bytes)
-        self.flights: dict[int, Flight] = {}
+        self.transfers = Transfers(machine.layout.most_bytes)
+        self.calls: dict[int, PendingCall] = {}
         self.forgotten: set[int] = set()
         self.places: dict[str, str] = {}
         self.given_up: set[str] = set()
@@ -89,7 +89,7 @@ class Lookout:
         self._due.extend(finished)
 
     def step_ended(self, appends: int) -> None:
-        """Check that no piece is late, and that no bench worker is idle while a parcel waits.
+        """Check that no piece is late, and that no bench worker is idle while a transfer waits.
 
         `appends` is how many appends the writer has not answered; behind several of them a piece may
         wait.
@@ -97,16 +97,16 @@ class Lookout:
         names = [done.index for done in self._due]
         late = names and appends < _MOST_APPENDS
         require(not late, f"finished and not handed to the writer: {names}")
-        if not self.rules.draining and self.parcels.is_waiting():
+        if not self.rules.draining and self.transfers.is_waiting():
             idle = [n for n in {self._node(label) for label in self._benches()} if self._free(n)]
             require(not idle, f"what a device has made waits, and a bench worker on {idle} too")
 
     def ended(self) -> None:
         """Check at the end that every record is settled and nothing is left."""
         require(not self._due, "finished, and not all is handed to the writer")
-        require(not self.flights, "finished, and a worker is not")
+        require(not self.calls, "finished, and a worker is not")
         require(not self.prepared, "files are prepared that nobody needs")
-        require(not self.parcels.made, "what devices have made lies about")
+        require(not self.transfers.made, "what devices have made lies about")
         require(not self.rules.in_flight, "finished with records in flight")
         require(not self.rules.pending, f"never settled: {sorted(self.rules.pending)}")
 
@@ -137,27 +137,27 @@ class Lookout:
 
     def _forget(self, ticket: int) -> None:
         self.prepared.pop(ticket, None)
-        flight = self.flights.pop(ticket, None)
+        call = self.calls.pop(ticket, None)
         if (
-            flight is not None
+            call is not None
         ):  # The batch waits for its files, or behind the batch that broke its worker.
             self.forgotten.add(ticket)
-            self.rules.in_flight.difference_update(task.index for task in flight.tasks)
-            if flight.batch is not None:
-                self.parcels.working.discard(flight.batch.parcel)
-        self.rules.check_whole(self.parcels.forget(ticket))
+            self.rules.in_flight.difference_update(task.index for task in call.tasks)
+            if call.batch is not None:
+                self.transfers.working.discard(call.batch.transfer)
+        self.rules.check_whole(self.transfers.forget(ticket))
 
     def _reserved(self, sending: int = 0) -> set[int]:
         """Return the records whose files are on their way for a batch that was not sent yet."""
         kept = [
             indices
             for ticket, indices in self.prepared.items()
-            if ticket not in self.flights and ticket != sending
+            if ticket not in self.calls and ticket != sending
         ]
         return set().union(*kept)
 
-    def _of(self, label: str) -> list[Flight]:
-        return [flight for flight in self.flights.values() if flight.slot == label]
+    def _of(self, label: str) -> list[PendingCall]:
+        return [call for call in self.calls.values() if call.slot == label]
 
     def _sent(self, batch: SendBatch, scheduler: Scheduler) -> None:
         label, has = batch.slot, self._of(batch.slot)
@@ -165,11 +165,11 @@ class Lookout:
         worker = self.machine.worker_of(label)
         require(worker is not None, f"{label} gets a batch and has no worker")
         require(len(has) < _MOST_EACH, f"{label} gets more than {_MOST_EACH} batches")
-        kept = self.parcels.waiting() | self._reserved(batch.ticket)
+        kept = self.transfers.waiting() | self._reserved(batch.ticket)
         if label in self._benches():
             self._sent_to_bench(batch, scheduler, has)
             kept -= {task.index for task in batch.tasks} if batch.stage is Stage.BENCH else set()
-            flight = Flight(label, self._node(label), batch=batch)
+            call = PendingCall(label, self._node(label), batch=batch)
             self.rules.sent_to_bench(batch, kept)
         else:
             assert worker is not None
@@ -177,23 +177,25 @@ class Lookout:
             require(process is not None, f"{label} gets a batch and has no process")
             place = self.places[label]
             is_fresh = not has and process is not None and not process.used
-            flight = Flight(label, place, is_fresh, batch)
+            call = PendingCall(label, place, is_fresh, batch)
             elsewhere = any(
                 other != place and each not in self.given_up and each in self._devices()
                 for each, other in self.places.items()
             )
-            self.rules.sent(flight, elsewhere, kept)
+            self.rules.sent(call, elsewhere, kept)
         if batch.stage is Stage.DEVICE:
-            self.parcels.promise(batch)
-        self.flights[batch.ticket] = flight
+            self.transfers.promise(batch)
+        self.calls[batch.ticket] = call
 
-    def _sent_to_bench(self, batch: SendBatch, scheduler: Scheduler, has: Sequence[Flight]) -> None:
+    def _sent_to_bench(
+        self, batch: SendBatch, scheduler: Scheduler, has: Sequence[PendingCall]
+    ) -> None:
         label, layout = batch.slot, self.machine.layout
         require(label in self.ready_benches, f"{label} gets a batch and is not ready")
         threads = max(bench_threads(task.cost_s) for task in batch.tasks)
         if batch.stage is Stage.BENCH:
-            is_ample = self.parcels.count_waiting() >= len(self.ready_benches)
-            made = self.parcels.take(batch)
+            is_ample = self.transfers.count_waiting() >= len(self.ready_benches)
+            made = self.transfers.take(batch)
             bench_s = sum(map(scheduler.model.bench_s, batch.tasks))
             may_wait = is_ample or made.node != self._node(label) or bench_s < _SHORT_S
             require(not has or may_wait, f"{label} gets a second long batch from its machine")
@@ -221,7 +223,7 @@ class Lookout:
     def _free(self, node: str) -> int:
         """Return how many bench workers on a node are idle and have not lent their core."""
         benches = self._benches()
-        busy = {flight.slot for flight in self.flights.values()} & benches.keys()
+        busy = {call.slot for call in self.calls.values()} & benches.keys()
         here = {n for n in self.ready_benches & benches.keys() if benches[n].node_id == node}
         return len(here - busy) - sum(n for label, n in self._lent.items() if label in busy & here)
 
@@ -234,28 +236,28 @@ class Lookout:
 
         The scheduler is `watched`, so it is told of the answer as a plain `Scheduler`.
         """
-        flight = self.flights.pop(ticket, None)
-        if flight is None or flight.batch is None:
+        call = self.calls.pop(ticket, None)
+        if call is None or call.batch is None:
             commands = Scheduler.batch_done(scheduler, name, ticket, report)
             require(not commands, "an answer counts that came too late")
             return commands
         self.machine.say("{} answers {}", name, [done.index for done in report.results])
         self.prepared.pop(ticket, None)
-        if report.casualty is not None:
-            why = report.casualty.cause.name
-            self.machine.say("{} broke it: {}", report.casualty.index, why)
+        if report.failure is not None:
+            why = report.failure.cause.name
+            self.machine.say("{} broke it: {}", report.failure.index, why)
         is_bench = name in scheduler.bench
         if is_bench:
-            self._landed(flight)
-            had = [flight, *self._of(name)] if report.casualty is not None else [flight]
-            if report.casualty is not None:
+            self._landed(call)
+            had = [call, *self._of(name)] if report.failure is not None else [call]
+            if report.failure is not None:
                 self.ready_benches.discard(name)
                 self.rules.reasons_to_start += 1
                 for other in had[1:]:
-                    self.parcels.working.discard(other.batch.parcel)  # type: ignore[union-attr]
-        elif flight.batch.stage is Stage.DEVICE:
+                    self.transfers.working.discard(other.batch.transfer)  # type: ignore[union-attr]
+        elif call.batch.stage is Stage.DEVICE:
             worker = self.machine.worker_of(name)
-            self.parcels.arrive(flight.batch, worker.node_id if worker else "", report.measured)
+            self.transfers.arrive(call.batch, worker.node_id if worker else "", report.measured)
         commands = Scheduler.batch_done(scheduler, name, ticket, report)
         if self.doubles_next or is_bench:
             self.doubles_next = False
@@ -268,25 +270,25 @@ class Lookout:
             tasks = [task for each in had for task in each.tasks]
             self.rules.bench_ended(tasks, report, commands)
         else:
-            self.rules.ended(flight, report, "", commands)
+            self.rules.ended(call, report, "", commands)
         return commands
 
-    def _landed(self, flight: Flight) -> None:
+    def _landed(self, call: PendingCall) -> None:
         """Note that a bench worker has finished or lost a batch."""
-        if all(_threads(each) == 1 for each in self._of(flight.slot)):
-            self._lent.pop(flight.slot, None)
-        if flight.batch is not None:
-            self.parcels.working.discard(flight.batch.parcel)
+        if all(_threads(each) == 1 for each in self._of(call.slot)):
+            self._lent.pop(call.slot, None)
+        if call.batch is not None:
+            self.transfers.working.discard(call.batch.transfer)
 
-    def _take(self, label: str) -> list[Flight]:
+    def _take(self, label: str) -> list[PendingCall]:
         """Take the batches of a slot, as none of them will be answered."""
         taken = self._of(label)
-        for flight in taken:
-            assert flight.batch is not None
-            del self.flights[flight.batch.ticket]
-            self.forgotten.add(flight.batch.ticket)
-            self.prepared.pop(flight.batch.ticket, None)
-            self.rules.in_flight.difference_update(task.index for task in flight.tasks)
+        for call in taken:
+            assert call.batch is not None
+            del self.calls[call.batch.ticket]
+            self.forgotten.add(call.batch.ticket)
+            self.prepared.pop(call.batch.ticket, None)
+            self.rules.in_flight.difference_update(task.index for task in call.tasks)
         return taken
 
     def lost(self, label: str, reason: str, cause: Cause, commands: Sequence[Command]) -> None:
@@ -300,31 +302,31 @@ class Lookout:
             first = taken[0]
             first.cause = cause
             assert first.batch is not None
-            self.parcels.forget(first.batch.ticket)
+            self.transfers.forget(first.batch.ticket)
             self.rules.ended(first, None, reason, commands)
             for behind in taken[1:]:
                 assert behind.batch is not None
-                self.parcels.forget(behind.batch.ticket)
+                self.transfers.forget(behind.batch.ticket)
 
     def _benches_lost(
-        self, label: str, taken: Sequence[Flight], commands: Sequence[Command]
+        self, label: str, taken: Sequence[PendingCall], commands: Sequence[Command]
     ) -> None:
         self.ready_benches.discard(label)
-        for flight in taken:
-            self._landed(flight)
+        for call in taken:
+            self._landed(call)
         self.rules.bench_ended([t for each in taken for t in each.tasks], None, commands)
 
     def place_lost(self, place: str, labels: Iterable[str], commands: Sequence[Command]) -> None:
         """Check the commands after the loss of a machine, with its bench workers."""
-        taken = [flight for label in labels for flight in self._take(label)]
-        for flight in taken:
-            self.ready_benches.discard(flight.slot)
-            self._landed(flight)
+        taken = [call for label in labels for call in self._take(label)]
+        for call in taken:
+            self.ready_benches.discard(call.slot)
+            self._landed(call)
         for label in labels:
             self.ready_benches.discard(label)
         self.rules.reasons_to_start += 2
         self.rules.bench_ended([t for each in taken for t in each.tasks], None, commands)
 
 
-def _threads(flight: Flight) -> int:
-    return max(bench_threads(task.cost_s) for task in flight.tasks)
+def _threads(call: PendingCall) -> int:
+    return max(bench_threads(task.cost_s) for task in call.tasks)

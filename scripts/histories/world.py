@@ -15,8 +15,8 @@ from ray_precheck.runtime.driver import DriveOptions
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.placement import place_slots
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.runtime.scheduling.blame import MAX_RUNS, START_ATTEMPTS
-from ray_precheck.runtime.tensors.shipper import Shipper
+from ray_precheck.runtime.scheduling.crash_counts import MAX_RUNS, START_ATTEMPTS
+from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.schema.task import BENCH
 from scripts.histories.actors import Actor, Machine
 from scripts.histories.answers import MOST_NODES, Cast, Choices, Layout
@@ -104,10 +104,10 @@ def _end(machine: Machine, node: Node) -> None:
 
 
 def end_what_waits(machine: Machine, watch: Lookout) -> bool:
-    """End a node on which a parcel waits for a bench, in histories that have this trouble."""
+    """End a node on which a transfer waits for a bench, in histories that have this trouble."""
     if not machine.layout.ends_what_waits or watch.rules.draining:
         return False
-    full = [node for node in machine.living[1:] if node.node_id in watch.parcels.nodes()]
+    full = [node for node in machine.living[1:] if node.node_id in watch.transfers.nodes()]
     if not full:
         return False
     machine.layout.ends_what_waits = False
@@ -220,8 +220,8 @@ class History:
         WatchedScheduler.watch = watch
         job = SimulatedJob(cast, bench_suffices=layout.bench_suffices, ships=layout.ships)
         shipper = None
-        if job.cargo is not None:
-            shipper = Shipper(job.cargo, layout.room_bytes, put=machine.put, executor=steps)
+        if job.input_files is not None:
+            shipper = Shipper(job.input_files, layout.room_bytes, put=machine.put, executor=steps)
         self._stops = False
         driver = WatchedDriver(
             watch,

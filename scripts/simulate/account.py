@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class DriverCosts:
     """Seconds of the driver for each message and record, of Ray for the way, and of the writer.
 
-    A step of the driver waits once, over all flights, then gets, schedules, and sends. The defaults are
+    A step of the driver waits once, over all pending calls, then gets, schedules, and sends. The defaults are
     rounded medians of four measurements of Ray's calls (2026-11, by a script that is no longer here) on 2
     cores of an Intel Xeon (2.5 GHz) with a load of 4 to 5, Python 3.11, Ray 2.60. What the driver does with
     messages is its thread's own time; waits and writes are by the clock, and the two fsyncs of a write on a
@@ -18,7 +18,7 @@ class DriverCosts:
     """
 
     wait_s: float = 200e-6
-    wait_per_flight_s: float = 1.2e-6
+    wait_per_call_s: float = 1.2e-6
     get_s: float = 55e-6
     get_per_record_s: float = 2.9e-6
     send_s: float = 120e-6

@@ -15,8 +15,8 @@ from ray_precheck.runtime.actors import ActorLost
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers.worker import Order, Worker
-from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredTask
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import BatchReport, Cause, Failure, MeasuredTask
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import BENCH, DeviceSlot
 from scripts.simulate.account import Account, Setup
@@ -203,7 +203,7 @@ class TimedActors:
         elif method == "append":
             costs_s = costs.record_s + costs.record_per_record_s * len(args[0])
             self._write(ref, args[0], self._now_s + costs_s)
-        elif method in ("hand_over", "lend", "release", "pulse"):
+        elif method in ("hand_over", "release", "pulse"):
             costs_s = costs.send_s
             self._arrive(ref, self._now_s)
         else:  # the writer's `complete` and `close`, after the end
@@ -243,8 +243,8 @@ class TimedActors:
             index = payload.index
             actual_s = self._workload.actual_s[index] * factor
             if index in self._killers and order.stage is not Stage.BENCH:
-                casualty = Casualty(index, Cause.CRASHED, "killed its worker (SIGSEGV)")
-                report = BatchReport(tuple(results), casualty, tuple(measured))
+                failure = Failure(index, Cause.CRASHED, "killed its worker (SIGSEGV)")
+                report = BatchReport(tuple(results), failure, tuple(measured))
                 return report, elapsed_s + actual_s, elapsed_s
             elapsed_s += actual_s
             if order.stage is Stage.DEVICE:
@@ -273,7 +273,7 @@ class TimedActors:
         computes again."""
         self._enter()
         costs, account = self._costs, self._account
-        costs_s = costs.wait_s + costs.wait_per_flight_s * len(answers)
+        costs_s = costs.wait_s + costs.wait_per_call_s * len(answers)
         self._now_s += costs_s
         account.driver_s += costs_s
         account.steps += 1

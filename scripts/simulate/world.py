@@ -88,7 +88,7 @@ class _Job:
     has_bench = True
     bench_suffices = False
     memory_limit_bytes = 0
-    cargo = None
+    input_files = None
 
     def __init__(self, workload: Workload) -> None:
         tasks = sorted(workload.tasks, key=lambda task: task.index)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import DeviceSlot, Task
@@ -47,7 +47,7 @@ class Squares:
     tables = TABLES
     has_bench = bench_suffices = False
     memory_limit_bytes = 0
-    cargo = None
+    input_files = None
 
     def __init__(
         self, count: int, crashing: frozenset[int], hanging: frozenset[int], pause_s: float = 0.0

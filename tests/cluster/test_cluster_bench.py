@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -16,10 +17,9 @@ from together import begun_together
 
 from ray_precheck import PrecheckReport, precheck
 from ray_precheck.runtime import driver
+from ray_precheck.runtime.ray_actors import RayActors
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.tensors.loans import Loan
-from ray_precheck.runtime.tensors.parcels import Parcels
 
 pytestmark = pytest.mark.cluster
 
@@ -71,7 +71,7 @@ def test_with_bench_workers_and_without_the_files_have_the_same_bytes(
     assert seen["cpu:0", "check"] >= 300
 
 
-WAYS = ["lent", "store", "lent and then to another machine", "refused", "lender killed"]
+WAYS = ["opened there", "copied", "refused", "the device's worker killed"]
 
 
 @pytest.fixture(scope="module", name="fused")
@@ -99,43 +99,41 @@ def test_however_tensors_go_to_the_bench_the_files_have_the_same_bytes(
     asked = watched(monkeypatch, way)
     staged = run(dump, tmp_path, cluster_address, 1)
     assert both_files(alone) == both_files(staged)
-    assert asked["lends"] > 0
     benches = stages(staged)["bench:0", "bench"]
-    if way in ("lent", "store", "lent and then to another machine"):
+    if way in ("opened there", "copied"):
         assert benches == stages(staged)["cpu:0", "device"] > 0
     if way == "refused":
-        # Once is enough to know: the others go through the object store.
+        # Once is enough to know: the others are copied by Ray.
         assert benches > 0
-    assert (asked["loans"] > 0) is (way != "store")
+    assert (asked[True] > 0) is (way != "copied")
+    assert (asked[False] > 0) is (way in ("copied", "refused"))
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, way: str) -> Counter[str]:
-    """Have tensors go to the bench in a way; returns how often it was asked for, and lent."""
-    asked: Counter[str] = Counter()
-    may_lend, collect, reference = Parcels.may_lend, Parcels.collect, Parcels.reference
+def watched(monkeypatch: pytest.MonkeyPatch, way: str) -> Counter[bool]:
+    """Have tensors go to the bench in a way; returns how often they were to be opened (True) and copied."""
+    asked: Counter[bool] = Counter()
+    call = RayActors.call
 
-    def may_lend_so(self: Parcels, *args: object) -> bool:
-        asked["lends"] += 1
-        return way != "store" and may_lend(self, *args)
+    def call_so(self: RayActors, handle: Any, method: str, *args: Any) -> Any:
+        if method != "hand_over":
+            return call(self, handle, method, *args)
+        ticket, is_near = args
+        is_near = is_near and way != "copied"
+        asked[is_near] += 1
+        answer = call(self, handle, method, ticket, is_near)
+        if way == "refused" and is_near:
+            # What it says is of a process that is not this container's.
+            lost = {
+                index: replace(each, shared=replace(each.shared, path="/proc/0/fd/0"))
+                for index, each in ray.get(answer).items()
+            }
+            return ray.put(lost)
+        if way == "the device's worker killed" and asked[True] == 1:
+            ray.get(answer)
+            ray.kill(handle)
+        return answer
 
-    def collect_so(self: Parcels, ticket: int, worker: object, node: str, *, lends: bool) -> None:
-        collect(self, ticket, worker, node, lends=lends)
-        lent = ray.get(self._refs[ticket])
-        if any(isinstance(each, Loan) for each in lent.values()):
-            asked["loans"] += 1
-            if way == "refused":
-                # What it says is of a process that is not this container's.
-                lost = {index: replace(each, pid=2**30) for index, each in lent.items()}
-                self._refs[ticket] = ray.put(lost)
-            if way == "lender killed" and asked["loans"] == 1:
-                ray.kill(worker)
-
-    def reference_so(self: Parcels, ticket: int, node: str) -> object:
-        return reference(self, ticket, "another" if way.endswith("another machine") else node)
-
-    monkeypatch.setattr(Parcels, "may_lend", may_lend_so)
-    monkeypatch.setattr(Parcels, "collect", collect_so)
-    monkeypatch.setattr(Parcels, "reference", reference_so)
+    monkeypatch.setattr(RayActors, "call", call_so)
     return asked
 
 
@@ -214,7 +212,7 @@ def test_a_bench_that_crashes_elsewhere_gives_the_row_that_it_gives_beside_its_d
 def test_outputs_that_wait_for_a_bench_are_never_spilled_to_disk(
     tmp_path: Path, cluster_address: str, monkeypatch: pytest.MonkeyPatch, bounds: str
 ) -> None:
-    monkeypatch.setattr(Parcels, "may_lend", lambda *_: False)
+    watched(monkeypatch, "copied")
     # However much waits, the device never does a record whole.
     monkeypatch.setattr(BenchStage, "backlog_s", 0.0)
     if bounds == "bytes alone":

@@ -15,8 +15,8 @@ from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.dump.tensors import CapturedTensors, ShippedFiles
 from ray_precheck.errors import NotCheckable
-from ray_precheck.replay.cargo import PrecheckCargo
-from ray_precheck.runtime.tensors.shipper import Shipper
+from ray_precheck.replay.input_files import PrecheckInputFiles
+from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.task import Task, TaskPayload
 from ray_precheck.schema.values import TensorSpec, walk_specs
@@ -62,11 +62,13 @@ def decode_all(payload: TaskPayload, source: CapturedTensors) -> Tensors:
 
 
 @ray.remote(num_cpus=1)
-def decode_elsewhere(payloads: list[TaskPayload], parcel: dict[int, ShippedFiles]) -> list[Tensors]:
+def decode_elsewhere(
+    payloads: list[TaskPayload], transfer: dict[int, ShippedFiles]
+) -> list[Tensors]:
     """Decode what has arrived, away from the folder; its files are views of Ray's store."""
-    for files in parcel.values():
+    for files in transfer.values():
         assert not any(one.flags.owndata for one in files.files.values() if hasattr(one, "flags"))
-    return [decode_all(p, CapturedTensors(parcel[p.index])) for p in payloads]
+    return [decode_all(p, CapturedTensors(transfer[p.index])) for p in payloads]
 
 
 def ship_all(dump: Dump) -> list[Tensors]:
@@ -74,7 +76,7 @@ def ship_all(dump: Dump) -> list[Tensors]:
     tasks = [Task(i, call.name, 0.1) for i, call in enumerate(dump.calls)]
     batches = [tasks[i : i + BATCH] for i in range(0, len(tasks), BATCH)]
     settings = CheckSettings("pytorch", "tensor", dump.data_folder, tests_dump=True)
-    shipper = Shipper(PrecheckCargo(dump, settings), MOST_BYTES, put=ray.put)
+    shipper = Shipper(PrecheckInputFiles(dump, settings), MOST_BYTES, put=ray.put)
     arrived: dict[int, list[Tensors]] = {}
     try:
         for ticket, batch in enumerate(batches):
@@ -83,11 +85,11 @@ def ship_all(dump: Dump) -> list[Tensors]:
         while len(arrived) < len(batches):
             assert time.monotonic() < until
             for ticket in shipper.ready():
-                parcel = shipper.take(ticket)
-                assert parcel is not None
+                transfer = shipper.take(ticket)
+                assert transfer is not None
                 payloads = [dump.payload(task) for task in batches[ticket]]
-                arrived[ticket] = ray.get(decode_elsewhere.remote(payloads, parcel.ref))
-                del parcel
+                arrived[ticket] = ray.get(decode_elsewhere.remote(payloads, transfer.ref))
+                del transfer
                 shipper.forget(ticket)
             time.sleep(0.01)
     finally:

@@ -15,8 +15,7 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.inputs.generate import GeneratedTensors, build_call, generated_tensors
-from ray_precheck.runtime.tensors.shared_pool import SharedPool
-from ray_precheck.runtime.workers.messages import Sealed, seal
+from ray_precheck.runtime.workers.messages import seal
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, Task, TaskPayload
 
@@ -47,8 +46,7 @@ def in_halves(
     measured = device.measure(payload, with_inputs=is_near)
     if isinstance(measured, TaskResult):
         return measured
-    sealed = seal(measured, SharedPool() if is_near else None)
-    return bench.check(payload, measured=Sealed(sealed.data, sealed.buffers, sealed.shared).open())
+    return bench.check(payload, measured=seal(measured).open())
 
 
 @pytest.mark.parametrize("is_near", [False, True])

@@ -18,7 +18,7 @@ from versions import require_kernel
 
 from ray_precheck import private_parts
 from ray_precheck.check.checker import Checker
-from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload
 

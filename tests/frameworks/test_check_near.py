@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,7 @@ from records import call, row_of, tensor
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.replay.job import PrecheckOpener
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.runtime.tensors import loans
-from ray_precheck.runtime.tensors.loans import Loan
+from ray_precheck.runtime.workers.shared_arrays import CAN_LEND
 from ray_precheck.runtime.workers.worker import Order, Worker
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
@@ -21,7 +21,7 @@ from ray_precheck.schema.task import BENCH, DeviceSlot, TaskPayload
 
 pytestmark = [
     pytest.mark.frameworks,
-    pytest.mark.skipif(not loans.CAN_LEND, reason="only Linux has memfd and /proc"),
+    pytest.mark.skipif(not CAN_LEND, reason="only Linux has memfd and /proc"),
 ]
 OPENER = PrecheckOpener(CheckSettings("pytorch", "statistics", Path()))
 MATRIX = tensor(30, 30, grad=True)
@@ -71,76 +71,42 @@ def open_descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("way", ["lent", "lent and handed over", "handed over"])
+@pytest.mark.parametrize("way", ["opened here", "copied", "drawn again"])
 def test_however_it_goes_to_the_bench_the_result_is_that_of_one_process(
     way: str, device: Worker, bench: Worker
 ) -> None:
     whole = device.run(order(PAYLOADS, Stage.CHECK)).results
     before = open_descriptors()
-    measured = device.run(order(PAYLOADS, Stage.DEVICE, is_near=way != "handed over")).measured
+    measured = device.run(order(PAYLOADS, Stage.DEVICE, is_near=way != "drawn again")).measured
     assert [each.index for each in measured] == [0, 1]
-    if way == "handed over":
-        parcel = device.hand_over(7)
-    else:
-        parcel = device.lend(7)
-        assert all(isinstance(lent, Loan) for lent in parcel.values())
+    transfer = device.hand_over(7, way == "opened here")
+    shares = [each.shared is not None for each in transfer.values()]
+    assert shares == [way == "opened here"] * 2
+    if way != "drawn again":
         # Outputs, gradients, inputs and a cotangent: 3 + 2 + 1 of 30 x 30 float32.
         assert measured[0].nbytes > 6 * 3600
-    if way == "lent and handed over":
-        parcel = device.hand_over(7)
-    halves = bench.run(order(PAYLOADS, Stage.BENCH), parcel).results
+    halves = bench.run(order(PAYLOADS, Stage.BENCH), transfer).results
     assert list(map(timeless, halves)) == list(map(timeless, whole))
     assert row_of(whole[0]).backward is Verdict.PASS
-    del parcel
+    del transfer
     device.release(7)
     assert open_descriptors() == before
 
 
-def test_memory_that_was_lent_is_used_again_once_it_is_released(
-    device: Worker, bench: Worker
-) -> None:
-    side = tensor(400, 400, grad=True)
-    calls = [
-        replace(
-            call("Torch.matmul", side, side, grads=[tensor(400, 400)]), name=f"Torch.matmul.{n}"
-        )
-        for n in range(3)
-    ]
-    found, places = [], []
-    for payload in calls:
-        found += device.run(order((payload,), Stage.CHECK)).results
-        device.run(order((payload,), Stage.DEVICE, is_near=True))
-        parcel = device.lend(7)
-        (loan,) = parcel.values()
-        assert isinstance(loan, Loan)
-        places.append(loan.identity)
-        found += bench.run(order((payload,), Stage.BENCH), parcel).results
-        device.release(7)
-    assert places[0] == places[1] == places[2]
-    assert list(map(timeless, found[::2])) == list(map(timeless, found[1::2]))
-    # Other inputs each, so that what was there before is not what is there now.
-    assert len({each.details.replace(each.name.encode(), b"") for each in found}) == 3
-    device.run(order((calls[0],), Stage.DEVICE, is_near=True))
-    kept = device.lend(7)
-    device.run(replace(order((calls[0],), Stage.DEVICE, is_near=True), ticket=8))
-    other = device.lend(8)
-    assert kept[0].identity == places[0] != other[0].identity
-    device.release(7)
-    device.release(8)
-
-
-def test_what_cannot_be_got_at_is_refused_and_nobody_is_blamed(
-    device: Worker, bench: Worker
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_cannot_be_got_at_needs_the_device_again_and_nobody_is_blamed(
+    is_gone: bool, device: Worker, bench: Worker
 ) -> None:
     device.run(order(PAYLOADS, Stage.DEVICE, is_near=True))
-    parcel = device.lend(7)
+    lent = pickle.loads(pickle.dumps(device.hand_over(7, True)))
     device.release(7)
-    report = bench.run(order(PAYLOADS, Stage.BENCH), parcel)
-    assert report.refused
-    assert (report.results, report.casualty) == ((), None)
+    # The driver has heard of its end, or the memory is not there any more when it is opened.
+    report = bench.run(order(PAYLOADS, Stage.BENCH), {} if is_gone else lent)
+    assert report.needs_device == (0, 1)
+    assert (report.results, report.failure) == ((), None)
     # It is as good as before.
     device.run(order(PAYLOADS, Stage.DEVICE, is_near=True))
-    assert len(bench.run(order(PAYLOADS, Stage.BENCH), device.lend(7)).results) == 2
+    assert len(bench.run(order(PAYLOADS, Stage.BENCH), device.hand_over(7, True)).results) == 2
     device.release(7)
 
 

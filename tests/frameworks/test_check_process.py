@@ -21,13 +21,14 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
 from ray_precheck.replay.job import PrecheckOpener
 from ray_precheck.runtime.places.devices import DEFAULT_SPARES
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers import process as process_module
 from ray_precheck.runtime.workers import worker
 from ray_precheck.runtime.workers.messages import Work
 from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.runtime.workers.turns import Turns
 from ray_precheck.runtime.workers.worker import Order, Worker
-from ray_precheck.schema.casualty import BatchReport, Cause
+from ray_precheck.schema.failure import BatchReport, Cause
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
 
@@ -91,7 +92,7 @@ def first_check(process: CheckProcess, limit_s: float) -> tuple[BatchReport, flo
 
 
 def assert_is_checked(report: BatchReport) -> None:
-    assert report.casualty is None
+    assert report.failure is None
     assert row_of(report.results[0]).forward is not Verdict.SKIP
 
 
@@ -110,9 +111,9 @@ class TestBatches:
         batch = [GOOD, payload(1, "Torch.special.erfcx.0"), payload(2, "Torch.neg.0")]
         report = check(process, batch, [60.0] * 3)
         assert [result.index for result in report.results] == [0]
-        assert report.casualty is not None
-        assert (report.casualty.index, report.casualty.cause) == (1, Cause.CRASHED)
-        assert report.casualty.reason == (
+        assert report.failure is not None
+        assert (report.failure.index, report.failure.cause) == (1, Cause.CRASHED)
+        assert report.failure.reason == (
             "killed its worker (SIGABRT: what():  vector::_M_default_append)"
         )
 
@@ -121,9 +122,9 @@ class TestBatches:
         begin = time.monotonic()
         report = check(process, batch, [600.0, 0.5, 600.0])
         assert time.monotonic() - begin < 600.0  # that of the others
-        assert report.casualty is not None
-        assert (report.casualty.index, report.casualty.cause) == (1, Cause.TIMED_OUT)
-        assert report.casualty.reason == "no answer in 0.5 s (--timeout)"
+        assert report.failure is not None
+        assert (report.failure.index, report.failure.cause) == (1, Cause.TIMED_OUT)
+        assert report.failure.reason == "no answer in 0.5 s (--timeout)"
 
     def test_a_busy_machine_is_no_hang(self) -> None:
         first, second = (CheckProcess(SLOT, opener()) for _ in range(2))
@@ -150,13 +151,13 @@ class TestBatches:
         batch = [GOOD, payload(1, "Torch.special.ndtri.0")]
         report = check(process, batch, [600.0] * 2, halted=lambda: time.monotonic() > begin + 1)
         assert [result.index for result in report.results] == [0]
-        assert report.casualty is None
+        assert report.failure is None
         assert not psutil.pid_exists(process.pid)
 
     def test_sigkill_is_told_apart(self, process: CheckProcess) -> None:
         report = check(process, [payload(1, "Torch.special.bessel_y0.0")], [60.0])
-        assert report.casualty is not None
-        assert report.casualty.cause is Cause.KILLED
+        assert report.failure is not None
+        assert report.failure.cause is Cause.KILLED
 
     def test_a_stopped_process_is_given_up_as_one_that_was_killed(
         self, process: CheckProcess, monkeypatch: pytest.MonkeyPatch
@@ -164,9 +165,9 @@ class TestBatches:
         monkeypatch.setattr(process_module, "SILENT_S", 2.0)
         os.kill(process.pid, signal.SIGSTOP)
         report = check(process, [GOOD], [600.0])
-        assert report.casualty is not None
-        assert report.casualty.cause is Cause.KILLED
-        assert report.casualty.reason.startswith("its process was stopped for ")
+        assert report.failure is not None
+        assert report.failure.cause is Cause.KILLED
+        assert report.failure.reason.startswith("its process was stopped for ")
         assert not psutil.pid_exists(process.pid)
 
     def test_the_time_of_a_stop_does_not_count(self, process: CheckProcess) -> None:
@@ -183,17 +184,17 @@ class TestBatches:
         batch = [payload(1, "Torch.special.spherical_bessel_j0.0"), payload(2, "Tensor.add.0")]
         report = check(process, batch, [60.0] * 2)
         assert report.results == ()
-        assert report.casualty is not None
-        assert report.casualty.cause is Cause.POISONED
-        assert report.casualty.done is not None
-        assert row_of(report.casualty.done).forward is Verdict.ERROR
-        assert report.casualty.reason == row_of(report.casualty.done).message
+        assert report.failure is not None
+        assert report.failure.cause is Cause.POISONED
+        assert report.failure.done is not None
+        assert row_of(report.failure.done).forward is Verdict.ERROR
+        assert report.failure.reason == row_of(report.failure.done).message
 
     def test_an_error_that_leaves_the_device_usable_is_a_result(
         self, process: CheckProcess
     ) -> None:
         report = check(process, [payload(1, "Torch.special.bessel_j0.0"), GOOD], [60.0] * 2)
-        assert report.casualty is None
+        assert report.failure is None
         assert [row_of(done).forward for done in report.results] == [Verdict.ERROR, Verdict.PASS]
 
     def test_output_is_forgotten_so_that_no_warning_fills_the_disk(
@@ -202,8 +203,8 @@ class TestBatches:
         os.write(process._stderr.fileno(), b"a warning of an earlier record\n")
         check(process, [GOOD], [60.0])
         report = check(process, [payload(1, "Torch.special.entr.0")], [60.0])
-        assert report.casualty is not None
-        assert report.casualty.reason == "killed its worker (SIGSEGV)"
+        assert report.failure is not None
+        assert report.failure.reason == "killed its worker (SIGSEGV)"
 
 
 def test_the_garbage_collector_leaves_out_what_was_loaded_before() -> None:
@@ -231,12 +232,12 @@ class TestMemory:
         process.wait_ready()
         report = check(process, [payload(1, "Torch.special.bessel_y1.0")], [60.0])
         process.close()
-        assert report.casualty is not None
-        assert report.casualty.cause is Cause.OUT_OF_MEMORY
-        assert report.casualty.done is not None
+        assert report.failure is not None
+        assert report.failure.cause is Cause.OUT_OF_MEMORY
+        assert report.failure.done is not None
         assert (
-            report.casualty.reason
-            == row_of(report.casualty.done).message
+            report.failure.reason
+            == row_of(report.failure.done).message
             == ("ran out of memory: MemoryError (a worker may take 0.25 GiB, --max-memory)")
         )
 
@@ -342,7 +343,7 @@ class TestBatchesInTurn:
         with ThreadPoolExecutor(2) as threads:
             first = threads.submit(run, made, payload(1, "Torch.special.entr.0"), turn=1)
             second = threads.submit(run, made, GOOD, turn=2)
-            assert first.result(60).casualty is not None
+            assert first.result(60).failure is not None
             assert second.result(60) == BatchReport(())
         made.open(2)
         assert row_of(run(made, GOOD, turn=3).results[0]).forward is Verdict.PASS
@@ -362,16 +363,13 @@ class TestBatchesInTurn:
             time.sleep(0.5)
             assert not first.done()
             os.kill(made._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
-            assert first.result(60).casualty is not None
+            assert first.result(60).failure is not None
             assert second.result(60) == BatchReport(())
 
-    def test_one_whose_parcel_is_out_of_reach_holds_up_nobody(
-        self, made: Worker, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_bench_whose_transfer_is_gone_holds_up_nobody(self, made: Worker) -> None:
         made.open(12)
-        with monkeypatch.context() as patch:
-            patch.setattr(worker, "borrow", lambda parcel: None)
-            assert run(made, GOOD, turn=13) == BatchReport((), refused=True)
+        report = made.run(Order((GOOD,), (60.0,), (1,), 13, stage=Stage.BENCH), {})
+        assert report == BatchReport((), needs_device=(GOOD.index,))
         assert row_of(run(made, GOOD, turn=14).results[0]).forward is Verdict.PASS
 
     def test_a_worker_that_was_told_to_end_begins_no_other(self) -> None:
@@ -394,7 +392,7 @@ class TestSpares:
         # It is ready; what it said is put back for the one who will ask.
         spare.wait_ready = lambda: None  # type: ignore[method-assign]
         report = run(made, payload(1, "Torch.special.entr.0"))
-        assert report.casualty is not None
+        assert report.failure is not None
         begin = time.monotonic()
         made.open(1)
         takeover_s = time.monotonic() - begin

@@ -72,7 +72,7 @@ def test_the_row_in_error_is_its_add_and_the_others_are_checked(
     batch = [Work(call.index, call) for call in calls]
     process.submit(batch)
     report, _ = process.collect(batch, [60.0] * 3)
-    assert report.casualty is None
+    assert report.failure is None
     found = {done.name: row_of(done) for done in report.results}
     assert {name: row.forward for name, row in found.items()} == {
         "Torch.special.entr.0": Verdict.ERROR,

@@ -14,7 +14,7 @@ from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers.messages import Work
 from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.runtime.workers.process_tree import descendants
-from ray_precheck.schema.casualty import BatchReport, Cause
+from ray_precheck.schema.failure import BatchReport, Cause
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import BENCH, DeviceSlot, TaskPayload
 
@@ -64,22 +64,22 @@ def test_an_api_that_kills_msadapter_kills_its_process_in_the_same_way(
     process: CheckProcess,
 ) -> None:
     report = check(process, call("Torch.special.erfcx", ms_tensor(4)))
-    assert report.casualty is not None
-    assert report.casualty.cause is Cause.CRASHED
-    assert report.casualty.reason == "killed its worker (SIGSEGV: the driver: no such stream)"
+    assert report.failure is not None
+    assert report.failure.cause is Cause.CRASHED
+    assert report.failure.reason == "killed its worker (SIGSEGV: the driver: no such stream)"
 
 
 def test_an_api_that_leaves_is_known_by_its_exit_code(process: CheckProcess) -> None:
     report = check(process, call("Torch.floor", ms_tensor(4)))
-    assert report.casualty is not None
-    assert report.casualty.reason.startswith("killed its worker (exit code 7")
+    assert report.failure is not None
+    assert report.failure.reason.startswith("killed its worker (exit code 7")
 
 
 def test_an_api_that_hangs_is_ended_with_both_processes(process: CheckProcess) -> None:
     (child,) = map(psutil.Process, descendants(process.pid))
     report = check(process, call("Torch.ceil", ms_tensor(4)), limit_s=0.5)
-    assert report.casualty is not None
-    assert report.casualty.cause is Cause.TIMED_OUT
+    assert report.failure is not None
+    assert report.failure.cause is Cause.TIMED_OUT
     assert psutil.wait_procs([child], 20)[1] == []
 
 
@@ -90,8 +90,8 @@ def test_what_msadapter_waits_for_a_processor_is_counted(process: CheckProcess) 
 
 def test_the_limit_of_memory_holds_in_the_process_of_msadapter(process: CheckProcess) -> None:
     report = check(process, call("Torch.cov", ms_tensor(4)), stage=Stage.DEVICE)
-    assert report.casualty is not None
-    assert report.casualty.cause is Cause.OUT_OF_MEMORY
+    assert report.failure is not None
+    assert report.failure.cause is Cause.OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize(("framework", "kind"), [("pytorch", "cpu"), ("mindtorch", BENCH)])

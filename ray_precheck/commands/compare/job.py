@@ -15,7 +15,7 @@ from ray_precheck.commands.compare.payload import (
     GOLDEN,
     NOISE,
     TARGET,
-    ComparisonCargo,
+    ComparisonInputFiles,
     ComparisonPayload,
     ComparisonSettings,
     PairFiles,
@@ -29,11 +29,11 @@ from ray_precheck.commands.compare.rows import (
 )
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.dump.tensors import FolderFiles, TensorFiles
-from ray_precheck.runtime.job import Cargo, Tell
+from ray_precheck.runtime.job import InputFiles, Tell
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers.shared_folders import require_folders, seen_folders
-from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import DeviceSlot, Task
 from ray_precheck.store.columns import encode_name
@@ -111,8 +111,8 @@ class ComparisonJob:
         self.memory_limit_bytes = 0
         self._shares_files = settings.mode is ComparisonMode.REAL and shared_fs
         sends = settings.mode is ComparisonMode.REAL and not shared_fs
-        self.cargo: Cargo | None = (
-            ComparisonCargo(lambda task: self.payload(task).by_side(), settings.folders)
+        self.input_files: InputFiles | None = (
+            ComparisonInputFiles(lambda task: self.payload(task).by_side(), settings.folders)
             if sends
             else None
         )

@@ -103,7 +103,7 @@ class PairFiles:
         return {side: ShippedFiles(self.files.get(side, {})) for side in sides}
 
 
-class ComparisonCargo:
+class ComparisonInputFiles:
     """Reads captured files of all sides for other machines; `records` returns the raw records of a task by
     their sides, which have these `folders`."""
 

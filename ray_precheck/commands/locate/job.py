@@ -18,7 +18,7 @@ import numpy as np
 from ray_precheck.commands.compare.payload import (
     GOLDEN,
     TARGET,
-    ComparisonCargo,
+    ComparisonInputFiles,
     PairFiles,
     Records,
 )
@@ -34,11 +34,11 @@ from ray_precheck.commands.locate.walk.evidence import OwnError, ValueEvidence
 from ray_precheck.dump.mapped import MappedTensor
 from ray_precheck.dump.tensors import CapturedTensors, FolderFiles, RememberedTensors, TensorFiles
 from ray_precheck.errors import NotCheckable
-from ray_precheck.runtime.job import Cargo, Tell
+from ray_precheck.runtime.job import InputFiles, Tell
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers.shared_folders import require_folders, seen_folders
-from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Outcome, Verdict, verdict_in
 from ray_precheck.schema.task import BENCH, DeviceSlot, Task, TaskPayload
 from ray_precheck.store.columns import encode_name, encode_row, encode_text
@@ -76,8 +76,8 @@ class LocationJob:
         self.tables: Tables = LOCATION_TABLES
         self.memory_limit_bytes = settings.target.memory_limit_bytes
         self._shares_files = shared_fs
-        self.cargo: Cargo | None = (
-            None if shared_fs else ComparisonCargo(self._records, settings.folders)
+        self.input_files: InputFiles | None = (
+            None if shared_fs else ComparisonInputFiles(self._records, settings.folders)
         )
 
     def _records(self, task: Task) -> dict[str, Records]:

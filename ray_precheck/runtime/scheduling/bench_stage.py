@@ -1,9 +1,9 @@
-"""The bench workers and their parcels: which workers are free, which parcels wait, and how many bytes
+"""The bench workers and their transfers: which workers are free, which transfers wait, and how many bytes
 they have.
 
-Comes in: parcels, which devices have made of records, and news of the bench workers. Goes out: the
-worker for each parcel. Pure, a part of the scheduler and called by it alone. A record whose bench
-breaks a bench worker gets no strike: the scheduler has a device check it once more as a whole.
+Comes in: transfers, which devices have made of records, and news of the bench workers. Goes out: the
+worker for each transfer. Pure, a part of the scheduler and called by it alone. A record whose bench
+breaks a bench worker has no crash counted: the scheduler has a device check it once more as a whole.
 """
 
 import math
@@ -12,23 +12,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ray_precheck.runtime.scheduling.blame import START_ATTEMPTS
 from ray_precheck.runtime.scheduling.cost_model import bench_threads
+from ray_precheck.runtime.scheduling.crash_counts import START_ATTEMPTS
 from ray_precheck.schema.task import Task
 
-_PARCELS_EACH = 3
-# A parcel whose benches take less than this may wait behind another such parcel, even if another
+_TRANSFERS_EACH = 3
+# A transfer whose benches take less than this may wait behind another such transfer, even if another
 # worker gets free meanwhile.
 _SHORT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Transfer:
     """Tasks that a device at `place` has run; `nbytes` are the bytes that wait in memory for their
     bench.
 
     `made_s` are the seconds that the device's side took to hand them over, `bench_s` the seconds
-    that their benches are expected to take (finite if the parcel is to wait).
+    that their benches are expected to take (finite if the transfer is to wait).
     """
 
     ticket: int
@@ -59,7 +59,7 @@ class _BenchSlot:
     state: BenchState = BenchState.STARTING
     failed_starts: int = 0
     # Its batches, the oldest first, by their tickets.
-    parcels: dict[int, Parcel] = field(default_factory=dict)
+    transfers: dict[int, Transfer] = field(default_factory=dict)
     borrowed: list[str] = field(default_factory=list)
 
 
@@ -67,7 +67,7 @@ class _BenchSlot:
 class BenchStage:
     """The bench workers by name, and their work; `places` gives the place of each.
 
-    The parcels that wait, are promised or in work have at most `most_bytes`.
+    The transfers that wait, are promised or in work have at most `most_bytes`.
     """
 
     places: Mapping[str, str]
@@ -79,12 +79,12 @@ class BenchStage:
     _free: dict[str, None] = field(init=False, default_factory=dict)
     _usable: set[str] = field(init=False, default_factory=set)
     _at: Counter[str] = field(init=False, default_factory=Counter)
-    _waiting: deque[Parcel] = field(init=False, default_factory=deque)
+    _waiting: deque[Transfer] = field(init=False, default_factory=deque)
     _promised: dict[int, tuple[int, float]] = field(init=False, default_factory=dict)
     _bytes: int = field(init=False, default=0)
-    # The seconds that promised and waiting parcels are expected to take.
+    # The seconds that promised and waiting transfers are expected to take.
     _ahead_s: float = field(init=False, default=0.0)
-    _parcels: int = field(init=False, default=0)
+    _transfers: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self._slots = {}
@@ -106,26 +106,26 @@ class BenchStage:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no parcel waits, is promised or in work."""
-        return self._parcels == 0
+        """Whether no transfer waits, is promised or in work."""
+        return self._transfers == 0
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes of a new parcel there is room for; 0 if no worker could take it."""
+        """How many bytes of a new transfer there is room for; 0 if no worker could take it."""
         return max(0, self.most_bytes - self._bytes) if self._usable else 0
 
     @property
     def backlog_s(self) -> float:
-        """The seconds that each worker is expected to be busy with its share of the parcels that
+        """The seconds that each worker is expected to be busy with its share of the transfers that
         wait or are on their way, after its present one; infinite if there is no worker.
         """
         return self._ahead_s / len(self._usable) if self._usable else math.inf
 
     @property
     def is_full(self) -> bool:
-        """Whether there are, for each worker on average, a parcel in work, one that waits and one that
+        """Whether there are, for each worker on average, a transfer in work, one that waits and one that
         is on its way."""
-        return self._parcels >= _PARCELS_EACH * len(self._usable)
+        return self._transfers >= _TRANSFERS_EACH * len(self._usable)
 
     def _turn(self, name: str, state: BenchState) -> None:
         self._slots[name].state = state
@@ -134,7 +134,7 @@ class BenchStage:
     def _note(self, name: str) -> None:
         """Update `_free` and `_usable` after the state of a worker has changed."""
         slot = self._slots.get(name)
-        if slot is not None and slot.state is BenchState.READY and not slot.parcels:
+        if slot is not None and slot.state is BenchState.READY and not slot.transfers:
             self._free[name] = None
         else:
             self._free.pop(name, None)
@@ -144,19 +144,19 @@ class BenchStage:
             self._usable.discard(name)
 
     def promise(self, ticket: int, tasks: Sequence[Task], bench_s: float) -> None:
-        """Expect a parcel of tasks that are on their way to a device, whose benches take `bench_s`."""
+        """Expect a transfer of tasks that are on their way to a device, whose benches take `bench_s`."""
         nbytes = sum(task.nbytes for task in tasks)
         self._promised[ticket] = nbytes, bench_s
         self._ahead_s += bench_s
         self._bytes += nbytes
-        self._parcels += 1
+        self._transfers += 1
 
     def withdraw(self, ticket: int) -> None:
-        """Expect a parcel no longer."""
+        """Expect a transfer no longer."""
         if ticket in self._promised:
             nbytes, bench_s = self._promised.pop(ticket)
             self._bytes -= nbytes
-            self._parcels -= 1
+            self._transfers -= 1
             self._lessen(bench_s)
 
     def _lessen(self, bench_s: float) -> None:
@@ -164,62 +164,62 @@ class BenchStage:
         is_empty = not (self._promised or self._waiting)
         self._ahead_s = 0.0 if is_empty else max(0.0, self._ahead_s - bench_s)
 
-    def arrive(self, parcel: Parcel) -> None:
-        """Take a parcel that was promised."""
-        self.withdraw(parcel.ticket)
-        self._enter(parcel)
-        self._waiting.append(parcel)
-        self._ahead_s += parcel.bench_s
+    def arrive(self, transfer: Transfer) -> None:
+        """Take a transfer that was promised."""
+        self.withdraw(transfer.ticket)
+        self._enter(transfer)
+        self._waiting.append(transfer)
+        self._ahead_s += transfer.bench_s
 
-    def _enter(self, parcel: Parcel) -> None:
-        self._bytes += parcel.nbytes
-        self._parcels += 1
+    def _enter(self, transfer: Transfer) -> None:
+        self._bytes += transfer.nbytes
+        self._transfers += 1
 
-    def _leave(self, parcel: Parcel) -> None:
-        self._bytes -= parcel.nbytes
-        self._parcels -= 1
+    def _leave(self, transfer: Transfer) -> None:
+        self._bytes -= transfer.nbytes
+        self._transfers -= 1
 
-    def next_assignment(self) -> tuple[str, Parcel] | None:
-        """Choose the worker for the parcel that has waited longest; None if no worker can take it.
+    def next_assignment(self) -> tuple[str, Transfer] | None:
+        """Choose the worker for the transfer that has waited longest; None if no worker can take it.
 
-        A free worker comes first. A busy worker may be sent another parcel, which it fetches
-        meanwhile, if the parcel is short, comes from another machine, or if there is a parcel for
+        A free worker comes first. A busy worker may be sent another transfer, which it fetches
+        meanwhile, if the transfer is short, comes from another machine, or if there is a transfer for
         each worker.
         """
         if not self._waiting:
             return None
-        parcel = self._waiting[0]
-        near = (name for name in self._free if self._slots[name].place == parcel.place)
-        chosen = next(near, "") or next(iter(self._free), "") or self._fetching(parcel)
+        transfer = self._waiting[0]
+        near = (name for name in self._free if self._slots[name].place == transfer.place)
+        chosen = next(near, "") or next(iter(self._free), "") or self._fetching(transfer)
         if not chosen:
             return None
         self._waiting.popleft()
-        self._lessen(parcel.bench_s)
-        self._lend(chosen, parcel.threads - 1)
-        return chosen, parcel
+        self._lessen(transfer.bench_s)
+        self._lend(chosen, transfer.threads - 1)
+        return chosen, transfer
 
-    def _fetching(self, parcel: Parcel) -> str:
-        """Return a worker with one parcel that can fetch this one meanwhile, "" for none."""
-        is_short = parcel.bench_s < _SHORT_S
-        # If there is a parcel for each worker anyway, no other worker would have this one sooner.
+    def _fetching(self, transfer: Transfer) -> str:
+        """Return a worker with one transfer that can fetch this one meanwhile, "" for none."""
+        is_short = transfer.bench_s < _SHORT_S
+        # If there is a transfer for each worker anyway, no other worker would have this one sooner.
         is_ample = len(self._waiting) >= len(self._usable)
-        is_far = self._at[parcel.place] < len(self._slots)
-        if parcel.threads > 1 or not (is_short or is_far or is_ample):
+        is_far = self._at[transfer.place] < len(self._slots)
+        if transfer.threads > 1 or not (is_short or is_far or is_ample):
             return ""
         chosen, soonest_s = "", math.inf
         for name, slot in self._slots.items():
-            if slot.state is not BenchState.READY or len(slot.parcels) != 1:
+            if slot.state is not BenchState.READY or len(slot.transfers) != 1:
                 continue
-            (first,) = slot.parcels.values()
+            (first,) = slot.transfers.values()
             is_right = (
-                is_ample or slot.place != parcel.place or (is_short and first.bench_s < _SHORT_S)
+                is_ample or slot.place != transfer.place or (is_short and first.bench_s < _SHORT_S)
             )
             if is_right and (not chosen or first.bench_s < soonest_s):
                 chosen, soonest_s = name, first.bench_s
         return chosen
 
     def _lend(self, borrower: str, count: int) -> None:
-        """Keep the cores of other workers free for a parcel that computes with several threads."""
+        """Keep the cores of other workers free for a transfer that computes with several threads."""
         place = self._slots[borrower].place
         for name in list(self._free) if count else []:
             if len(self._slots[borrower].borrowed) >= count:
@@ -228,21 +228,21 @@ class BenchStage:
                 self._turn(name, BenchState.LENT)
                 self._slots[borrower].borrowed.append(name)
 
-    def assign(self, name: str, ticket: int, parcel: Parcel) -> None:
-        """Note that a worker has got a parcel, under the ticket of a batch."""
-        self.in_flight += len(parcel.tasks)
-        self._slots[name].parcels[ticket] = parcel
+    def assign(self, name: str, ticket: int, transfer: Transfer) -> None:
+        """Note that a worker has got a transfer, under the ticket of a batch."""
+        self.in_flight += len(transfer.tasks)
+        self._slots[name].transfers[ticket] = transfer
         self._note(name)
 
     def take(self, name: str, ticket: int, tasks: tuple[Task, ...]) -> None:
         """Note that a worker has got whole records, which no device has run."""
-        parcel = Parcel(0, self._slots[name].place, tasks, 0)
-        self._enter(parcel)
-        self.assign(name, ticket, parcel)
+        transfer = Transfer(0, self._slots[name].place, tasks, 0)
+        self._enter(transfer)
+        self.assign(name, ticket, transfer)
 
     def busy(self) -> list[str]:
-        """Return the workers that have a parcel."""
-        return [name for name, slot in self._slots.items() if slot.parcels]
+        """Return the workers that have a transfer."""
+        return [name for name, slot in self._slots.items() if slot.transfers]
 
     def with_room(self, ahead: Collection[str]) -> list[str]:
         """Return the workers that may take a batch: those without a batch, and of those in `ahead` the
@@ -252,21 +252,21 @@ class BenchStage:
         return [
             name
             for name, slot in self._slots.items()
-            if slot.state is BenchState.READY and len(slot.parcels) <= (name in ahead)
+            if slot.state is BenchState.READY and len(slot.transfers) <= (name in ahead)
         ]
 
-    def done(self, name: str, ticket: int) -> Parcel | None:
-        """Note that a worker has finished a batch; return its parcel, None if it has no such batch."""
+    def done(self, name: str, ticket: int) -> Transfer | None:
+        """Note that a worker has finished a batch; return its transfer, None if it has no such batch."""
         slot = self._slots.get(name)
-        parcel = slot.parcels.pop(ticket, None) if slot is not None else None
-        if slot is None or parcel is None:
+        transfer = slot.transfers.pop(ticket, None) if slot is not None else None
+        if slot is None or transfer is None:
             return None
-        self._leave(parcel)
-        self.in_flight -= len(parcel.tasks)
-        if all(left.threads == 1 for left in slot.parcels.values()):
+        self._leave(transfer)
+        self.in_flight -= len(transfer.tasks)
+        if all(left.threads == 1 for left in slot.transfers.values()):
             self._give_back(slot)
         self._note(name)
-        return parcel
+        return transfer
 
     def _give_back(self, slot: _BenchSlot) -> None:
         for name in slot.borrowed:
@@ -295,27 +295,27 @@ class BenchStage:
         self._turn(name, BenchState.GIVEN_UP)
         return False
 
-    def lose(self, name: str) -> dict[int, Parcel]:
+    def lose(self, name: str) -> dict[int, Transfer]:
         """Note that a worker is gone and a new one starts; return its batches by their tickets."""
         slot = self._slots[name]
-        parcels, slot.parcels = slot.parcels, {}
-        for parcel in parcels.values():
-            self._leave(parcel)
-            self.in_flight -= len(parcel.tasks)
+        transfers, slot.transfers = slot.transfers, {}
+        for transfer in transfers.values():
+            self._leave(transfer)
+            self.in_flight -= len(transfer.tasks)
         self._give_back(slot)
         for other in self._slots.values():
             # Once it has started again it may be lent to another worker.
             other.borrowed = [lender for lender in other.borrowed if lender != name]
         self._turn(name, BenchState.STARTING)
-        return parcels
+        return transfers
 
-    def lose_waiting(self, place: str | None = None) -> list[Parcel]:
-        """Drop and return the parcels that wait: all of them, or those at a place that is gone."""
-        lost = [parcel for parcel in self._waiting if place in (None, parcel.place)]
-        for parcel in lost:
-            self._waiting.remove(parcel)
-            self._lessen(parcel.bench_s)
-            self._leave(parcel)
+    def lose_waiting(self, place: str | None = None) -> list[Transfer]:
+        """Drop and return the transfers that wait: all of them, or those at a place that is gone."""
+        lost = [transfer for transfer in self._waiting if place in (None, transfer.place)]
+        for transfer in lost:
+            self._waiting.remove(transfer)
+            self._lessen(transfer.bench_s)
+            self._leave(transfer)
         return lost
 
     def add(self, name: str, place: str) -> None:
@@ -323,11 +323,11 @@ class BenchStage:
         self._slots[name] = _BenchSlot(place)
         self._at[place] += 1
 
-    def remove(self, name: str) -> dict[int, Parcel]:
+    def remove(self, name: str) -> dict[int, Transfer]:
         """Note that a worker is gone with its machine; return its batches by their tickets."""
         if name not in self._slots:
             return {}
-        parcels = self.lose(name)
+        transfers = self.lose(name)
         self._at[self._slots.pop(name).place] -= 1
         self._note(name)
-        return parcels
+        return transfers

@@ -20,7 +20,7 @@ class SendBatch:
     seconds.
 
     The answer names the `ticket`; an answer with an older ticket is ignored. With the stage BENCH,
-    `parcel` is the ticket of the batch in which a device measured these tasks.
+    `transfer` is the ticket of the batch in which a device measured these tasks.
     """
 
     slot: str
@@ -28,7 +28,7 @@ class SendBatch:
     tasks: tuple[Task, ...]
     limits_s: tuple[float, ...]
     stage: Stage = Stage.CHECK
-    parcel: int = 0
+    transfer: int = 0
 
 
 @dataclass(frozen=True, slots=True)

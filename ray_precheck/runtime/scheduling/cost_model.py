@@ -9,8 +9,8 @@ bits of a sum depend on it.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import BatchReport
 from ray_precheck.schema.task import Task
 
 # From this estimated cost on, a bench is computed with several threads: with one, float64 takes

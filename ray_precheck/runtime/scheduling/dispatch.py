@@ -2,8 +2,8 @@
 
 Comes in: the names of slots whose worker is idle, or will be soon. Goes out: the batch for each, with
 the commands that come before it. Pure, a part of the scheduler and called by it alone. The order in
-which it gives out records: suspects (each alone, on a fresh worker), records that must run alone, the
-batch that is reserved for the slot, the queue.
+which it gives out records: quarantined ones (each alone, on a fresh worker), those that must run alone,
+the batch that is reserved for the slot, the queue.
 """
 
 from collections import deque
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
-from ray_precheck.runtime.scheduling.blame import COST_SLACK, Blame
 from ray_precheck.runtime.scheduling.commands import Command, Forget, Prepare, SendBatch
 from ray_precheck.runtime.scheduling.cost_model import CostModel
+from ray_precheck.runtime.scheduling.crash_counts import COST_SLACK, CrashCounts
 from ray_precheck.runtime.scheduling.slots import Slot, SlotTable
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.scheduling.task_queue import TaskQueue
@@ -22,7 +22,7 @@ from ray_precheck.schema.task import Task
 
 @dataclass(slots=True)
 class Dispatch:
-    """Gives out the records of the `queue`, those that must run `alone`, and the suspects of `blame`.
+    """Gives out the records of the `queue`, those that must run `alone`, and the quarantined ones.
 
     `timeout_s` is the time limit of a cheap record. With `bench_suffices` workers without a device
     do whole records, so devices leave no bench to them. `ahead` are the slots to which captured
@@ -32,7 +32,7 @@ class Dispatch:
     queue: TaskQueue
     slots: SlotTable
     bench: BenchStage
-    blame: Blame
+    crash_counts: CrashCounts
     model: CostModel
     timeout_s: float
     bench_suffices: bool = False
@@ -45,15 +45,15 @@ class Dispatch:
     @property
     def has_waiting(self) -> bool:
         """Whether any record waits for a worker, those included that slots keep for later."""
-        return bool(self.queue or self.alone or self.blame.suspects or self.slots.kept)
+        return bool(self.queue or self.alone or self.crash_counts.quarantined or self.slots.kept)
 
-    def order(self, name: str, tasks: Sequence[Task], stage: Stage, parcel: int = 0) -> SendBatch:
+    def order(self, name: str, tasks: Sequence[Task], stage: Stage, transfer: int = 0) -> SendBatch:
         """Return a batch of tasks for a slot, under a new ticket and with a time limit for each."""
         self._last_ticket += 1
         limits = tuple([self.timeout_s + COST_SLACK * task.cost_s for task in tasks])
         if stage is Stage.DEVICE:
             self.bench.promise(self._last_ticket, tasks, sum(map(self.model.bench_s, tasks)))
-        return SendBatch(name, self._last_ticket, tuple(tasks), limits, stage, parcel)
+        return SendBatch(name, self._last_ticket, tuple(tasks), limits, stage, transfer)
 
     def prepare(self, batch: SendBatch) -> list[Command]:
         """Return the command that sends the files of a batch to its slot, if the slot needs them."""
@@ -68,8 +68,8 @@ class Dispatch:
         """
         slot = self.slots[name]
         commands: list[Command] = []
-        # Files are sent in turn: those of a suspect would wait for room that a reserved batch takes.
-        batch = self.slots.reserve(name, None) if slot.suspect is None else None
+        # Files are sent in turn: those of a quarantined record would wait for the room of a reserved batch.
+        batch = self.slots.reserve(name, None) if slot.quarantined is None else None
         if batch is None:
             commands = self.release(name)
             tasks, stage, more = self._next_batch(name)
@@ -103,7 +103,7 @@ class Dispatch:
         slot = self.slots[name]
         if name in self.ahead or slot.moves_to is not None or slot.fresh:
             return []
-        if self.alone or self.blame.suspects:
+        if self.alone or self.crash_counts.quarantined:
             return []
         if not self.queue or not self.queue.is_ample(len(self.slots), self.model):
             return []
@@ -136,9 +136,9 @@ class Dispatch:
 
     def _next_batch(self, name: str) -> tuple[tuple[Task, ...], Stage, list[Command]]:
         """Return the tasks that a slot does next, their stage, and the commands that come before."""
-        suspect = self.slots.keep_suspect(name, None)
-        if suspect is not None:
-            return (suspect,), Stage.CHECK, []
+        quarantined = self.slots.keep_quarantined(name, None)
+        if quarantined is not None:
+            return (quarantined,), Stage.CHECK, []
         if self.alone:
             return (self.alone.popleft(),), Stage.CHECK, []
         # If the queue is empty, the batch that is reserved for a busy slot is taken back.
@@ -175,18 +175,20 @@ class Dispatch:
         return [Forget(following.ticket)]
 
     def give_back(self, name: str) -> list[Command]:
-        """Take from a slot the suspect and the reserved batch that it keeps for later."""
-        suspect = self.slots.keep_suspect(name, None)
-        if suspect is not None:
-            self.blame.suspects.appendleft(suspect)
+        """Take from a slot the quarantined record and the reserved batch that it keeps for later."""
+        quarantined = self.slots.keep_quarantined(name, None)
+        if quarantined is not None:
+            self.crash_counts.quarantined.appendleft(quarantined)
         return self.release(name)
 
-    def choose_suspect(self, name: str) -> None:
-        """Have a slot run a suspect next; a suspect that it kept goes back, as the slot may have moved."""
-        before = self.slots.keep_suspect(name, None)
+    def choose_quarantined(self, name: str) -> None:
+        """Have a slot run a quarantined record next; one that it kept goes back: the slot may have moved."""
+        before = self.slots.keep_quarantined(name, None)
         if before is not None:
-            self.blame.suspects.appendleft(before)
-        if self.blame.suspects:
+            self.crash_counts.quarantined.appendleft(before)
+        if self.crash_counts.quarantined:
             place = self.slots[name].place
             elsewhere = self.slots.is_elsewhere(place)
-            self.slots.keep_suspect(name, self.blame.take_suspect(place, elsewhere=elsewhere))
+            self.slots.keep_quarantined(
+                name, self.crash_counts.take_quarantined(place, elsewhere=elsewhere)
+            )

@@ -5,19 +5,18 @@ out the commands that they return. Workers pull: each has at most one batch in f
 estimated cost, so that a slow device does not hold the run.
 
 A record is always in exactly one place: in the queue, among the records that must run alone, among
-the suspects, in one batch (which a device or a bench worker has, or which is reserved for a device),
-waiting for a bench, or recorded. A worker that breaks says which record was running; this record
-becomes a suspect, and the rest of the batch goes back to the queue. A suspect runs alone on a fresh
-worker, and only a break of that worker convicts it. A record whose bench breaks a bench worker gets
-no strike: it is checked again, device and bench together.
+the quarantined ones, in one batch (which a device or a bench worker has, or which is reserved for a
+device), waiting for a bench, or recorded. A worker that breaks says which record was running; this record
+is quarantined, and the rest of the batch goes back to the queue. A quarantined record runs alone on
+a fresh worker, and only a break of that worker convicts it. A record whose bench breaks a bench
+worker has no crash counted: it is checked again, device and bench together.
 """
 
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
 
-from ray_precheck.runtime.scheduling.bench_stage import BenchStage, Parcel
-from ray_precheck.runtime.scheduling.blame import START_ATTEMPTS, Blame, Rows
+from ray_precheck.runtime.scheduling.bench_stage import BenchStage, Transfer
 from ray_precheck.runtime.scheduling.commands import (
     Command,
     Forget,
@@ -26,11 +25,12 @@ from ray_precheck.runtime.scheduling.commands import (
     StartWorker,
 )
 from ray_precheck.runtime.scheduling.cost_model import CostModel
+from ray_precheck.runtime.scheduling.crash_counts import START_ATTEMPTS, CrashCounts, Rows
 from ray_precheck.runtime.scheduling.dispatch import Dispatch
 from ray_precheck.runtime.scheduling.slots import SlotState, SlotTable
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.scheduling.task_queue import TaskQueue
-from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
+from ray_precheck.schema.failure import BatchReport, Cause, Failure
 from ray_precheck.schema.task import Task
 
 
@@ -64,7 +64,7 @@ class Scheduler:
             TaskQueue(deque(self.tasks)),
             self._slots,
             self.bench,
-            Blame(self.rows),
+            CrashCounts(self.rows),
             self.model,
             self.timeout_s,
             self.bench_suffices,
@@ -129,7 +129,7 @@ class Scheduler:
         return [StartWorker(name)]
 
     def place_lost(self, place: str, benches: Iterable[str]) -> list[Command]:
-        """Check again the records whose bench worker or parcel was on a machine that is gone."""
+        """Check again the records whose bench worker or transfer was on a machine that is gone."""
         commands = self._check_again(self.bench.lose_waiting(place))
         for name in benches:
             commands += self._check_lost(self.bench.remove(name))
@@ -206,21 +206,21 @@ class Scheduler:
         commands = self._record_answers(batch, report)
         if slot.stage is Stage.DEVICE:
             commands += self._pass_on(name, batch, report)
-        casualty = report.casualty
-        if casualty is not None:
+        failure = report.failure
+        if failure is not None:
             commands += self._dispatch.recall(name)
-        broken = batch.get(casualty.index) if casualty is not None else None
+        broken = batch.get(failure.index) if failure is not None else None
         if broken is not None:
             batch = self._requeue_after(broken.index, batch)
         if batch:
             silent = "its worker gave no result for it"
             commands += self._break_all(name, batch, Cause.SILENT, silent)
-        if casualty is not None and broken is not None:
-            commands += self._strike(name, broken, casualty)
+        if failure is not None and broken is not None:
+            commands += self._count_crash(name, broken, failure)
         slot.fresh = False
         if self._slots.advance(name):
             return commands if self.draining else [*commands, *self._dispatch.follow(name)]
-        if casualty is not None or slot.moves_to is not None:
+        if failure is not None or slot.moves_to is not None:
             return [*commands, *self._replace(name)]
         return [*commands, *self._feed(name)]
 
@@ -245,28 +245,28 @@ class Scheduler:
             return [Forget(slot.ticket)]
         nbytes = sum(each.nbytes for each in measured.values())
         bench_s = sum(map(self.model.bench_s, tasks))
-        parcel = Parcel(slot.ticket, machine, tasks, nbytes, report.handover_s, bench_s)
-        self.bench.arrive(parcel)
+        transfer = Transfer(slot.ticket, machine, tasks, nbytes, report.handover_s, bench_s)
+        self.bench.arrive(transfer)
         return self._feed_benches()
 
     def _bench_done(self, name: str, ticket: int, report: BatchReport) -> list[Command]:
-        parcel = self.bench.done(name, ticket)
-        if parcel is None:
+        transfer = self.bench.done(name, ticket)
+        if transfer is None:
             return []
-        batch = {task.index: task for task in parcel.tasks}
+        batch = {task.index: task for task in transfer.tasks}
         commands = self._record_answers(batch, report)
-        casualty = report.casualty
-        if casualty is None and parcel.ticket and not batch:
-            self.model.learn_handover(parcel.tasks, parcel.made_s, report)
-        if casualty is not None and casualty.cause is Cause.OVER_BUDGET:
-            slow = batch.pop(casualty.index, None)
+        failure = report.failure
+        if failure is None and transfer.ticket and not batch:
+            self.model.learn_handover(transfer.tasks, transfer.made_s, report)
+        if failure is not None and failure.cause is Cause.OVER_BUDGET:
+            slow = batch.pop(failure.index, None)
             if slow is not None:
-                commands.append(Record((self._dispatch.blame.over_budget(slow, casualty),)))
-        # A bench tells nothing about the device, so a record whose bench breaks gets no strike.
+                commands.append(Record((self._dispatch.crash_counts.over_budget(slow, failure),)))
+        # A bench tells nothing about the device, so a record whose bench breaks has no crash counted.
         self._dispatch.alone.extend(batch.values())
-        if parcel.ticket:
-            commands.append(Forget(parcel.ticket))
-        if casualty is not None:
+        if transfer.ticket:
+            commands.append(Forget(transfer.ticket))
+        if failure is not None:
             commands += self._lose_bench(name)
         return [*commands, *self._feed_benches()]
 
@@ -275,27 +275,27 @@ class Scheduler:
         commands = self._check_lost(self.bench.lose(name))
         return commands if self.draining else [*commands, StartWorker(name)]
 
-    def _check_lost(self, batches: Mapping[int, Parcel]) -> list[Command]:
+    def _check_lost(self, batches: Mapping[int, Transfer]) -> list[Command]:
         """Check again the records of a lost bench worker; its batches may still have waited for files."""
         return [*(Forget(ticket) for ticket in batches), *self._check_again(batches.values())]
 
-    def _check_again(self, parcels: Iterable[Parcel]) -> list[Command]:
+    def _check_again(self, transfers: Iterable[Transfer]) -> list[Command]:
         commands: list[Command] = []
-        for parcel in parcels:
-            self._dispatch.alone.extend(parcel.tasks)
-            commands += [Forget(parcel.ticket)] if parcel.ticket else []
+        for transfer in transfers:
+            self._dispatch.alone.extend(transfer.tasks)
+            commands += [Forget(transfer.ticket)] if transfer.ticket else []
         return commands
 
     def _feed_benches(self) -> list[Command]:
-        """Give the bench workers the parcels that wait for them, and whole records if they may do those."""
+        """Give the bench workers the transfers that wait for them, and whole records if they may do those."""
         if self.draining:
             return []
-        # Where no bench worker is left, devices check the records whose parcels wait.
+        # Where no bench worker is left, devices check the records whose transfers wait.
         commands = [] if self.bench.has_living else self._check_again(self.bench.lose_waiting())
         while found := self.bench.next_assignment():
-            name, parcel = found
-            batch = self._dispatch.order(name, parcel.tasks, Stage.BENCH, parcel.ticket)
-            self.bench.assign(name, batch.ticket, parcel)
+            name, transfer = found
+            batch = self._dispatch.order(name, transfer.tasks, Stage.BENCH, transfer.ticket)
+            self.bench.assign(name, batch.ticket, transfer)
             commands += [*self._dispatch.prepare(batch), batch]
         if not self.bench_suffices:
             return commands
@@ -349,25 +349,27 @@ class Scheduler:
         return [
             command
             for index, task in batch.items()
-            for command in self._strike(name, task, Casualty(index, cause, reason))
+            for command in self._count_crash(name, task, Failure(index, cause, reason))
         ]
 
-    def _strike(self, name: str, task: Task, casualty: Casualty) -> list[Command]:
-        """Count a strike against a record; convict it if it ran alone on a fresh worker."""
+    def _count_crash(self, name: str, task: Task, failure: Failure) -> list[Command]:
+        """Count a crash of a record; convict it if it ran alone on a fresh worker."""
         slot = self._slots[name]
         was_fresh, slot.fresh = slot.fresh, False
-        verdict = self._dispatch.blame.strike(task, casualty, slot.place, fresh=was_fresh)
+        verdict = self._dispatch.crash_counts.count_crash(
+            task, failure, slot.place, fresh=was_fresh
+        )
         return [] if verdict is None else [Record((verdict,))]
 
     def _replace(self, name: str) -> list[Command]:
-        """Start a successor of a worker if records are left; it runs the next suspect first."""
+        """Start a successor of a worker if records are left; it runs the next quarantined record first."""
         slot = self._slots[name]
         if self.draining or self.finished:
             self._slots.enter(name, SlotState.STARTING)
             slot.fresh = False
             return []
         start = self._restart(name)
-        self._dispatch.choose_suspect(name)
+        self._dispatch.choose_quarantined(name)
         return [start]
 
     def _restart(self, name: str) -> StartWorker:
@@ -393,7 +395,7 @@ class Scheduler:
         self._slots.enter(name, SlotState.IDLE)
         if self.draining:
             return []
-        self._dispatch.choose_suspect(name)
-        if slot.suspect is not None and not slot.fresh:
+        self._dispatch.choose_quarantined(name)
+        if slot.quarantined is not None and not slot.fresh:
             return [self._restart(name)]
         return self._dispatch.give(name)

@@ -29,7 +29,7 @@ class Slot:
     `place` is the unit that fails together: slots on the CPU of one machine share it, each device is
     its own. `moves_to` is the place of the next worker, None where it is the same. `fresh`: the worker
     has run nothing, or nothing but the single record of its present batch. `batch` are the tasks
-    that it runs now, by index, and `following` is the batch that it begins afterwards. `suspect` is
+    that it runs now, by index, and `following` is the batch that it begins afterwards. `quarantined` is
     the record that runs next, alone, once the worker is fresh. `reserved` is a later batch whose files
     are on their way.
     """
@@ -42,7 +42,7 @@ class Slot:
     stage: Stage = Stage.CHECK
     batch: dict[int, Task] = field(default_factory=dict)
     following: SendBatch | None = None
-    suspect: Task | None = None
+    quarantined: Task | None = None
     reserved: SendBatch | None = None
     failed_starts: int = 0
 
@@ -51,7 +51,7 @@ class Slot:
 class SlotTable:
     """The slots by their labels; `places` gives the place of each.
 
-    `kept` counts the suspects and the reserved batches of all slots, `in_batches` the records that
+    `kept` counts the quarantined records and the reserved batches of all slots, `in_batches` the records that
     workers have.
     """
 
@@ -168,11 +168,11 @@ class SlotTable:
         self.in_batches -= 0 if batch is None else len(batch.tasks)
         return batch
 
-    def keep_suspect(self, name: str, suspect: Task | None) -> Task | None:
-        """Keep a suspect for a slot, or none; return the suspect that it had."""
+    def keep_quarantined(self, name: str, quarantined: Task | None) -> Task | None:
+        """Keep a quarantined record for a slot, or none; return the one that it had."""
         slot = self._slots[name]
-        before, slot.suspect = slot.suspect, suspect
-        self.kept += (suspect is not None) - (before is not None)
+        before, slot.quarantined = slot.quarantined, quarantined
+        self.kept += (quarantined is not None) - (before is not None)
         return before
 
     def reserve(self, name: str, batch: SendBatch | None) -> SendBatch | None:

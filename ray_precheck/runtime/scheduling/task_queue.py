@@ -19,7 +19,7 @@ MESSAGE_S = 0.5e-3
 _MESSAGES_SHARE = 0.25
 # The seconds of work that bench workers must have ahead before a device computes benches itself. Costly
 # records come first, and their benches take longer than the device's side; later it is the other way
-# round, and then the bench workers work off the parcels that have gathered.
+# round, and then the bench workers work off the transfers that have gathered.
 _ENOUGH_S = 3.0
 
 
@@ -64,7 +64,7 @@ class TaskQueue:
         """Remove and return a batch, and whether bench workers compute its benches.
 
         Batches are small if records are costly, and near the end. `room_bytes` is the room for
-        parcels, `spare_s` the seconds for which the bench workers have work after the device has begun
+        transfers, `spare_s` the seconds for which the bench workers have work after the device has begun
         this batch. A device computes the bench of a record itself if `spare_s` is longer than the
         device needs for the whole record and for its side of the next record, which is about as
         costly, and is also longer than `_ENOUGH_S`, or than the devices need for their side of all

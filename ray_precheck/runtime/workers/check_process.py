@@ -27,19 +27,17 @@ from ray_precheck.foreign import caught
 from ray_precheck.prctl import end_with_parent
 from ray_precheck.runtime.job import Runner
 from ray_precheck.runtime.places.devices import pin_to_core
-from ray_precheck.runtime.tensors.loans import CAN_LEND
-from ray_precheck.runtime.tensors.shared_pool import SharedPool
-from ray_precheck.runtime.workers.bell import Ringer
 from ray_precheck.runtime.workers.messages import Answer, Start, Started, Work, seal
 from ray_precheck.runtime.workers.pipes import receive, send
 from ray_precheck.runtime.workers.process_tree import descendants
+from ray_precheck.runtime.workers.wakeup import WakeupSender
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import BENCH
 
 
 def main() -> None:
     """Serve a pipe until it is closed. The arguments of the command line: the descriptor of the pipe,
-    the parent's process id, the descriptor of the bell."""
+    the parent's process id, the descriptor of the wakeup."""
     parent = int(sys.argv[2])
     end_with_parent(parent)
     _be_the_first_to_go()
@@ -48,12 +46,12 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
-        _check(receive(pipe), pipe, Ringer(int(sys.argv[3])))
+        _check(receive(pipe), pipe, WakeupSender(int(sys.argv[3])))
     except DeviceDied as death:
         _die_like(death.exit_code)
 
 
-def _check(start: Start, pipe: Connection, ringer: Ringer) -> None:
+def _check(start: Start, pipe: Connection, sender: WakeupSender) -> None:
     """Open the device, and run batches until the pipe is closed.
 
     Raises:
@@ -68,9 +66,8 @@ def _check(start: Start, pipe: Connection, ringer: Ringer) -> None:
         send(pipe, Started(first_line if is_ours else f"{type(error).__name__}: {first_line}"))
         return
     send(pipe, Started(caveat=runner.caveat))
-    pool = SharedPool()
     with contextlib.suppress(EOFError):
-        while _serve(runner, receive(pipe), pipe, ringer, pool):
+        while _serve(runner, receive(pipe), pipe, sender):
             pass
 
 
@@ -83,9 +80,7 @@ def _die_like(exit_code: int) -> NoReturn:
     os._exit(exit_code or 1)
 
 
-def _serve(
-    runner: Runner, batch: Sequence[Work], pipe: Connection, ringer: Ringer, pool: SharedPool
-) -> bool:
+def _serve(runner: Runner, batch: Sequence[Work], pipe: Connection, sender: WakeupSender) -> bool:
     """Run a batch; return False where a record has damaged this process, which then ends."""
     for position, work in enumerate(batch, 1):
         began_s, begin = time.time(), time.perf_counter()
@@ -102,30 +97,30 @@ def _serve(
             answer = Answer(work.index, found, None, cause, reason, began_s, elapsed_s)
         else:
             # Sealing counts as handing over, so it comes after `elapsed_s` is taken.
-            half = None if found is None else seal(found, pool if _lends(work) else None)
+            half = None if found is None else seal(found)
             answer = Answer(work.index, None, half, cause, reason, began_s, elapsed_s)
-        send(pipe, answer, is_plain=not answer.is_large)
-        ringer.sent(is_last=position == len(batch) or cause is not None, is_large=answer.is_large)
+        send(pipe, answer)
+        sender.sent(is_last=position == len(batch) or cause is not None, is_large=answer.is_large)
         if cause is not None:
             return False
     return True
 
 
 def _do(runner: Runner, work: Work) -> Any:
-    """Run a record through its stage; return None where it needs a device and there is none."""
-    half = None if work.half is None else work.half.open()
+    """Run a record through its stage; return None where it needs a device and there is none, and where what
+    a device measured is out of reach."""
+    try:
+        half = None if work.half is None else work.half.open()
+    except OSError:
+        return None
     return runner.run(
         work.payload,
         work.stage,
         files=work.files,
         half=half,
         threads=work.threads,
-        is_near=_lends(work),
+        is_near=work.is_near,
     )
-
-
-def _lends(work: Work) -> bool:
-    return work.is_near and CAN_LEND
 
 
 @contextmanager

@@ -10,10 +10,9 @@ from typing import Any
 
 from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.runtime.tensors.shared_arrays import SharedArrays
-from ray_precheck.runtime.tensors.shared_pool import SharedPool
-from ray_precheck.schema.casualty import Cause
+from ray_precheck.runtime.workers.shared_arrays import LentArrays, SharedArrays
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.task import DeviceSlot
 
@@ -25,17 +24,17 @@ class Sealed:
     workers and the driver must not load.
 
     Its arrays are in `buffers`, each as `(N,)` uint8, or in `shared`, memory that processes of this
-    machine share.
+    machine can open.
     """
 
     data: bytes
     buffers: tuple[Any, ...] = ()
-    shared: SharedArrays | None = None
+    shared: SharedArrays | LentArrays | None = None
 
     @property
     def nbytes(self) -> int:
         """The size in bytes."""
-        in_memory = 0 if self.shared is None else self.shared.nbytes
+        in_memory = 0 if self.shared is None else sum(self.shared.lengths)
         return len(self.data) + in_memory + sum(int(buffer.nbytes) for buffer in self.buffers)
 
     def for_others(self) -> "Sealed":
@@ -43,24 +42,20 @@ class Sealed:
         return self if self.shared is None else Sealed(self.data, tuple(self.shared.open()))
 
     def open(self) -> Any:
-        """Return the object that was sealed; its arrays share memory with the buffers."""
+        """Return the object that was sealed; its arrays share memory with the buffers.
+
+        Raises:
+            OSError: the process that has the shared memory is gone, or out of reach.
+        """
         return pickle.loads(self.data, buffers=self.for_others().buffers)
 
 
-def seal(content: object, pool: SharedPool | None = None) -> Sealed:
-    """Seal an object for another check process.
-
-    With a `pool` its arrays are copied to shared memory of the pool; without one nothing is copied.
-
-    Raises:
-        OSError: there is no memory left to share.
-    """
+def seal(content: object) -> Sealed:
+    """Seal an object for another check process; nothing is copied."""
     import numpy as np
 
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(content, protocol=5, buffer_callback=buffers.append)
-    if pool is not None and buffers:
-        return Sealed(data, shared=pool.share([buffer.raw() for buffer in buffers]))
     return Sealed(data, tuple(np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers))
 
 

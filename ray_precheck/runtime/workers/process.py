@@ -1,6 +1,6 @@
 """A check process as the worker that started it sees it.
 
-Comes in: batches. Goes out: reports, with a `Casualty` where a record broke the process: how it ended
+Comes in: batches. Goes out: reports, with a `Failure` where a record broke the process: how it ended
 (signal or exit code, and the last line that it wrote to stderr), or that it gave no answer in time.
 Called by the worker actor; needs no Ray.
 """
@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
@@ -26,12 +26,12 @@ from ray_precheck.errors import DeviceError
 from ray_precheck.interpreter import module_command, python_path
 from ray_precheck.private_parts import DEBUG
 from ray_precheck.runtime.job import Opener
-from ray_precheck.runtime.workers.bell import Bell
 from ray_precheck.runtime.workers.messages import Answer, Sealed, Start, Started, Work
-from ray_precheck.runtime.workers.pipes import receive, send
+from ray_precheck.runtime.workers.pipes import receive, receive_shared, send
 from ray_precheck.runtime.workers.process_tree import descendants, is_stopped
-from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredTask
+from ray_precheck.runtime.workers.wakeup import Wakeup
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import BatchReport, Cause, Failure, MeasuredTask
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.task import DeviceSlot
 
@@ -70,9 +70,9 @@ class CheckProcess:
         self._board, board_fd = _shared_byte()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
         self._pipe, child_end = Pipe()
-        self._bell = Bell()
-        with child_end, self._bell.far_end() as bell_fd:
-            handles = (child_end.fileno(), board_fd, bell_fd)
+        self._wakeup = Wakeup()
+        with child_end, self._wakeup.far_end() as wakeup_fd:
+            handles = (child_end.fileno(), board_fd, wakeup_fd)
             self._popen = _LAUNCHER.submit(self._launch, handles).result()
         os.close(board_fd)
         self._send(Start(slot, opener, board_fd))
@@ -150,7 +150,7 @@ class CheckProcess:
             answer = self._await_answer(work.index, limit_s, budget_s, halted)
             if answer is None:
                 return tally.report(), sealed
-            if isinstance(answer, Casualty):
+            if isinstance(answer, Failure):
                 return tally.report(answer), sealed
             tally.add(answer)
             if answer.half is not None:
@@ -160,7 +160,7 @@ class CheckProcess:
 
     def _await_answer(
         self, index: int, limit_s: float, budget_s: float, halted: Callable[[], bool]
-    ) -> Answer | Casualty | None:
+    ) -> Answer | Failure | None:
         spent_s = dict.fromkeys((False, True), 0.0)
         queued: dict[str, int] = {}
         seen_at = time.monotonic()
@@ -181,7 +181,7 @@ class CheckProcess:
                     if stopped_s < SILENT_S:
                         continue
                     self.close()
-                    return Casualty(index, Cause.KILLED, f"its process was {_STOPPED}")
+                    return Failure(index, Cause.KILLED, f"its process was {_STOPPED}")
                 # On a busy machine a record is slow without hanging: the time that its threads waited
                 # for a processor does not count.
                 spent_s[is_bench] += max(0.0, since_s - _starved_s(before, queued))
@@ -189,19 +189,22 @@ class CheckProcess:
                 if spent_s[True] >= budget_s:
                     self.close()
                     reason = f"its bench took longer than {_seconds(budget_s)} s (--bench-budget)"
-                    return Casualty(index, Cause.OVER_BUDGET, reason)
+                    return Failure(index, Cause.OVER_BUDGET, reason)
                 if spent_s[False] >= limit_s:
                     self.close()
                     reason = f"no answer in {_seconds(limit_s)} s (--timeout)"
-                    return Casualty(index, Cause.TIMED_OUT, reason)
-            answer: Answer = receive(self._pipe)
+                    return Failure(index, Cause.TIMED_OUT, reason)
+            answer: Answer
+            answer, shared = receive_shared(self._pipe)
+            if shared is not None and answer.half is not None:
+                answer = replace(answer, half=Sealed(answer.half.data, shared=shared))
         except (EOFError, OSError):
             cause, how = self._death()
-            return Casualty(index, cause, f"killed its worker ({how})")
+            return Failure(index, cause, f"killed its worker ({how})")
         if answer.cause is None:
             return answer
         self.close()
-        return Casualty(index, answer.cause, answer.reason, answer.done)
+        return Failure(index, answer.cause, answer.reason, answer.done)
 
     def _look(self) -> float:
         """Return for how many seconds the process has been stopped; 0 where it runs."""
@@ -214,11 +217,11 @@ class CheckProcess:
     def _has_answer(self, wait_s: float) -> bool:
         """Wait up to `wait_s` seconds; return whether an answer, or the end of the process, can be read.
 
-        The process rings the bell only once for several short answers: waking this process for each
+        The process sends one wakeup for several short answers: waking this process for each
         of them would take processor time from the check process on the same core.
         """
         if not self._pipe.poll(0):
-            self._bell.wait(wait_s)
+            self._wakeup.wait(wait_s)
         return self._pipe.poll(0)
 
     def _queued_ns(self) -> dict[str, int]:
@@ -279,7 +282,7 @@ class CheckProcess:
         # be closed before that.
         is_free = self._sending.acquire(timeout=_END_TIMEOUT_S)
         self._pipe.close()
-        self._bell.close()
+        self._wakeup.close()
         if is_free:
             self._sending.release()
         # A process that hangs in a call of a device driver cannot be killed, and is left behind.
@@ -308,10 +311,10 @@ class _Tally:
         else:
             self.needs_device.append(answer.index)
 
-    def report(self, casualty: Casualty | None = None) -> BatchReport:
+    def report(self, failure: Failure | None = None) -> BatchReport:
         return BatchReport(
             tuple(self.results),
-            casualty,
+            failure,
             tuple(self.measured),
             tuple(self.needs_device),
             self.handover_s,

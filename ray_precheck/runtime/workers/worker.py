@@ -1,13 +1,14 @@
 """The actor on every slot. It runs no API itself: it starts a check process and watches it.
 
 Comes in: an `Order`. Goes out: a `BatchReport`, which has numbers and text only. What the device
-measured of records whose bench runs elsewhere stays here until a bench worker borrows it (on the same
-machine) or it goes to Ray's object store. An API that crashes or hangs ends the check process alone:
-the report then has the records that were finished, and the record that broke the process. A slot
+measured of records whose bench runs elsewhere stays here until a bench worker has opened the memory, or
+Ray has brought a copy to another machine. An API that crashes or hangs ends the check process alone: the
+report then has the records that were finished, and the record that broke the process. A slot
 without a device computes benches only.
 """
 
 import math
+import resource
 import threading
 import time
 from collections.abc import Mapping
@@ -17,11 +18,11 @@ from typing import Any, ClassVar
 from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.places.devices import pin_process
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.runtime.tensors.loans import Lent, allow_descriptors, borrow, lend
 from ray_precheck.runtime.workers.messages import Sealed, Work
 from ray_precheck.runtime.workers.process import CheckProcess
+from ray_precheck.runtime.workers.shared_arrays import CAN_LEND
 from ray_precheck.runtime.workers.turns import Turns
-from ray_precheck.schema.casualty import BatchReport
+from ray_precheck.schema.failure import BatchReport
 from ray_precheck.schema.task import DeviceSlot
 
 # Shorter runs gain nothing from a spare, whose start takes up to 3 s of the worker's core.
@@ -33,8 +34,8 @@ class Order:
     """A batch for a worker: the payloads of its records, and for each of them the limit in seconds and
     the number of threads of its bench.
 
-    `budget_s` is the limit of a bench. `is_near`: benches of records whose stage is DEVICE will run on
-    this machine. `turn` numbers the batches that are sent to this actor, from 1 on.
+    `budget_s` is the limit of a bench. `is_near`: all benches of records whose stage is DEVICE will run
+    on this machine. `turn` numbers the batches that are sent to this actor, from 1 on.
     """
 
     payloads: tuple[Any, ...]
@@ -59,7 +60,7 @@ class Worker:
     THREADS: ClassVar[Mapping[str, tuple[int, tuple[str, ...]]]] = {
         "batches": (2, ("run",)),
         "pulse": (1, ("pulse",)),
-        "control": (1, ("hand_over", "lend", "release", "halt")),
+        "control": (1, ("hand_over", "release", "halt")),
     }
 
     def __init__(
@@ -76,7 +77,7 @@ class Worker:
         self._turns = Turns()
         self._opened_at = 0.0
         pin_process(slot)
-        allow_descriptors()
+        _allow_descriptors()
 
     def open(self, last_turn: int) -> str:
         """Take a fresh check process: a spare where there is one, else a new one.
@@ -102,14 +103,14 @@ class Worker:
     def run(
         self,
         order: Order,
-        parcel: Mapping[int, Lent] | None = None,
+        transfer: Mapping[int, Sealed] | None = None,
         files: Mapping[int, Any] | None = None,
     ) -> BatchReport:
         """Run a batch, one record after the other, and return its report.
 
-        `parcel` has what a device measured of the records, by index, for the stage BENCH; `files` has
+        `transfer` has what a device measured of the records, by index, for the stage BENCH; `files` has
         their captured files by index, None where the process reads them from the dump's folder. What
-        this device measures in the stage DEVICE is kept for `hand_over` and `lend`.
+        this device measures in the stage DEVICE is kept for `hand_over`.
 
         A batch may come while another batch runs: it waits in the pipe of the process. If the batch
         before it broke the process, or the worker was halted, the report is empty; the driver knows
@@ -118,64 +119,38 @@ class Worker:
         process = self._process
         assert process is not None, "open comes first"
         with self._turns.handing_in(order.turn) as counts:
-            work = self._work(order, parcel, files)
-            if work is not None and counts and not self._halted.is_set():
+            work = _work(order, transfer or {}, files)
+            if work and counts and not self._halted.is_set():
                 process.submit(work)
         with self._turns.running(order.turn) as counts:
-            if work is None:
-                return BatchReport((), refused=True)
+            if not work:  # The device's worker has gone with what it measured.
+                return BatchReport((), needs_device=tuple(each.index for each in order.payloads))
             if process.is_closed or not counts or self._halted.is_set():
                 return BatchReport(())
             report, sealed = process.collect(
                 work, order.limits_s, self._halted.is_set, budget_s=order.budget_s
             )
-            if report.casualty is not None:
+            if report.failure is not None:
                 self._opened_at = 0.0
             self._keep_spares()
         if sealed:
             self._made[order.ticket] = sealed
         return report
 
-    def _work(
-        self,
-        order: Order,
-        parcel: Mapping[int, Lent] | None,
-        files: Mapping[int, Any] | None,
-    ) -> list[Work] | None:
-        """Return the messages to the process; None where a loan in the parcel cannot be opened."""
-        borrowed = borrow(parcel or {})
-        if borrowed is None:
-            return None
-        return [
-            Work(
-                payload.index,
-                payload,
-                order.stage,
-                threads,
-                borrowed.get(payload.index),
-                None if files is None else files[payload.index],
-                order.is_near,
-            )
-            for payload, threads in zip(order.payloads, order.threads, strict=True)
-        ]
+    def hand_over(self, ticket: int, is_near: bool) -> Mapping[int, Sealed]:
+        """Return what the device measured of a batch, by index: where the memory is if the bench worker
+        `is_near`, on this machine, else the arrays for Ray to copy.
 
-    def hand_over(self, ticket: int) -> dict[int, Sealed]:
-        """Return what the device measured of a batch, by index, for Ray's object store; the worker
-        keeps nothing of it."""
-        return {index: sealed.for_others() for index, sealed in self._made.pop(ticket).items()}
-
-    def lend(self, ticket: int) -> Mapping[int, Lent]:
-        """Return loans of what the device measured of a batch, by index, for workers of this machine.
-
-        The worker keeps the memory until `release` or `hand_over`.
+        The worker keeps the memory until `release`.
         """
-        return {index: lend(sealed) for index, sealed in self._made[ticket].items()}
+        made = self._made[ticket]
+        if is_near and CAN_LEND:
+            return made
+        return {index: sealed.for_others() for index, sealed in made.items()}
 
     def release(self, ticket: int) -> None:
-        """Free the memory of a batch that was lent, once no bench reads it."""
-        for sealed in self._made.pop(ticket, {}).values():
-            if sealed.shared is not None:
-                sealed.shared.give_back()
+        """Free the memory of a batch, once no bench reads it."""
+        self._made.pop(ticket, None)
 
     def pulse(self) -> None:
         """Answer: the process is there (`runtime.actors.ActorPulses`)."""
@@ -198,3 +173,30 @@ class Worker:
             return
         while len(self._spares) < self._wanted_spares:
             self._spares.append(self._launch())
+
+
+def _work(
+    order: Order, transfer: Mapping[int, Sealed], files: Mapping[int, Any] | None
+) -> list[Work]:
+    """Return the messages to the process; none where a bench lacks what the device measured."""
+    if order.stage is Stage.BENCH and any(each.index not in transfer for each in order.payloads):
+        return []
+    return [
+        Work(
+            payload.index,
+            payload,
+            order.stage,
+            threads,
+            transfer.get(payload.index),
+            None if files is None else files[payload.index],
+            order.is_near,
+        )
+        for payload, threads in zip(order.payloads, order.threads, strict=True)
+    ]
+
+
+def _allow_descriptors() -> None:
+    """Let this process have as many descriptors as it may: each record that waits for a bench takes one."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if CAN_LEND:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -13,8 +13,6 @@ pytestmark = pytest.mark.unit
 
 PACKAGE = ROOT / "ray_precheck"
 MAP = PACKAGE / "README.md"
-# Classes of the runtime that mean what any dictionary says.
-PLAIN = {"Changes", "Cluster", "Facts", "Forget", "Node", "Prepare", "Progress", "Start", "Started"}
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -58,20 +56,6 @@ def test_every_word_of_the_glossary_is_used_in_its_room(word: str) -> None:
 
 def test_the_words_stand_in_order() -> None:
     assert list(glossary()) == sorted(glossary())
-
-
-def test_every_class_of_one_word_in_the_runtime_is_in_the_glossary() -> None:
-    words = {singular(word) for word in glossary()}
-    classes = {
-        node.name
-        for module in sources(PACKAGE / "runtime")
-        for node in module.body
-        if isinstance(node, ast.ClassDef)
-        and not node.name.startswith("_")
-        and len(_PART.findall(node.name)) == 1
-    }
-    missing = {name for name in classes - PLAIN if singular(name.lower()) not in words}
-    assert missing == set(), f"say in {MAP.relative_to(ROOT)}, Glossary, what these are: {missing}"
 
 
 def test_every_room_is_on_the_map() -> None:

@@ -15,7 +15,7 @@ from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DeviceError
 from ray_precheck.replay.job import PrecheckJob, PrecheckOpener, PrecheckRunner, done_of
 from ray_precheck.runtime.job import Job, Opener
-from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.schema.task import DeviceSlot, Task
 from ray_precheck.store.columns import decode_row, detail_rows, result_row
@@ -72,14 +72,14 @@ class TestWhatThereIsToDo:
         assert job.bench_suffices is tests_dump
 
     @pytest.mark.parametrize(
-        ("task", "shared_fs", "has_cargo"),
+        ("task", "shared_fs", "has_input_files"),
         [("tensor", False, True), ("tensor", True, False), ("statistics", False, False)],
     )
     def test_files_are_sent_where_there_are_any_and_not_every_machine_sees_them(
-        self, dump: Dump, tmp_path: Path, task: str, shared_fs: bool, has_cargo: bool
+        self, dump: Dump, tmp_path: Path, task: str, shared_fs: bool, has_input_files: bool
     ) -> None:
         job = PrecheckJob(dump, settings(tmp_path, task), shared_fs=shared_fs)
-        assert (job.cargo is not None) is has_cargo
+        assert (job.input_files is not None) is has_input_files
 
 
 class TestCallsWithoutAnAnswer:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.runtime.scheduling.bench_stage import BenchStage, Parcel
+from ray_precheck.runtime.scheduling.bench_stage import BenchStage, Transfer
 from ray_precheck.runtime.scheduling.commands import Command, Forget
 from ray_precheck.runtime.scheduling.dispatch import Dispatch
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
+from ray_precheck.schema.failure import BatchReport, Cause, Failure
 
 
 def never_withdraw_a_promise(patch: pytest.MonkeyPatch) -> None:
@@ -32,9 +32,9 @@ def _mistake_breaks_for(cause: Cause, patch: pytest.MonkeyPatch) -> None:
     done = Scheduler._bench_done
 
     def mistaken(self: Scheduler, name: str, ticket: int, report: BatchReport) -> list[Command]:
-        casualty = report.casualty
-        if casualty is not None:
-            other = Casualty(casualty.index, cause, casualty.reason)
+        failure = report.failure
+        if failure is not None:
+            other = Failure(failure.index, cause, failure.reason)
             report = BatchReport(report.results, other)
         return done(self, name, ticket, report)
 
@@ -44,7 +44,7 @@ def _mistake_breaks_for(cause: Cause, patch: pytest.MonkeyPatch) -> None:
 def drop_what_waits_on_a_lost_node(patch: pytest.MonkeyPatch) -> None:
     lose = BenchStage.lose_waiting
 
-    def forget(self: BenchStage, place: str | None = None) -> list[Parcel]:
+    def forget(self: BenchStage, place: str | None = None) -> list[Transfer]:
         lose(self, place)
         return []
 
@@ -72,13 +72,13 @@ def keep_files_that_nobody_needs(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def let_a_suspect_wait_behind_the_next_batch(patch: pytest.MonkeyPatch) -> None:
+def let_the_quarantined_wait_behind_the_next_batch(patch: pytest.MonkeyPatch) -> None:
     release = Dispatch.release
 
-    def unless_suspect(self: Dispatch, name: str) -> list[Command]:
-        return [] if self.slots[name].suspect is not None else release(self, name)
+    def unless_quarantined(self: Dispatch, name: str) -> list[Command]:
+        return [] if self.slots[name].quarantined is not None else release(self, name)
 
-    patch.setattr(Dispatch, "release", unless_suspect)
+    patch.setattr(Dispatch, "release", unless_quarantined)
 
 
 def send_before_the_files_are_there(patch: pytest.MonkeyPatch) -> None:
@@ -94,20 +94,20 @@ def send_what_a_lost_bench_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def feed_a_busy_bench(patch: pytest.MonkeyPatch) -> None:
-    def to_any(self: BenchStage) -> tuple[str, Parcel] | None:
+    def to_any(self: BenchStage) -> tuple[str, Transfer] | None:
         ready = [n for n, slot in self._slots.items() if slot.state.value == "ready"]
         return (ready[0], self._waiting.popleft()) if ready and self._waiting else None
 
     patch.setattr(BenchStage, "next_assignment", to_any)
 
 
-def send_long_parcels_to_who_is_busy(patch: pytest.MonkeyPatch) -> None:
+def send_long_transfers_to_who_is_busy(patch: pytest.MonkeyPatch) -> None:
     fetching = BenchStage._fetching
 
-    def as_if_ample(self: BenchStage, parcel: Parcel) -> str:
+    def as_if_ample(self: BenchStage, transfer: Transfer) -> str:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(self, "_usable", set())
-            return fetching(self, parcel)
+            return fetching(self, transfer)
 
     patch.setattr(BenchStage, "_fetching", as_if_ample)
 
@@ -134,18 +134,18 @@ def lend_nothing(patch: pytest.MonkeyPatch) -> None:
 def hear_late_benches(patch: pytest.MonkeyPatch) -> None:
     done = BenchStage.done
 
-    def oldest(self: BenchStage, name: str, ticket: int) -> Parcel | None:
-        return done(self, name, next(iter(self._slots[name].parcels), ticket))
+    def oldest(self: BenchStage, name: str, ticket: int) -> Transfer | None:
+        return done(self, name, next(iter(self._slots[name].transfers), ticket))
 
     patch.setattr(BenchStage, "done", oldest)
 
 
 def try_a_bench_twice(patch: pytest.MonkeyPatch) -> None:
-    def requeue(self: Scheduler, parcels: Any) -> list[Command]:
-        parcels = list(parcels)
-        for parcel in parcels:
-            self._dispatch.queue.put_back(parcel.tasks)
-        return [Forget(parcel.ticket) for parcel in parcels if parcel.ticket]
+    def requeue(self: Scheduler, transfers: Any) -> list[Command]:
+        transfers = list(transfers)
+        for transfer in transfers:
+            self._dispatch.queue.put_back(transfer.tasks)
+        return [Forget(transfer.ticket) for transfer in transfers if transfer.ticket]
 
     patch.setattr(Scheduler, "_check_again", requeue)
 
@@ -178,11 +178,11 @@ BENCH_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     wait_for_benches_that_are_given_up,
     lose_the_batch_that_is_reserved,
     keep_files_that_nobody_needs,
-    let_a_suspect_wait_behind_the_next_batch,
+    let_the_quarantined_wait_behind_the_next_batch,
     send_before_the_files_are_there,
     send_what_a_lost_bench_waited_for,
     feed_a_busy_bench,
-    send_long_parcels_to_who_is_busy,
+    send_long_transfers_to_who_is_busy,
     give_a_bench_whole_records_without_end,
     count_no_bytes,
     forget_what_is_lent,

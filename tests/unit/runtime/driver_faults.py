@@ -15,7 +15,6 @@ from ray_precheck.runtime.driver import Driver
 from ray_precheck.runtime.machines import Machines
 from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.runtime.scheduling.commands import Command, Forget, SendBatch
-from ray_precheck.runtime.tensors.parcels import Parcels
 from ray_precheck.runtime.workers.turns import Turns
 from ray_precheck.runtime.workers.worker import Worker
 
@@ -108,25 +107,13 @@ def hand_a_result_over_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Recorder, "record", twice)
 
 
-def give_a_bench_another_parcel(patch: pytest.MonkeyPatch) -> None:
-    reference = Parcels.reference
-
-    def newest(self: Parcels, ticket: int, node_id: str) -> Any:
-        return reference(self, max(self._refs, default=ticket) if ticket else 0, node_id)
-
-    patch.setattr(Parcels, "reference", newest)
-
-
-def run_halves_whole(patch: pytest.MonkeyPatch) -> None:
-    """A worker keeps nothing of what its device has made."""
+def give_a_bench_another_transfer(patch: pytest.MonkeyPatch) -> None:
     hand_over = Worker.hand_over
 
-    def nothing(self: Worker, ticket: int) -> Any:
-        hand_over(self, ticket)
-        return {}
+    def newest(self: Worker, ticket: int, is_near: bool) -> Any:
+        return hand_over(self, max(self._made), is_near)
 
-    patch.setattr(Worker, "hand_over", nothing)
-    patch.setattr(Worker, "lend", lambda self, ticket: {})
+    patch.setattr(Worker, "hand_over", newest)
 
 
 DRIVER_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -138,6 +125,5 @@ DRIVER_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     wait_for_what_is_forgotten,
     lose_what_a_dead_writer_had,
     hand_a_result_over_twice,
-    give_a_bench_another_parcel,
-    run_halves_whole,
+    give_a_bench_another_transfer,
 ]

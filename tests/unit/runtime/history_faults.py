@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
-from ray_precheck.runtime.scheduling.blame import Blame
 from ray_precheck.runtime.scheduling.commands import Command, Record, SendBatch
+from ray_precheck.runtime.scheduling.crash_counts import CrashCounts
 from ray_precheck.runtime.scheduling.dispatch import Dispatch
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.slots import SlotState, SlotTable
 from ray_precheck.runtime.scheduling.task_queue import TaskQueue
-from ray_precheck.schema.casualty import BatchReport
+from ray_precheck.schema.failure import BatchReport
 from ray_precheck.store import journal
 from ray_precheck.store.columns import BOM
 from ray_precheck.store.journal import Journal
@@ -24,11 +24,11 @@ from ray_precheck.store.journal import Journal
 
 
 def convict_in_a_batch(patch: pytest.MonkeyPatch) -> None:
-    strike = Scheduler._strike
+    count_crash = Scheduler._count_crash
 
     def always(self: Scheduler, name: str, *others: Any) -> list[Command]:
         self._slots[name].fresh = True
-        return strike(self, name, *others)
+        return count_crash(self, name, *others)
 
     patch.setattr(Scheduler, "_strike", always)
 
@@ -94,18 +94,18 @@ def record_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "batch_done", doubled)
 
 
-def take_suspects_anywhere(patch: pytest.MonkeyPatch) -> None:
-    def first(self: Blame, place: str, *, elsewhere: bool) -> Any:
-        return self.suspects.popleft() if self.suspects else None
+def take_quarantined_anywhere(patch: pytest.MonkeyPatch) -> None:
+    def first(self: CrashCounts, place: str, *, elsewhere: bool) -> Any:
+        return self.quarantined.popleft() if self.quarantined else None
 
-    patch.setattr(Blame, "take_suspect", first)
+    patch.setattr(CrashCounts, "take_suspect", first)
 
 
-def keep_a_suspect_when_moving(patch: pytest.MonkeyPatch) -> None:
-    choose = Dispatch.choose_suspect
+def keep_the_quarantined_when_moving(patch: pytest.MonkeyPatch) -> None:
+    choose = Dispatch.choose_quarantined
 
     def keep(self: Dispatch, name: str) -> None:
-        if self.slots[name].suspect is None:
+        if self.slots[name].quarantined is None:
             choose(self, name)
 
     patch.setattr(Dispatch, "choose_suspect", keep)
@@ -134,12 +134,12 @@ def blame_while_draining(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "_break_all", regardless)
 
 
-def lose_the_suspect_of_a_dead_device(patch: pytest.MonkeyPatch) -> None:
+def lose_the_quarantined_of_a_dead_device(patch: pytest.MonkeyPatch) -> None:
     failed = Scheduler.start_failed
 
     def forget(self: Scheduler, name: str, reason: str) -> list[Command]:
         if name in self._slots:
-            self._slots.keep_suspect(name, None)
+            self._slots.keep_quarantined(name, None)
         return failed(self, name, reason)
 
     patch.setattr(Scheduler, "start_failed", forget)
@@ -218,23 +218,25 @@ def never_wake(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "wake", lambda self: [])
 
 
-def count_a_strike_twice(patch: pytest.MonkeyPatch) -> None:
-    strike = Scheduler._strike
+def count_a_crash_twice(patch: pytest.MonkeyPatch) -> None:
+    count_crash = Scheduler._count_crash
 
-    def twice(self: Scheduler, name: str, task: Any, casualty: Any) -> list[Command]:
-        self._dispatch.blame._strikes[task.index, casualty.cause] += 1
-        return strike(self, name, task, casualty)
+    def twice(self: Scheduler, name: str, task: Any, failure: Any) -> list[Command]:
+        self._dispatch.crash_counts._crashes[task.index, failure.cause] += 1
+        return count_crash(self, name, task, failure)
 
     patch.setattr(Scheduler, "_strike", twice)
 
 
-def drop_the_result_of_a_casualty(patch: pytest.MonkeyPatch) -> None:
-    strike = Scheduler._strike
+def drop_the_result_of_a_failure(patch: pytest.MonkeyPatch) -> None:
+    count_crash = Scheduler._count_crash
 
-    def without(self: Scheduler, name: str, task: Any, casualty: Any) -> list[Command]:
-        commands = strike(self, name, task, casualty)
+    def without(self: Scheduler, name: str, task: Any, failure: Any) -> list[Command]:
+        commands = count_crash(self, name, task, failure)
         return [
-            Record((self._dispatch.blame._failure(task, casualty),)) if isinstance(c, Record) else c
+            Record((self._dispatch.crash_counts._failure(task, failure),))
+            if isinstance(c, Record)
+            else c
             for c in commands
         ]
 
@@ -313,11 +315,11 @@ FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     hear_late_answers,
     hear_late_losses,
     record_twice,
-    take_suspects_anywhere,
-    keep_a_suspect_when_moving,
+    take_quarantined_anywhere,
+    keep_the_quarantined_when_moving,
     move_at_once,
     blame_while_draining,
-    lose_the_suspect_of_a_dead_device,
+    lose_the_quarantined_of_a_dead_device,
     keep_the_promise_of_a_lost_slot,
     keep_what_a_lost_slot_had_in_store,
     forget_the_batch_of_a_lost_slot,
@@ -326,8 +328,8 @@ FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     hear_of_a_start_twice,
     start_workers_while_draining,
     never_wake,
-    count_a_strike_twice,
-    drop_the_result_of_a_casualty,
+    count_a_crash_twice,
+    drop_the_result_of_a_failure,
     begin_what_is_behind_a_crash,
     forget_what_is_behind_a_crash,
     send_what_is_behind_again,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from ray_precheck.runtime.scheduling.blame import MAX_RUNS, STRIKES
 from ray_precheck.runtime.scheduling.commands import (
     Command,
     Forget,
@@ -18,10 +17,11 @@ from ray_precheck.runtime.scheduling.commands import (
     StartWorker,
 )
 from ray_precheck.runtime.scheduling.cost_model import CostModel
+from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, MAX_RUNS
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
-from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.schema.done import Done
+from ray_precheck.schema.failure import BatchReport, Cause, Failure
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task
 
@@ -87,7 +87,7 @@ def broken(task: Task, cause: Cause, finished: Sequence[Task] = ()) -> BatchRepo
     """The report of a worker that `task` broke after `finished`."""
     result = provisional(task) if cause in PROVISIONAL else None
     return BatchReport(
-        tuple(answer(each) for each in finished), Casualty(task.index, cause, "broke", result)
+        tuple(answer(each) for each in finished), Failure(task.index, cause, "broke", result)
     )
 
 
@@ -116,7 +116,7 @@ class Pool:
     behind: dict[str, SendBatch] = field(default_factory=dict)
     sent: Counter[int] = field(default_factory=Counter)
     runs: Counter[int] = field(default_factory=Counter)
-    strikes: Counter[tuple[int, Cause]] = field(default_factory=Counter)
+    crashes: Counter[tuple[int, Cause]] = field(default_factory=Counter)
     events: int = 0
 
     def run(self, most_events: int, drain_after: int = -1) -> None:
@@ -157,7 +157,7 @@ class Pool:
             self._count(batch.tasks, Cause.LOST)
             commands = self.scheduler.worker_lost(slot, batch.ticket, "its node is gone")
         else:
-            if slot in self.behind and report.casualty is None:
+            if slot in self.behind and report.failure is None:
                 self.busy[slot] = self.behind.pop(slot)
             else:
                 self.idle.add(slot)
@@ -197,7 +197,7 @@ class Pool:
     def _count(self, tasks: Sequence[Task], cause: Cause) -> None:
         """Where several gave no answer nobody knows whose fault it is."""
         if len(tasks) == 1:
-            self.strikes[tasks[0].index, cause] += 1
+            self.crashes[tasks[0].index, cause] += 1
 
     def _check_verdicts(
         self, batch: SendBatch, report: BatchReport | None, commands: Sequence[Command]
@@ -206,18 +206,18 @@ class Pool:
         bench took too long.
         """
         answered = () if report is None else report.results
-        casualty = None if report is None else report.casualty
+        failure = None if report is None else report.failure
         for command in commands:
             for result in command.results if isinstance(command, Record) else ():
-                if casualty is not None and casualty.cause is Cause.OVER_BUDGET:
-                    assert result in answered or result.index == casualty.index
+                if failure is not None and failure.cause is Cause.OVER_BUDGET:
+                    assert result in answered or result.index == failure.index
                 elif result not in answered:
                     assert [task.index for task in batch.tasks] == [result.index]
                     assert batch.slot in self.fresh
                     assert self._is_guilty(result.index)
 
     def _is_guilty(self, index: int) -> bool:
-        return any(self.strikes[index, cause] >= needed for cause, needed in STRIKES.items())
+        return any(self.crashes[index, cause] >= needed for cause, needed in CRASHES_NEEDED.items())
 
     def carry_out(self, commands: Sequence[Command]) -> None:
         """Act on commands as the driver does; none may ask for the impossible."""
@@ -250,10 +250,10 @@ class Pool:
         assert 1 <= len(tasks) <= MAX_BATCH_RECORDS
         assert len(batch.limits_s) == len(tasks)
         assert min(batch.limits_s) >= self.scheduler.timeout_s
-        if any(self.strikes[task.index, cause] for task in tasks for cause in Cause):
-            assert len(tasks) == 1, "a suspect runs with others"
-            assert slot not in self.busy, "a suspect runs behind others"
-            assert slot in self.fresh, "a suspect runs on a used worker"
+        if any(self.crashes[task.index, cause] for task in tasks for cause in Cause):
+            assert len(tasks) == 1, "a quarantined record runs with others"
+            assert slot not in self.busy, "a quarantined record runs behind others"
+            assert slot in self.fresh, "a quarantined record runs on a used worker"
         tickets = [earlier.ticket for earlier in self.batches]
         assert batch.ticket > max(tickets, default=0)
         self.sent.update(task.index for task in tasks)

@@ -14,8 +14,8 @@ import numpy as np
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.dump.tensors import ShippedFiles
-from ray_precheck.replay.cargo import PrecheckCargo
-from ray_precheck.runtime.tensors.shipper import Shipper
+from ray_precheck.replay.input_files import PrecheckInputFiles
+from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.schema.task import Task
 
 HEADER_BYTES = 128
@@ -89,8 +89,10 @@ def shipping(
 ) -> Iterator[Shipper]:
     """Ship the captured files of a dump whose results are tested, unless `settings` say otherwise."""
     of_check = {"tests_dump": True, **settings}
-    cargo = PrecheckCargo(dump, CheckSettings("pytorch", "tensor", dump.data_folder, **of_check))
-    shipper = Shipper(cargo, most_bytes, put=store.put)
+    input_files = PrecheckInputFiles(
+        dump, CheckSettings("pytorch", "tensor", dump.data_folder, **of_check)
+    )
+    shipper = Shipper(input_files, most_bytes, put=store.put)
     try:
         yield shipper
     finally:
@@ -109,7 +111,7 @@ def until(condition: Callable[[], bool]) -> None:
 def settle(shipper: Shipper) -> None:
     """Wait until the shipper's thread has nothing left that it could do.
 
-    Its steps are lists of files, and parcels; a list may only now have had its parcel begun.
+    Its steps are lists of files, and transfers; a list may only now have had its transfer begun.
     """
     for _ in range(2):
         shipper._executor.submit(lambda: None).result(60)

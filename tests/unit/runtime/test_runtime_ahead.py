@@ -12,7 +12,6 @@ from scheduler_events import (
     staged,
 )
 
-from ray_precheck.runtime.scheduling.blame import START_ATTEMPTS
 from ray_precheck.runtime.scheduling.commands import (
     Forget,
     GiveUpDevice,
@@ -20,9 +19,10 @@ from ray_precheck.runtime.scheduling.commands import (
     SendBatch,
     StartWorker,
 )
+from ray_precheck.runtime.scheduling.crash_counts import START_ATTEMPTS
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.casualty import BatchReport, Cause
+from ray_precheck.schema.failure import BatchReport, Cause
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,7 @@ class TestCapturedResults:
     def test_bench_workers_take_whole_records_from_the_queue(self) -> None:
         made = staged(huge(3), bench_suffices=True)
         batch = sending(made.worker_ready("bench:0"))
-        assert (batch.slot, batch.stage, batch.parcel) == ("bench:0", Stage.CHECK, 0)
+        assert (batch.slot, batch.stage, batch.transfer) == ("bench:0", Stage.CHECK, 0)
         assert sending(made.worker_ready("cpu:0")).stage is Stage.CHECK
         assert indices(finish(made, batch)) == [2]
 
@@ -100,7 +100,7 @@ class TestFilesAhead:
         assert [task.index for task in made._dispatch.queue.tasks] == [1, 2]
         assert made._slots.kept == 0
 
-    def test_a_suspect_does_not_wait_behind_the_files_of_the_next_batch(self) -> None:
+    def test_a_quarantined_record_does_not_wait_behind_the_files_of_the_next_batch(self) -> None:
         made = self.ahead(3)
         _, batch, reserved = made.worker_ready("cpu:0")
         assert isinstance(batch, SendBatch)

@@ -13,7 +13,7 @@ from ray_precheck.runtime.scheduling.cost_model import (
     CostModel,
     bench_threads,
 )
-from ray_precheck.schema.casualty import BatchReport
+from ray_precheck.schema.failure import BatchReport
 from ray_precheck.schema.task import Task
 
 pytestmark = pytest.mark.unit

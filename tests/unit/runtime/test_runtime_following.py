@@ -7,7 +7,7 @@ from scheduler_events import TINY_S, break_at, finish, forgotten, scheduler, sta
 from ray_precheck.runtime.scheduling.commands import Command, SendBatch, StartWorker
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.failure import Cause
 
 pytestmark = pytest.mark.unit
 
@@ -68,7 +68,10 @@ def test_nobody_is_blamed_for_what_a_lost_worker_had_not_begun(how: str) -> None
     )
     assert forgotten(commands) == [second.ticket]
     assert waiting(made) == list(range(2, 20))
-    kept = [*made._dispatch.blame.suspects, *filter(None, [made._slots[SLOT].suspect])]
+    kept = [
+        *made._dispatch.crash_counts.quarantined,
+        *filter(None, [made._slots[SLOT].quarantined]),
+    ]
     assert [task.index for task in kept] == [1]
     assert made.in_flight == 0
 

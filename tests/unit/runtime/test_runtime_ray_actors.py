@@ -34,9 +34,9 @@ def test_a_reference_is_seen_by_ray_and_its_value_is_at_its_place() -> None:
     args = ("order", first, None, second)
     assert [p for p in _packed(args) if isinstance(p, ray.ObjectRef)] == [first, second]
     # Values that look like pieces of the message are none.
-    assert arrived(args, {first: b"\x01parcel", second: b"files"}) == [
+    assert arrived(args, {first: b"\x01transfer", second: b"files"}) == [
         "order",
-        b"\x01parcel",
+        b"\x01transfer",
         None,
         b"files",
     ]

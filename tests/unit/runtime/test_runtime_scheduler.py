@@ -18,11 +18,11 @@ from scheduler_events import (
     tiny,
 )
 
-from ray_precheck.runtime.scheduling.blame import COST_SLACK, START_ATTEMPTS
 from ray_precheck.runtime.scheduling.commands import GiveUpDevice, Record, SendBatch, StartWorker
+from ray_precheck.runtime.scheduling.crash_counts import COST_SLACK, START_ATTEMPTS
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS, TARGET_BATCH_S
-from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
+from ray_precheck.schema.failure import BatchReport, Cause, Failure
 
 pytestmark = pytest.mark.unit
 
@@ -249,7 +249,7 @@ class TestAnswers:
         report = BatchReport(answers(batch.tasks).results * 2)
         assert recorded(made.batch_done("cpu:0", batch.ticket, report)) == [answer(batch.tasks[0])]
 
-    def test_a_casualty_that_has_a_result_is_no_suspect(self) -> None:
+    def test_a_failure_that_has_a_result_is_no_quarantined_record(self) -> None:
         made = scheduler(huge(2))
         batch = sending(made.worker_ready("cpu:0"))
         report = broken(batch.tasks[0], Cause.CRASHED, batch.tasks)
@@ -257,10 +257,10 @@ class TestAnswers:
         assert commands == [Record((answer(batch.tasks[0]),)), StartWorker("cpu:0")]
         assert indices(made.worker_ready("cpu:0")) == [1]
 
-    def test_a_casualty_of_another_batch_blames_nobody_of_it(self) -> None:
+    def test_a_failure_of_another_batch_blames_nobody_of_it(self) -> None:
         made = scheduler(huge(2))
         batch = sending(made.worker_ready("cpu:0"))
-        foreign = BatchReport((), Casualty(99, Cause.TIMED_OUT, "no answer"))
+        foreign = BatchReport((), Failure(99, Cause.TIMED_OUT, "no answer"))
         assert made.batch_done("cpu:0", batch.ticket, foreign) == [StartWorker("cpu:0")]
 
 
@@ -291,7 +291,7 @@ class TestDraining:
         assert made.revive("cpu:2", "n1") == []
         assert made.finished
 
-    def test_a_suspect_stays_one_for_the_next_run(self) -> None:
+    def test_a_quarantined_record_stays_one_for_the_next_run(self) -> None:
         made = scheduler(huge(3))
         batch = sending(made.worker_ready("cpu:0"))
         made.drain()
@@ -299,14 +299,14 @@ class TestDraining:
         assert made.finished
 
     @pytest.mark.parametrize("count", [1, 3])
-    def test_a_batch_that_was_ended_makes_nobody_suspect(self, count: int) -> None:
+    def test_a_batch_that_was_ended_makes_nobody_quarantined_record(self, count: int) -> None:
         made = scheduler(make_tasks([0.0] * count))
         batch = sending(made.worker_ready("cpu:0"))
         made.drain()
         halted = answers(batch.tasks[: count - 1])
         commands = made.batch_done("cpu:0", batch.ticket, halted)
         assert recorded(commands) == list(halted.results)
-        assert made._dispatch.blame._strikes.total() == 0
+        assert made._dispatch.crash_counts._crashes.total() == 0
         assert made.finished
 
     def test_nor_does_a_worker_that_was_lost(self) -> None:
@@ -314,7 +314,7 @@ class TestDraining:
         batch = sending(made.worker_ready("cpu:0"))
         made.drain()
         assert made.worker_lost("cpu:0", batch.ticket, "no answer", Cause.OUT_OF_MEMORY) == []
-        assert made._dispatch.blame._strikes.total() == 0
+        assert made._dispatch.crash_counts._crashes.total() == 0
 
     def test_a_verdict_that_is_due_is_recorded(self) -> None:
         made = scheduler(huge(2))

@@ -7,16 +7,19 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from mock_pool import ALWAYS, JOB, PROVISIONAL, Pool, make_tasks, provisional, said
 
-from ray_precheck.runtime.scheduling.blame import MAX_RUNS, START_ATTEMPTS, STRIKES
+from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, MAX_RUNS, START_ATTEMPTS
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
-from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Outcome
 
 pytestmark = pytest.mark.unit
 
 # How often a record may break its worker and yet be answered in the end, however it runs.
-FORGIVEN = {Cause.OVER_BUDGET: 0, **{cause: strikes - 1 for cause, strikes in STRIKES.items()}}
+FORGIVEN = {
+    Cause.OVER_BUDGET: 0,
+    **{cause: crashes - 1 for cause, crashes in CRASHES_NEEDED.items()},
+}
 
 
 def pool(
@@ -138,21 +141,21 @@ def test_a_bench_that_takes_too_long_is_a_skip_after_one_run() -> None:
     assert [said(made.recorded[i])[0] for i in (0, 2)] == [Outcome.COMPLETED] * 2
 
 
-@pytest.mark.parametrize("cause", list(STRIKES))
+@pytest.mark.parametrize("cause", list(CRASHES_NEEDED))
 def test_a_guilty_record_has_as_many_runs_as_its_cause_needs(cause: Cause) -> None:
     made = pool([0.0], {0: (cause, ALWAYS)})
     made.run(most_events=20)
-    assert made.runs[0] == STRIKES[cause]
+    assert made.runs[0] == CRASHES_NEEDED[cause]
     expected = Outcome.RAISED if cause in PROVISIONAL else cause.outcome
     assert said(made.recorded[0])[0] is expected
 
 
-@pytest.mark.parametrize("cause", list(STRIKES))
+@pytest.mark.parametrize("cause", list(CRASHES_NEEDED))
 def test_in_a_batch_it_has_one_or_two_more(cause: Cause) -> None:
     made = pool([0.0, 0.0, 0.0], {1: (cause, ALWAYS)})
     made.run(most_events=30)
-    # The run in the batch is a strike where the worker says who it was; one on a used worker is none.
-    assert STRIKES[cause] <= made.runs[1] <= STRIKES[cause] + 2
+    # The run in the batch is a crash where the worker says who it was; one on a used worker is none.
+    assert CRASHES_NEEDED[cause] <= made.runs[1] <= CRASHES_NEEDED[cause] + 2
     assert {i for i, r in made.recorded.items() if said(r)[0] is not Outcome.COMPLETED} == {1}
 
 
@@ -182,7 +185,7 @@ def test_records_that_are_forgotten_before_crashes_are_found_too() -> None:
     made = pool([0.0] * 40, bad)
     made.run(most_events=300)
     assert {i for i, r in made.recorded.items() if said(r)[0] is Outcome.CRASHED} == set(bad)
-    assert made.runs[0] <= 1 + STRIKES[Cause.SILENT]
+    assert made.runs[0] <= 1 + CRASHES_NEEDED[Cause.SILENT]
 
 
 def test_a_device_that_never_starts_is_given_up_and_the_other_does_all() -> None:

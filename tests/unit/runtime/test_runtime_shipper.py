@@ -26,25 +26,25 @@ from shipper_dumps import (
 
 from ray_precheck.dump.tensors import CapturedTensors, Refused, ShippedFiles, SizeOnly
 from ray_precheck.errors import StoppedError
-from ray_precheck.runtime.tensors.shipper import Shipper, StoredFiles
+from ray_precheck.runtime.shipper import Shipper, StoredFiles
 from ray_precheck.schema.values import TensorSpec
 
 pytestmark = pytest.mark.unit
 
 
-def parcel(shipper: Shipper, ticket: int) -> StoredFiles:
+def transfer(shipper: Shipper, ticket: int) -> StoredFiles:
     taken = shipper.take(ticket)
     assert taken is not None
     return taken
 
 
 def files_of(shipper: Shipper, ticket: int, index: int) -> ShippedFiles:
-    content = parcel(shipper, ticket).ref.content[index]
+    content = transfer(shipper, ticket).ref.content[index]
     assert isinstance(content, ShippedFiles)
     return content
 
 
-def test_a_parcel_has_the_files_of_each_task_each_file_once(tmp_path: Path) -> None:
+def test_a_transfer_has_the_files_of_each_task_each_file_once(tmp_path: Path) -> None:
     dump = make_dump(
         tmp_path,
         add_0_forward=forward("a.npy", "b.npy", output="c.npy"),
@@ -57,7 +57,7 @@ def test_a_parcel_has_the_files_of_each_task_each_file_once(tmp_path: Path) -> N
     with shipping(dump, Store()) as shipper:
         shipper.prepare(7, tasks_of(dump))
         await_ready(shipper, 7)
-        taken = parcel(shipper, 7)
+        taken = transfer(shipper, 7)
         names = {index: set(files.files) for index, files in taken.ref.content.items()}
         assert names == {0: {f"{n}.npy" for n in "abcde"}, 1: {"b.npy"}, 2: set()}
         assert taken.nbytes == 5 * (16 + HEADER_BYTES)
@@ -88,7 +88,7 @@ def test_a_file_that_is_missing_or_too_large_is_sent_as_the_reason(tmp_path: Pat
     with shipping(dump, Store()) as shipper:
         shipper.prepare(1, tasks_of(dump))
         await_ready(shipper, 1)
-        assert parcel(shipper, 1).nbytes == 0
+        assert transfer(shipper, 1).nbytes == 0
         assert files_of(shipper, 1, 0).files == {
             "gone.npy": Refused(f"no file 'gone.npy' in {dump.data_folder}"),
             "big.npy": SizeOnly(1 << 40),
@@ -104,7 +104,7 @@ def test_a_pt_file_larger_than_its_tensor_goes_up_to_what_may_be_in_flight(tmp_p
     with shipping(dump, Store(), most_bytes=1 << 20) as shipper:
         shipper.prepare(1, tasks_of(dump))
         await_ready(shipper, 1)
-        assert parcel(shipper, 1).nbytes == 1 << 20
+        assert transfer(shipper, 1).nbytes == 1 << 20
         reason = files_of(shipper, 1, 0).files["huge.pt"]
         assert isinstance(reason, Refused)
         assert "more than the 1048576 that are sent to another machine" in reason.reason
@@ -125,7 +125,7 @@ def test_nothing_is_read_for_a_record_that_its_worker_skips(tmp_path: Path) -> N
         shipper.prepare(1, tasks_of(dump, 0, 1, 2))
         shipper.prepare(2, tasks_of(dump, 3))
         await_ready(shipper, 1, 2)
-        content = parcel(shipper, 1).ref.content
+        content = transfer(shipper, 1).ref.content
         assert content == {0: ShippedFiles({}), 1: ShippedFiles({}), 2: ShippedFiles({})}
         assert files_of(shipper, 2, 3).files == {"a.npy": SizeOnly(4 * huge)}
 
@@ -141,7 +141,7 @@ def test_a_ticket_has_nothing_to_take_until_it_is_put(tmp_path: Path) -> None:
         assert shipper.ready() == []
         store.gate.set()
         await_ready(shipper, 1)
-        assert parcel(shipper, 1).nbytes == 16 + HEADER_BYTES
+        assert transfer(shipper, 1).nbytes == 16 + HEADER_BYTES
         with pytest.raises(KeyError):
             shipper.take(2)
 
@@ -161,7 +161,7 @@ def test_what_has_no_room_is_read_once_enough_is_forgotten(tmp_path: Path) -> No
         assert (shipper.take(3), len(store.refs), store.alive) == (None, 3, 2)
 
 
-def test_a_parcel_that_is_larger_than_all_room_goes_alone(tmp_path: Path) -> None:
+def test_a_transfer_that_is_larger_than_all_room_goes_alone(tmp_path: Path) -> None:
     store = Store()
     dump = one_each(tmp_path, [4, 4000, 4])
     with shipping(dump, store, most_bytes=1000) as shipper:
@@ -172,7 +172,7 @@ def test_a_parcel_that_is_larger_than_all_room_goes_alone(tmp_path: Path) -> Non
         assert (shipper.take(1), len(store.refs)) == (None, 1)
         shipper.forget(0)
         await_ready(shipper, 1)
-        assert parcel(shipper, 1).nbytes > 1000
+        assert transfer(shipper, 1).nbytes > 1000
         settle(shipper)
         assert (shipper.take(2), len(store.refs)) == (None, 2)
         shipper.forget(1)
@@ -188,7 +188,7 @@ def test_a_batch_without_files_needs_no_room(tmp_path: Path) -> None:
         for ticket in range(3):
             shipper.prepare(ticket, tasks_of(dump, ticket))
         await_ready(shipper, 0, 1, 2)
-        assert parcel(shipper, 1).nbytes == 0
+        assert transfer(shipper, 1).nbytes == 0
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -220,7 +220,7 @@ def test_no_more_is_in_flight_than_was_set_and_every_batch_arrives(
             there += await_any(shipper, 0 if there else 1)
             time.sleep(random.choice([0, 0.002]))  # Let more of them come before one goes.
             ticket = there.pop(random.randrange(len(there)))
-            assert parcel(shipper, ticket).ref == ticket
+            assert transfer(shipper, ticket).ref == ticket
             del held[ticket]
             shipper.forget(ticket)
         assert over == []
@@ -312,7 +312,7 @@ def test_a_batch_that_waits_for_room_holds_nobody_up_once_forgotten(tmp_path: Pa
         assert shipper.take(2) is None
         shipper.forget(1)
         await_ready(shipper, 2)
-        assert parcel(shipper, 2).nbytes > 0
+        assert transfer(shipper, 2).nbytes > 0
 
 
 def test_an_error_is_told_by_take_and_the_next_batch_goes_on(tmp_path: Path) -> None:

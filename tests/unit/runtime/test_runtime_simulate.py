@@ -119,8 +119,8 @@ def test_devices_that_are_gone_for_good_cost_what_they_had() -> None:
 
 
 @pytest.mark.parametrize("benches", [0, DEVICES])
-def test_nor_is_the_run_held_where_they_were_to_run_suspects(benches: int) -> None:
-    # So many crashes that some of the lost devices start a worker for a suspect just then.
+def test_nor_is_the_run_held_where_they_were_to_run_quarantined_records(benches: int) -> None:
+    # So many crashes that some of the lost devices start a worker for a quarantined record just then.
     faults = Faults(0, 0.0, 20, 1.5, loss_at_s=5.0, lost_nodes=1, notice_s=0.5, return_s=1e9)
     account = simulate(draw_workload("20ms", 4000, seed=1), faults=faults, benches=benches)
     assert set(account.recorded) == {1}

@@ -17,7 +17,6 @@ from scheduler_events import (
     staged,
 )
 
-from ray_precheck.runtime.scheduling.blame import STRIKES
 from ray_precheck.runtime.scheduling.commands import (
     Command,
     Forget,
@@ -25,8 +24,9 @@ from ray_precheck.runtime.scheduling.commands import (
     SendBatch,
     StartWorker,
 )
+from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.failure import Cause
 
 pytestmark = pytest.mark.unit
 
@@ -58,8 +58,8 @@ class TestItsBatch:
         sending(made.worker_ready("cpu:0"))
         made.worker_ready("cpu:1")
         assert made.slot_lost("cpu:0", GONE) == []
-        assert made._dispatch.blame._strikes == {(0, Cause.LOST): 1}
-        assert STRIKES[Cause.LOST] > 1
+        assert made._dispatch.crash_counts._crashes == {(0, Cause.LOST): 1}
+        assert CRASHES_NEEDED[Cause.LOST] > 1
         again = sending(made.wake())
         assert (again.slot, again.tasks[0].index) == ("cpu:1", 0)
         assert recorded(finish(made, again)) == [answer(again.tasks[0])]
@@ -100,23 +100,23 @@ class TestItsBatch:
 
 
 class TestWhatItKeeps:
-    def test_a_suspect_that_waits_for_its_start_goes_to_another(self) -> None:
+    def test_a_quarantined_record_that_waits_for_its_start_goes_to_another(self) -> None:
         made = scheduler(huge(3), slots=3)
         first, second, third = (sending(made.worker_ready(f"cpu:{i}")) for i in range(3))
         break_at(made, first, 0)
         assert starts(finish(made, second)) == ["cpu:1"]
-        assert made._slots["cpu:1"].suspect == first.tasks[0]
+        assert made._slots["cpu:1"].quarantined == first.tasks[0]
         made.slot_lost("cpu:1", GONE)
         assert not made.finished
         assert starts(finish(made, third)) == ["cpu:2"]
         assert indices(made.worker_ready("cpu:2")) == [0]
 
-    def test_a_suspect_stays_at_its_place_where_all_others_are_lost(self) -> None:
+    def test_a_quarantined_record_stays_at_its_place_where_all_others_are_lost(self) -> None:
         made = scheduler(huge(2), slots=2)
         first, _ = (sending(made.worker_ready(f"cpu:{i}")) for i in range(2))
         made.slot_lost("cpu:1", GONE)
         assert starts(break_at(made, first, 0)) == ["cpu:0"]
-        # Both are suspects, one of a crash and one of the loss, and there is one place left.
+        # Both are quarantined records, one of a crash and one of the loss, and there is one place left.
         commands, seen = made.worker_ready("cpu:0"), []
         for _ in range(2):
             seen += indices(commands)

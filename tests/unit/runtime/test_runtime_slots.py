@@ -40,13 +40,13 @@ def test_only_a_fresh_worker_with_one_record_stays_fresh(fresh: bool, count: int
 def test_what_slots_keep_is_counted() -> None:
     made = SlotTable(PLACES)
     (task,) = make_tasks([1.0])
-    assert made.keep_suspect("a", task) is None
+    assert made.keep_quarantined("a", task) is None
     assert made.reserve("a", batch()) is None
     assert (made.kept, made.with_reserve()) == (2, "a")
-    assert made.keep_suspect("a", task) == task
+    assert made.keep_quarantined("a", task) == task
     assert made.kept == 2
     assert made.reserve("a", None) == batch()
-    assert made.keep_suspect("a", None) == task
+    assert made.keep_quarantined("a", None) == task
     assert (made.kept, made.with_reserve()) == (0, "")
 
 

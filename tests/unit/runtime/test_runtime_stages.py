@@ -19,7 +19,6 @@ from scheduler_events import (
     tiny,
 )
 
-from ray_precheck.runtime.scheduling.blame import START_ATTEMPTS, STRIKES
 from ray_precheck.runtime.scheduling.commands import (
     Command,
     Forget,
@@ -28,16 +27,17 @@ from ray_precheck.runtime.scheduling.commands import (
     SendBatch,
     StartWorker,
 )
+from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, START_ATTEMPTS
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredTask
+from ray_precheck.schema.failure import BatchReport, Cause, Failure, MeasuredTask
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task
 
 pytestmark = pytest.mark.unit
 
 
-def parcels_made(made: Scheduler, count: int) -> tuple[list[SendBatch], list[SendBatch]]:
+def transfers_made(made: Scheduler, count: int) -> tuple[list[SendBatch], list[SendBatch]]:
     """Have the first device do its half of so many batches; returns them, and the other half of
     those that the first bench worker has then: two at most, the others wait.
     """
@@ -72,7 +72,7 @@ class TestTwoStages:
         made = staged(huge(3))
         batch, commands = half_done(made)
         sent = sent_to(commands)
-        assert (sent["bench:0"].stage, sent["bench:0"].parcel) == (Stage.BENCH, batch.ticket)
+        assert (sent["bench:0"].stage, sent["bench:0"].transfer) == (Stage.BENCH, batch.ticket)
         assert sent["bench:0"].tasks == batch.tasks
         assert indices([sent["cpu:0"]]) == [1]
         assert not recorded(commands)
@@ -107,7 +107,7 @@ class TestTwoStages:
         stages = [sending(made.worker_ready(f"cpu:{i}")).stage for i in range(8)]
         assert stages == [Stage.DEVICE] * split + [Stage.CHECK] * (8 - split)
 
-    def test_few_parcels_are_not_enough_however_long(self) -> None:
+    def test_few_transfers_are_not_enough_however_long(self) -> None:
         made = staged(huge(9))
         made.worker_ready("bench:0")
         made.bench.promise(98, (), 500.0)
@@ -171,7 +171,7 @@ class TestTwoStages:
         made.worker_ready("bench:0")
         batch = sending(made.worker_ready("cpu:0"))
         assert len(batch.tasks) == 3
-        crash = Casualty(1, Cause.CRASHED, "broke")
+        crash = Failure(1, Cause.CRASHED, "broke")
         commands = made.batch_done(
             "cpu:0", batch.ticket, BatchReport((), crash, (MeasuredTask(0, 0),))
         )
@@ -208,7 +208,7 @@ def _two_batches(made: Scheduler) -> tuple[SendBatch, SendBatch]:
 
 
 class TestBrokenBenches:
-    @pytest.mark.parametrize("cause", list(STRIKES))
+    @pytest.mark.parametrize("cause", list(CRASHES_NEEDED))
     def test_a_record_whose_bench_breaks_is_checked_whole_and_blamed_only_there(
         self, cause: Cause
     ) -> None:
@@ -220,7 +220,7 @@ class TestBrokenBenches:
         assert StartWorker("bench:0") in commands
         whole = sending(made.wake())
         assert (whole.slot, whole.tasks, whole.stage) == ("cpu:0", batch.tasks, Stage.CHECK)
-        assert made._dispatch.blame._strikes.total() == 0
+        assert made._dispatch.crash_counts._crashes.total() == 0
         assert recorded(finish(made, whole)) == [answer(batch.tasks[0])]
         assert made.finished
 
@@ -278,7 +278,7 @@ class TestBrokenBenches:
 
     def test_what_waits_for_benches_that_are_all_given_up_is_checked_whole(self) -> None:
         made = staged(huge(3))
-        batches, (bench, _) = parcels_made(made, 3)
+        batches, (bench, _) = transfers_made(made, 3)
         made.worker_lost("bench:0", bench.ticket, "died")
         commands = [made.start_failed("bench:0", "no torch") for _ in range(START_ATTEMPTS)][-1]
         assert commands == [GiveUpDevice("bench:0", "no torch"), Forget(batches[2].ticket)]
@@ -302,7 +302,7 @@ class TestBrokenBenches:
 class TestDraining:
     def test_what_waits_for_a_bench_is_neither_recorded_nor_in_flight(self) -> None:
         made = staged(huge(4), slots=2)
-        batches, benches = parcels_made(made, 3)
+        batches, benches = transfers_made(made, 3)
         made.drain()
         assert made.wake() == []
         busy = made._slots["cpu:0"]
@@ -329,7 +329,7 @@ class TestPlaces:
         made.worker_ready("bench:0")
         first, second = (sending(made.worker_ready(f"cpu:{i}")) for i in range(2))
         sent = [sent_to(measure(made, batch)) for batch in (first, second)]
-        assert [each["bench:0"].parcel for each in sent] == [first.ticket, second.ticket]
+        assert [each["bench:0"].transfer for each in sent] == [first.ticket, second.ticket]
         third, fourth = sent[0]["cpu:0"], sent[1]["cpu:1"]
         assert not sent_to([*measure(made, third), *measure(made, fourth)])
         commands = made.place_lost("m1", [])

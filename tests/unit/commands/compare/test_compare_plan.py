@@ -8,7 +8,7 @@ import pytest
 
 from ray_precheck.commands.compare.job import ComparisonJob, tasks_of
 from ray_precheck.commands.compare.options import ComparisonConfig
-from ray_precheck.commands.compare.payload import ComparisonCargo
+from ray_precheck.commands.compare.payload import ComparisonInputFiles
 from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
 from ray_precheck.errors import UsageError
 from ray_precheck.trace.side import open_side
@@ -70,7 +70,7 @@ def test_a_backward_call_travels_with_the_files_of_its_forward_record(tmp_path: 
         plan = plan_comparison(one, two, None, ComparisonConfig(target=target, golden=golden))
         job = ComparisonJob(one, two, plan.pieces, plan.settings)
         tasks = tasks_of(job, set(), plan.costs_s)
-        cargo = ComparisonCargo(lambda task: job.payload(task).by_side(), plan.settings.folders)
-        files = {task.name: sorted(cargo.limits(task, 1)) for task in tasks}
+        input_files = ComparisonInputFiles(lambda task: job.payload(task).by_side(), plan.settings.folders)
+        files = {task.name: sorted(input_files.limits(task, 1)) for task in tasks}
     both = ["golden/given.npy", "target/given.npy"]
     assert files == {"Torch.add.0.forward": both, "Torch.add.0.backward": both}

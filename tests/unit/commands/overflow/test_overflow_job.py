@@ -62,11 +62,13 @@ def test_a_dump_that_broke_its_worker_or_was_not_done_has_a_row(tmp_path: Path) 
 
 def test_a_dump_that_travels_gives_the_rows_that_it_gives_at_home(tmp_path: Path) -> None:
     job = job_of(tmp_path)
-    cargo = job.cargo
-    assert cargo is not None
+    input_files = job.input_files
+    assert input_files is not None
     for task in job.tasks(set()):
-        limits = cargo.limits(task, 1 << 20)
-        files = cargo.packed({name: cargo.ship(name, most) for name, most in limits.items()})
+        limits = input_files.limits(task, 1 << 20)
+        files = input_files.packed(
+            {name: input_files.ship(name, most) for name, most in limits.items()}
+        )
         payload = job.payload(task)
         (here,) = made_here(job, [task])
         there = runner_of(job).run(payload, Stage.CHECK, files=files)
@@ -90,9 +92,9 @@ def test_a_step_whose_update_the_loss_scaler_skipped_says_so(tmp_path: Path) -> 
 def test_a_dump_that_cannot_travel_is_not_judged(tmp_path: Path) -> None:
     job = job_of(tmp_path)
     task = job.tasks(set())[0]
-    assert job.cargo is not None
-    name = next(iter(job.cargo.limits(task, 10)))
-    refused = job.cargo.packed({name: job.cargo.ship(name, 10)})
+    assert job.input_files is not None
+    name = next(iter(job.input_files.limits(task, 10)))
+    refused = job.input_files.packed({name: job.input_files.ship(name, 10)})
     for files in (refused, {}):
         done = runner_of(job).run(job.payload(task), Stage.CHECK, files=files)
         assert done.verdict is Verdict.SKIP

@@ -26,7 +26,7 @@ from ray_precheck.schema.task import Task
 from ray_precheck.schema.values import TensorSpec, walk_specs
 
 
-class PrecheckCargo:
+class PrecheckInputFiles:
     """Reads captured files for other machines.
 
     Captured outputs and gradients are sent only if captured results are tested. No file is sent of a

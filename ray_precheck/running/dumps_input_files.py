@@ -21,7 +21,7 @@ from ray_precheck.schema.task import Task
 SentFiles = Mapping[tuple[int, str], Any]
 
 
-class DumpsCargo:
+class DumpsInputFiles:
     """Reads dumps for other machines.
 
     `paths` are those of the tasks, by their index, one for each side; `beside` names the files in the folder

@@ -15,10 +15,10 @@ from scheduler_events import (
     tiny,
 )
 
-from ray_precheck.runtime.scheduling.blame import MAX_RUNS, STRIKES
 from ray_precheck.runtime.scheduling.commands import Record, SendBatch, StartWorker
+from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, MAX_RUNS
 from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
-from ray_precheck.schema.casualty import BatchReport, Cause
+from ray_precheck.schema.failure import BatchReport, Cause
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task
 
@@ -31,12 +31,12 @@ class TestMissingAnswers:
         made = scheduler(tasks)
         batch = sending(made.worker_ready("cpu:0"))
         left = [task for task in batch.tasks if task.index != 2]
-        # It is suspect, so that it wants a fresh worker.
+        # It is quarantined record, so that it wants a fresh worker.
         again = made.batch_done("cpu:0", batch.ticket, answers(left))
         assert again[1:] == [StartWorker("cpu:0")]
         assert indices(made.worker_ready("cpu:0")) == [2]
 
-    def test_where_several_are_missing_none_of_them_is_suspect(self) -> None:
+    def test_where_several_are_missing_none_of_them_is_quarantined_record(self) -> None:
         made = scheduler(make_tasks([0.0] * 4))
         batch = sending(made.worker_ready("cpu:0"))
         commands = made.batch_done("cpu:0", batch.ticket, answers(batch.tasks[2:]))
@@ -45,7 +45,7 @@ class TestMissingAnswers:
 
     def test_a_record_that_is_always_missing_is_found_guilty_in_the_end(self) -> None:
         made = scheduler(tiny(1))
-        for _ in range(STRIKES[Cause.SILENT] - 1):
+        for _ in range(CRASHES_NEEDED[Cause.SILENT] - 1):
             batch = sending(made.worker_ready("cpu:0"))
             assert made.batch_done("cpu:0", batch.ticket, BatchReport(())) == [StartWorker("cpu:0")]
         batch = sending(made.worker_ready("cpu:0"))
@@ -53,20 +53,20 @@ class TestMissingAnswers:
         assert said(result) == (Outcome.CRASHED, "its worker gave no result for it")
         assert made.finished
 
-    def test_what_is_missing_before_a_casualty_was_run_and_does_not_go_back_to_the_queue(
+    def test_what_is_missing_before_a_failure_was_run_and_does_not_go_back_to_the_queue(
         self,
     ) -> None:
         made = scheduler(make_tasks([0.0] * 6))
         batch = sending(made.worker_ready("cpu:0"))
         report = broken(batch.tasks[3], Cause.CRASHED, [batch.tasks[1]])
         made.batch_done("cpu:0", batch.ticket, report)
-        assert indices(suspect := made.worker_ready("cpu:0")) == [3]
-        assert indices(first := finish(made, sending(suspect))) == [0]
+        assert indices(quarantined := made.worker_ready("cpu:0")) == [3]
+        assert indices(first := finish(made, sending(quarantined))) == [0]
         assert indices(second := finish(made, sending(first))) == [2]
         assert indices(finish(made, sending(second))) == [4, 5]
 
 
-class TestCasualties:
+class TestFailures:
     def test_what_was_finished_is_recorded_and_the_rest_goes_back_to_the_head(self) -> None:
         made = scheduler(make_tasks([0.0] * 200))
         batch = sending(made.worker_ready("cpu:0"))
@@ -94,59 +94,59 @@ class TestCasualties:
         first = sending(made.worker_ready("cpu:0"))
         second = sending(made.worker_ready("cpu:1"))
         break_at(made, second, 0)
-        # The worker of cpu:0 has run something, so that it is replaced before the suspect.
+        # The worker of cpu:0 has run something, so that it is replaced before the quarantined record.
         commands = finish(made, first)
         assert commands[1:] == [StartWorker("cpu:0")]
         assert indices(made.worker_ready("cpu:0")) == [second.tasks[0].index]
 
-    @pytest.mark.parametrize("cause", list(STRIKES))
+    @pytest.mark.parametrize("cause", list(CRASHES_NEEDED))
     def test_nothing_that_happens_in_a_batch_is_a_verdict(self, cause: Cause) -> None:
         made = scheduler(make_tasks([0.0] * 2))
         batch = sending(made.worker_ready("cpu:0"))
         assert recorded(break_at(made, batch, 0, cause)) == []
 
-    @pytest.mark.parametrize("cause", list(STRIKES))
+    @pytest.mark.parametrize("cause", list(CRASHES_NEEDED))
     def test_nor_is_what_happens_alone_on_a_used_worker(self, cause: Cause) -> None:
         made = scheduler(huge(2))
         second = sending(finish(made, sending(made.worker_ready("cpu:0"))))
         assert recorded(break_at(made, second, 0, cause)) == []
         assert indices(made.worker_ready("cpu:0")) == [1]
 
-    @pytest.mark.parametrize("cause", list(STRIKES))
-    def test_alone_and_fresh_it_takes_as_many_strikes_as_the_cause_needs(
+    @pytest.mark.parametrize("cause", list(CRASHES_NEEDED))
+    def test_alone_and_fresh_it_takes_as_many_crashes_as_the_cause_needs(
         self, cause: Cause
     ) -> None:
         made = scheduler(tiny(1))
-        for _ in range(STRIKES[cause] - 1):
+        for _ in range(CRASHES_NEEDED[cause] - 1):
             commands = break_at(made, sending(made.worker_ready("cpu:0")), 0, cause)
             assert commands == [StartWorker("cpu:0")]
         commands = break_at(made, sending(made.worker_ready("cpu:0")), 0, cause)
         assert len(recorded(commands)) == 1
         assert made.finished
 
-    @pytest.mark.parametrize("cause", list(STRIKES))
-    def test_strikes_of_a_batch_count_but_the_last_must_be_alone(self, cause: Cause) -> None:
+    @pytest.mark.parametrize("cause", list(CRASHES_NEEDED))
+    def test_crashes_of_a_batch_count_but_the_last_must_be_alone(self, cause: Cause) -> None:
         made = scheduler(huge(2))
         used = sending(finish(made, sending(made.worker_ready("cpu:0"))))
         assert recorded(break_at(made, used, 0, cause)) == []
-        for _ in range(max(0, STRIKES[cause] - 2)):
+        for _ in range(max(0, CRASHES_NEEDED[cause] - 2)):
             assert not recorded(break_at(made, sending(made.worker_ready("cpu:0")), 0, cause))
         assert recorded(break_at(made, sending(made.worker_ready("cpu:0")), 0, cause))
 
     def test_a_crash_is_confirmed_by_one_retry_and_what_may_come_from_outside_by_two(self) -> None:
-        assert STRIKES[Cause.CRASHED] == 2
-        assert [STRIKES[c] for c in (Cause.KILLED, Cause.LOST, Cause.SILENT)] == [3, 3, 3]
-        assert [STRIKES[c] for c in (Cause.TIMED_OUT, *PROVISIONAL)] == [1, 1, 1]
-        assert set(STRIKES) == set(Cause) - {Cause.OVER_BUDGET}
+        assert CRASHES_NEEDED[Cause.CRASHED] == 2
+        assert [CRASHES_NEEDED[c] for c in (Cause.KILLED, Cause.LOST, Cause.SILENT)] == [3, 3, 3]
+        assert [CRASHES_NEEDED[c] for c in (Cause.TIMED_OUT, *PROVISIONAL)] == [1, 1, 1]
+        assert set(CRASHES_NEEDED) == set(Cause) - {Cause.OVER_BUDGET}
 
     def test_and_a_bench_that_takes_too_long_needs_none(self) -> None:
         made = scheduler(tiny(2))
         batch = sending(made.worker_ready("cpu:0"))
         (result,) = recorded(break_at(made, batch, 0, Cause.OVER_BUDGET))
         assert (said(result), result.verdict) == ((Outcome.SKIPPED, "broke"), Verdict.SKIP)
-        assert not made._dispatch.blame.suspects
+        assert not made._dispatch.crash_counts.quarantined
 
-    def test_strikes_of_different_causes_do_not_add_up(self) -> None:
+    def test_crashes_of_different_causes_do_not_add_up(self) -> None:
         made = scheduler(tiny(1))
         for cause in (Cause.CRASHED, Cause.KILLED, Cause.LOST, Cause.SILENT):
             commands = break_at(made, sending(made.worker_ready("cpu:0")), 0, cause)
@@ -159,7 +159,7 @@ class TestCasualties:
         break_at(made, sending(measure(made, batch)), 0)
         used = sending(made.wake())
         commands, runs = break_at(made, used, 0, Cause.TIMED_OUT), 3
-        short = [c for c, strikes in STRIKES.items() for _ in range(strikes - 1)]
+        short = [c for c, crashes in CRASHES_NEEDED.items() for _ in range(crashes - 1)]
         for cause in [*short, Cause.TIMED_OUT]:
             assert recorded(commands) == []
             commands = break_at(made, sending(made.worker_ready("cpu:0")), 0, cause)
@@ -229,14 +229,14 @@ class TestLostWorkers:
         assert command.slot == "cpu:1"
         assert len(command.tasks) == 1
 
-    def test_a_record_that_was_lost_alone_is_a_suspect(self) -> None:
+    def test_a_record_that_was_lost_alone_is_a_quarantined_record(self) -> None:
         made = scheduler(huge(2))
         made.worker_lost("cpu:0", sending(made.worker_ready("cpu:0")).ticket, "died")
         assert indices(made.worker_ready("cpu:0")) == [0]
 
     def test_it_is_guilty_when_it_is_lost_with_every_worker(self) -> None:
         made = scheduler(tiny(1))
-        for _ in range(STRIKES[Cause.LOST] - 1):
+        for _ in range(CRASHES_NEEDED[Cause.LOST] - 1):
             batch = sending(made.worker_ready("cpu:0"))
             assert made.worker_lost("cpu:0", batch.ticket, "died") == [StartWorker("cpu:0")]
         batch = sending(made.worker_ready("cpu:0"))
@@ -267,7 +267,7 @@ class TestLostWorkers:
         finish(made, first)
         commands = made.worker_lost("cpu:0", 0, "died")
         assert commands == [StartWorker("cpu:0")]
-        assert made._dispatch.blame._strikes.total() == 0
+        assert made._dispatch.crash_counts._crashes.total() == 0
 
     def test_a_worker_that_starts_is_not_lost_but_fails_to_start(self) -> None:
         assert scheduler(tiny(1)).worker_lost("cpu:0", 0, "died") == []

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any
 
 from ray_precheck.errors import StoppedError
-from ray_precheck.runtime.job import Cargo
+from ray_precheck.runtime.job import InputFiles
 from ray_precheck.schema.task import Task
 
 
@@ -31,7 +31,7 @@ class StoredFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """The content planned for a parcel: the file names of each task, the limit of each file, and
+    """The content planned for a transfer: the file names of each task, the limit of each file, and
     the sum of bytes."""
 
     names: dict[int, tuple[str, ...]]
@@ -41,10 +41,10 @@ class _Manifest:
 
 @dataclass(slots=True)
 class _Shipment:
-    """A ticket between `prepare` and `forget`. `parcel` is None until there is room to read it."""
+    """A ticket between `prepare` and `forget`. `transfer` is None until there is room to read it."""
 
     manifest: Future[_Manifest]
-    parcel: Future[StoredFiles] | None = None
+    transfer: Future[StoredFiles] | None = None
 
 
 class Shipper:
@@ -57,13 +57,13 @@ class Shipper:
 
     def __init__(
         self,
-        cargo: Cargo,
+        input_files: InputFiles,
         most_bytes: int,
         *,
         put: Callable[[object], object],
         executor: Executor | None = None,
     ) -> None:
-        self._cargo = cargo
+        self._input_files = input_files
         self._most_bytes = most_bytes
         self._put = put
         # No thread ever waits for room: a step is handed to the executor when it can be done.
@@ -94,23 +94,23 @@ class Shipper:
             return [ticket for ticket in fresh if ticket in self._shipments]
 
     def take(self, ticket: int) -> StoredFiles | None:
-        """Return the parcel of a prepared ticket, again and again; None while it is not there yet.
+        """Return the transfer of a prepared ticket, again and again; None while it is not there yet.
 
         Raises:
             StoppedError: a file could not be read or stored; its cause is that error.
         """
         with self._lock:
             shipment = self._shipments[ticket]
-        for step in (shipment.manifest, shipment.parcel):
+        for step in (shipment.manifest, shipment.transfer):
             if step is None or not step.done():
                 return None
             error = step.exception()
             if error is not None:
                 raise StoppedError(
-                    f"cannot send the captured tensors in {self._cargo.folder} to another machine:"
+                    f"cannot send the captured tensors in {self._input_files.folder} to another machine:"
                     f" {_first_line(error)}"
                 ) from error
-        return None if shipment.parcel is None else shipment.parcel.result()
+        return None if shipment.transfer is None else shipment.transfer.result()
 
     def forget(self, ticket: int) -> None:
         """Free the files of a ticket, at any time; an unknown ticket is ignored.
@@ -121,12 +121,12 @@ class Shipper:
             shipment = self._shipments.pop(ticket, None)
         if shipment is None:
             return
-        if shipment.parcel is not None:
+        if shipment.transfer is not None:
             # Only the number is kept: a reference to the shipment would keep its object in Ray's
             # store.
             freed = partial(self._release, shipment.manifest.result().nbytes)
-            shipment.parcel.add_done_callback(freed)  # at once where it has ended
-            shipment.parcel.cancel()
+            shipment.transfer.add_done_callback(freed)  # at once where it has ended
+            shipment.transfer.cancel()
         self._advance()
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class Shipper:
             step.add_done_callback(partial(self._announce, ticket))
 
     def _begin(self, shipment: _Shipment) -> Future[Any] | None:
-        """Begin to make a parcel; return the step that ends it, None if there is no room yet."""
+        """Begin to make a transfer; return the step that ends it, None if there is no room yet."""
         if shipment.manifest.exception() is not None:
             return shipment.manifest
         manifest = shipment.manifest.result()
@@ -168,8 +168,8 @@ class Shipper:
         if manifest.nbytes and self._in_flight_bytes and total > self._most_bytes:
             return None
         self._in_flight_bytes = total
-        shipment.parcel = self._executor.submit(self._pack, manifest)
-        return shipment.parcel
+        shipment.transfer = self._executor.submit(self._pack, manifest)
+        return shipment.transfer
 
     def _announce(self, ticket: int, _: object) -> None:
         with self._lock:
@@ -185,20 +185,22 @@ class Shipper:
         names: dict[int, tuple[str, ...]] = {}
         limits: dict[str, int] = {}
         for task in tasks:
-            of_task = self._cargo.limits(task, self._most_bytes)
+            of_task = self._input_files.limits(task, self._most_bytes)
             names[task.index] = tuple(of_task)
             for name, limit in of_task.items():
                 limits[name] = max(limit, limits.get(name, 0))
-        sizes = {name: self._cargo.size_bytes(name) for name in limits}
+        sizes = {name: self._input_files.size_bytes(name) for name in limits}
         # Files above their limit are not read; a file that grows from here on is above its limit, too.
         nbytes = sum(size for name, size in sizes.items() if size <= limits[name])
         limits = {name: min(limit, sizes[name]) for name, limit in limits.items()}
         return _Manifest(names, limits, nbytes)
 
     def _pack(self, manifest: _Manifest) -> StoredFiles:
-        content = {name: self._cargo.ship(name, limit) for name, limit in manifest.limits.items()}
+        content = {
+            name: self._input_files.ship(name, limit) for name, limit in manifest.limits.items()
+        }
         by_task = {
-            index: self._cargo.packed({name: content[name] for name in names})
+            index: self._input_files.packed({name: content[name] for name in names})
             for index, names in manifest.names.items()
         }
         # The content of a refused file is a sentence, which has no `nbytes`.

@@ -27,7 +27,7 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Casualty:
+class Failure:
     """A record that was running when its worker broke, and why.
 
     `done` is the result that the record gave before it broke the worker (by a failed allocation, or an
@@ -56,15 +56,14 @@ class MeasuredTask:
 class BatchReport:
     """The answer of a worker: the records that it finished, and the record that broke it.
 
-    Records are run in their order: those after the casualty were not run. `measured` are those that
-    wait for the bench, `needs_device` the indices that a worker without one could not check.
-    `handover_s` are the seconds that passing tensors between processes took. `refused`: a bench
-    worker could not open the memory that the device's worker lends, so that nothing was run.
+    Records are run in their order: those after the failure were not run. `measured` are those that
+    wait for the bench, `needs_device` the indices that a worker without one could not check, as it lacks
+    the device's results, too.
+    `handover_s` are the seconds that passing tensors between processes took.
     """
 
     results: tuple[Done, ...]
-    casualty: Casualty | None = None
+    failure: Failure | None = None
     measured: tuple[MeasuredTask, ...] = ()
     needs_device: tuple[int, ...] = ()
     handover_s: float = 0.0
-    refused: bool = False

@@ -1,1 +1,0 @@
-"""Tensors that go from one process to another: through shared memory, or the object store."""
