@@ -54,8 +54,13 @@ def test_every_word_of_the_glossary_is_used_in_its_room(word: str) -> None:
     assert [part for part in word.split() if singular(part) not in used] == []
 
 
-def test_the_words_stand_in_order() -> None:
+def test_the_words_stand_in_order_and_are_few() -> None:
     assert list(glossary()) == sorted(glossary())
+    assert len(glossary()) <= 25
+
+
+def test_the_map_fits_two_screens() -> None:
+    assert len(MAP.read_text("utf-8").splitlines()) <= 110
 
 
 def test_every_room_is_on_the_map() -> None:
