@@ -1,5 +1,5 @@
-"""What a record says of a tensor beyond dtype, shape and statistics: how it holds its values, the structure of
-these, and its layout in memory.
+"""What a record says of a tensor beyond dtype, shape and statistics: how it holds its values, the structure
+of these, and its layout in memory.
 
 Comes in: the JSON of the tensor. Goes out: a `Storage`, None for the usual one, or an `UnknownSpec` with the
 reason where the dump does not say enough to build the tensor again; a `Structure`; strides, offset and the
