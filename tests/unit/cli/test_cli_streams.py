@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 _LONG = "x" * 100_000
 # What a command does: it prints much, more than a pipe holds, then ends with its code.
 _COMMAND = (
-    "import sys; from ray_precheck.cli import command_line, parser\n"
+    "import sys; from ray_precheck.cli import command_line\n"
     "class Options: pass\n"
     "def execute(options, call):\n"
     "    for _ in range(20): print(sys.argv[1]); print(sys.argv[1], file=sys.stderr)\n"
