@@ -33,7 +33,7 @@ from scripts.torch_ways import onednn
 _TRAININGS = CAPTURES / "trainings"
 
 
-def training(program: str) -> str:
+def text_of_training(program: str) -> str:
     """Return a training as it stands."""
     return (_TRAININGS / f"{program}.py").read_text(encoding="utf-8")
 
@@ -109,7 +109,7 @@ TENSORS = "tensors"
 
 def sources_of(mistake: Mistake) -> tuple[str, str]:
     """Return the edited training and the golden one."""
-    golden = target = training(mistake.program)
+    golden = target = text_of_training(mistake.program)
     for old, new in mistake.edits:
         assert target.count(old) == 1, (
             f"{mistake.name}: {old!r} stands there {target.count(old)} times"
@@ -189,7 +189,7 @@ def searched(
     programs = dict.fromkeys(each.program for each in mistakes)
     for program in programs:
         forget()
-        source = training(program)
+        source = text_of_training(program)
         golden = capture_training(folder / f"golden-{program}", source, golden=True)
         pairs = [
             (each, capture_training(folder / each.name.replace(" ", "-"), sources_of(each)[0], golden=False))

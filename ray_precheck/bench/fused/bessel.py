@@ -5,8 +5,8 @@ by MindSpore's rows.
 
 torch.special.bessel_j0, j1, y0 and y1 are off by up to 9e-7 beyond 5, airy_ai by 3e-6 below -2 (torch 2.13,
 found by `tests/frameworks/test_references.py`): more than the rounding of float32, so a right device would be
-accused. mpmath, which torch brings with sympy, computes them to the last bit, at some 20 us for each different
-number.
+accused. mpmath, which torch brings with sympy, computes them to the last bit, at some 20 us for each
+different number.
 """
 
 from collections.abc import Callable
