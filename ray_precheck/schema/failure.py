@@ -27,7 +27,7 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class WorkerFailure:
     """A record that was running when its worker broke, and why.
 
     `done` is the result that the record gave before it broke the worker (by a failed allocation, or an
@@ -63,7 +63,7 @@ class BatchReport:
     """
 
     results: tuple[Done, ...]
-    failure: Failure | None = None
+    failure: WorkerFailure | None = None
     measured: tuple[MeasuredTask, ...] = ()
     needs_device: tuple[int, ...] = ()
     handover_s: float = 0.0

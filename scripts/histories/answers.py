@@ -13,7 +13,7 @@ from ray_precheck.runtime.driver import _STORE_SHARE as STORE_SHARE
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.placement import DeviceRequest
 from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, Failure
+from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
 from ray_precheck.schema.result import (
     Metrics,
     Outcome,
@@ -156,7 +156,7 @@ class Cast:
 def broken(results: list[Done], task: Task, cause: Cause) -> BatchReport:
     """Return the report of a worker that a record broke after `results`."""
     half = _HALVES[task.index] if cause in _PROVISIONAL else None
-    failure = Failure(task.index, cause, f"broke it ({cause.name})", half)
+    failure = WorkerFailure(task.index, cause, f"broke it ({cause.name})", half)
     return BatchReport(tuple(results), failure)
 
 

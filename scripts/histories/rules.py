@@ -15,7 +15,7 @@ from ray_precheck.runtime.scheduling.crash_counts import COST_SLACK, CRASHES_NEE
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
 from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, Failure
+from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
 from ray_precheck.schema.task import Task
 from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, header
 from scripts.histories.answers import failed_row, unchecked_row
@@ -156,7 +156,7 @@ class Rules:
         self.runs[task.index] += 1
         require(self.runs[task.index] <= MAX_RUNS, f"record {task.index} runs too often")
 
-    def _over_budget(self, task: Task, failure: Failure) -> Done:
+    def _over_budget(self, task: Task, failure: WorkerFailure) -> Done:
         has_backward = task.index in self.with_backward
         return unchecked_row(task, failure.reason, has_backward)
 
@@ -200,12 +200,12 @@ class Rules:
     ) -> list[Done]:
         """Deal with records that were run and have no result: of several nobody knows who did it."""
         if len(left) == 1:
-            return self._count_crash(call, left[0], Failure(left[0].index, cause, why))
+            return self._count_crash(call, left[0], WorkerFailure(left[0].index, cause, why))
         require(self.alone.isdisjoint(task.index for task in left), "lost with others twice")
         self.alone.update(task.index for task in left)
         return []
 
-    def _count_crash(self, call: PendingCall, task: Task, failure: Failure) -> list[Done]:
+    def _count_crash(self, call: PendingCall, task: Task, failure: WorkerFailure) -> list[Done]:
         """Count a crash; return the verdict if the record ran alone on a fresh worker."""
         index, cause = task.index, failure.cause
         if cause is Cause.OVER_BUDGET:

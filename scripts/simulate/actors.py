@@ -16,7 +16,7 @@ from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers.worker import Order, Worker
 from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, Failure, MeasuredTask
+from ray_precheck.schema.failure import BatchReport, Cause, MeasuredTask, WorkerFailure
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import BENCH, DeviceSlot
 from scripts.simulate.account import Account, Setup
@@ -243,7 +243,7 @@ class TimedActors:
             index = payload.index
             actual_s = self._workload.actual_s[index] * factor
             if index in self._killers and order.stage is not Stage.BENCH:
-                failure = Failure(index, Cause.CRASHED, "killed its worker (SIGSEGV)")
+                failure = WorkerFailure(index, Cause.CRASHED, "killed its worker (SIGSEGV)")
                 report = BatchReport(tuple(results), failure, tuple(measured))
                 return report, elapsed_s + actual_s, elapsed_s
             elapsed_s += actual_s

@@ -17,6 +17,7 @@ from together import begun_together
 
 from ray_precheck import PrecheckReport, precheck
 from ray_precheck.runtime import driver
+from ray_precheck.runtime.crew import Crew
 from ray_precheck.runtime.ray_actors import RayActors
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
@@ -213,6 +214,7 @@ def test_outputs_that_wait_for_a_bench_are_never_spilled_to_disk(
     tmp_path: Path, cluster_address: str, monkeypatch: pytest.MonkeyPatch, bounds: str
 ) -> None:
     watched(monkeypatch, "copied")
+    monkeypatch.setattr(Crew, "_keeps_near", lambda *_: False)
     # However much waits, the device never does a record whole.
     monkeypatch.setattr(BenchStage, "backlog_s", 0.0)
     if bounds == "bytes alone":

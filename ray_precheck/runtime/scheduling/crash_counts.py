@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import Cause, Failure
+from ray_precheck.schema.failure import Cause, WorkerFailure
 from ray_precheck.schema.result import Outcome
 from ray_precheck.schema.task import Task
 
@@ -54,7 +54,9 @@ class CrashCounts:
     _crashes: Counter[tuple[int, Cause]] = field(default_factory=Counter)
     _broke_at: dict[int, str] = field(default_factory=dict)
 
-    def count_crash(self, task: Task, failure: Failure, place: str, *, fresh: bool) -> Done | None:
+    def count_crash(
+        self, task: Task, failure: WorkerFailure, place: str, *, fresh: bool
+    ) -> Done | None:
         """Count a crash of a record.
 
         Returns its result if the record ran alone on a `fresh` worker and has enough crashes; else it
@@ -70,11 +72,11 @@ class CrashCounts:
         self.quarantined.append(task)
         return None
 
-    def over_budget(self, task: Task, failure: Failure) -> Done:
+    def over_budget(self, task: Task, failure: WorkerFailure) -> Done:
         """Return the result of a record whose bench took too long: it could not be checked."""
         return self.rows.unchecked(task, failure.reason)
 
-    def _failure(self, task: Task, failure: Failure) -> Done:
+    def _failure(self, task: Task, failure: WorkerFailure) -> Done:
         return self.rows.failed(task, failure.cause.outcome, failure.reason)
 
     def take_quarantined(self, place: str, *, elsewhere: bool) -> Task | None:

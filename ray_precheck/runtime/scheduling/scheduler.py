@@ -30,7 +30,7 @@ from ray_precheck.runtime.scheduling.dispatch import Dispatch
 from ray_precheck.runtime.scheduling.slots import SlotState, SlotTable
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.scheduling.task_queue import TaskQueue
-from ray_precheck.schema.failure import BatchReport, Cause, Failure
+from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
 from ray_precheck.schema.task import Task
 
 
@@ -349,10 +349,10 @@ class Scheduler:
         return [
             command
             for index, task in batch.items()
-            for command in self._count_crash(name, task, Failure(index, cause, reason))
+            for command in self._count_crash(name, task, WorkerFailure(index, cause, reason))
         ]
 
-    def _count_crash(self, name: str, task: Task, failure: Failure) -> list[Command]:
+    def _count_crash(self, name: str, task: Task, failure: WorkerFailure) -> list[Command]:
         """Count a crash of a record; convict it if it ran alone on a fresh worker."""
         slot = self._slots[name]
         was_fresh, slot.fresh = slot.fresh, False

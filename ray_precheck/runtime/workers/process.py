@@ -1,6 +1,6 @@
 """A check process as the worker that started it sees it.
 
-Comes in: batches. Goes out: reports, with a `Failure` where a record broke the process: how it ended
+Comes in: batches. Goes out: reports, with a `WorkerFailure` where a record broke the process: how it ended
 (signal or exit code, and the last line that it wrote to stderr), or that it gave no answer in time.
 Called by the worker actor; needs no Ray.
 """
@@ -31,7 +31,7 @@ from ray_precheck.runtime.workers.pipes import receive, receive_shared, send
 from ray_precheck.runtime.workers.process_tree import descendants, is_stopped
 from ray_precheck.runtime.workers.wakeup import Wakeup
 from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, Failure, MeasuredTask
+from ray_precheck.schema.failure import BatchReport, Cause, MeasuredTask, WorkerFailure
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.task import DeviceSlot
 
@@ -150,7 +150,7 @@ class CheckProcess:
             answer = self._await_answer(work.index, limit_s, budget_s, halted)
             if answer is None:
                 return tally.report(), sealed
-            if isinstance(answer, Failure):
+            if isinstance(answer, WorkerFailure):
                 return tally.report(answer), sealed
             tally.add(answer)
             if answer.half is not None:
@@ -160,7 +160,7 @@ class CheckProcess:
 
     def _await_answer(
         self, index: int, limit_s: float, budget_s: float, halted: Callable[[], bool]
-    ) -> Answer | Failure | None:
+    ) -> Answer | WorkerFailure | None:
         spent_s = dict.fromkeys((False, True), 0.0)
         queued: dict[str, int] = {}
         seen_at = time.monotonic()
@@ -181,7 +181,7 @@ class CheckProcess:
                     if stopped_s < SILENT_S:
                         continue
                     self.close()
-                    return Failure(index, Cause.KILLED, f"its process was {_STOPPED}")
+                    return WorkerFailure(index, Cause.KILLED, f"its process was {_STOPPED}")
                 # On a busy machine a record is slow without hanging: the time that its threads waited
                 # for a processor does not count.
                 spent_s[is_bench] += max(0.0, since_s - _starved_s(before, queued))
@@ -189,22 +189,22 @@ class CheckProcess:
                 if spent_s[True] >= budget_s:
                     self.close()
                     reason = f"its bench took longer than {_seconds(budget_s)} s (--bench-budget)"
-                    return Failure(index, Cause.OVER_BUDGET, reason)
+                    return WorkerFailure(index, Cause.OVER_BUDGET, reason)
                 if spent_s[False] >= limit_s:
                     self.close()
                     reason = f"no answer in {_seconds(limit_s)} s (--timeout)"
-                    return Failure(index, Cause.TIMED_OUT, reason)
+                    return WorkerFailure(index, Cause.TIMED_OUT, reason)
             answer: Answer
             answer, shared = receive_shared(self._pipe)
             if shared is not None and answer.half is not None:
                 answer = replace(answer, half=Sealed(answer.half.data, shared=shared))
         except (EOFError, OSError):
             cause, how = self._death()
-            return Failure(index, cause, f"killed its worker ({how})")
+            return WorkerFailure(index, cause, f"killed its worker ({how})")
         if answer.cause is None:
             return answer
         self.close()
-        return Failure(index, answer.cause, answer.reason, answer.done)
+        return WorkerFailure(index, answer.cause, answer.reason, answer.done)
 
     def _look(self) -> float:
         """Return for how many seconds the process has been stopped; 0 where it runs."""
@@ -311,7 +311,7 @@ class _Tally:
         else:
             self.needs_device.append(answer.index)
 
-    def report(self, failure: Failure | None = None) -> BatchReport:
+    def report(self, failure: WorkerFailure | None = None) -> BatchReport:
         return BatchReport(
             tuple(self.results),
             failure,

@@ -12,7 +12,7 @@ from ray_precheck.runtime.scheduling.bench_stage import BenchStage, Transfer
 from ray_precheck.runtime.scheduling.commands import Command, Forget
 from ray_precheck.runtime.scheduling.dispatch import Dispatch
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.schema.failure import BatchReport, Cause, Failure
+from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
 
 
 def never_withdraw_a_promise(patch: pytest.MonkeyPatch) -> None:
@@ -34,7 +34,7 @@ def _mistake_breaks_for(cause: Cause, patch: pytest.MonkeyPatch) -> None:
     def mistaken(self: Scheduler, name: str, ticket: int, report: BatchReport) -> list[Command]:
         failure = report.failure
         if failure is not None:
-            other = Failure(failure.index, cause, failure.reason)
+            other = WorkerFailure(failure.index, cause, failure.reason)
             report = BatchReport(report.results, other)
         return done(self, name, ticket, report)
 

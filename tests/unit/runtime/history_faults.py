@@ -30,7 +30,7 @@ def convict_in_a_batch(patch: pytest.MonkeyPatch) -> None:
         self._slots[name].fresh = True
         return count_crash(self, name, *others)
 
-    patch.setattr(Scheduler, "_strike", always)
+    patch.setattr(Scheduler, "_count_crash", always)
 
 
 def convict_on_a_used_worker(patch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def take_quarantined_anywhere(patch: pytest.MonkeyPatch) -> None:
     def first(self: CrashCounts, place: str, *, elsewhere: bool) -> Any:
         return self.quarantined.popleft() if self.quarantined else None
 
-    patch.setattr(CrashCounts, "take_suspect", first)
+    patch.setattr(CrashCounts, "take_quarantined", first)
 
 
 def keep_the_quarantined_when_moving(patch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def keep_the_quarantined_when_moving(patch: pytest.MonkeyPatch) -> None:
         if self.slots[name].quarantined is None:
             choose(self, name)
 
-    patch.setattr(Dispatch, "choose_suspect", keep)
+    patch.setattr(Dispatch, "choose_quarantined", keep)
 
 
 def move_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def count_a_crash_twice(patch: pytest.MonkeyPatch) -> None:
         self._dispatch.crash_counts._crashes[task.index, failure.cause] += 1
         return count_crash(self, name, task, failure)
 
-    patch.setattr(Scheduler, "_strike", twice)
+    patch.setattr(Scheduler, "_count_crash", twice)
 
 
 def drop_the_result_of_a_failure(patch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def drop_the_result_of_a_failure(patch: pytest.MonkeyPatch) -> None:
             for c in commands
         ]
 
-    patch.setattr(Scheduler, "_strike", without)
+    patch.setattr(Scheduler, "_count_crash", without)
 
 
 def begin_what_is_behind_a_crash(patch: pytest.MonkeyPatch) -> None:

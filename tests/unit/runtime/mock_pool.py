@@ -21,7 +21,7 @@ from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, MAX_RUN
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
 from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, Failure
+from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task
 
@@ -87,7 +87,7 @@ def broken(task: Task, cause: Cause, finished: Sequence[Task] = ()) -> BatchRepo
     """The report of a worker that `task` broke after `finished`."""
     result = provisional(task) if cause in PROVISIONAL else None
     return BatchReport(
-        tuple(answer(each) for each in finished), Failure(task.index, cause, "broke", result)
+        tuple(answer(each) for each in finished), WorkerFailure(task.index, cause, "broke", result)
     )
 
 

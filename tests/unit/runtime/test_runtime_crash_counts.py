@@ -4,7 +4,7 @@ import pytest
 from mock_pool import JOB, make_tasks, provisional, said
 
 from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, CrashCounts
-from ray_precheck.schema.failure import Cause, Failure
+from ray_precheck.schema.failure import Cause, WorkerFailure
 from ray_precheck.schema.result import Outcome, Verdict
 
 pytestmark = pytest.mark.unit
@@ -12,8 +12,8 @@ pytestmark = pytest.mark.unit
 FIRST, SECOND = make_tasks([1.0, 1.0])
 
 
-def failure(cause: Cause, index: int = 0) -> Failure:
-    return Failure(index, cause, "broke")
+def failure(cause: Cause, index: int = 0) -> WorkerFailure:
+    return WorkerFailure(index, cause, "broke")
 
 
 @pytest.mark.parametrize("cause", list(CRASHES_NEEDED))
@@ -38,7 +38,7 @@ def test_the_last_crash_on_a_fresh_worker_convicts(cause: Cause) -> None:
 
 def test_what_it_gave_before_is_its_result() -> None:
     crash_counts, result = CrashCounts(JOB), provisional(FIRST)
-    broke = Failure(0, Cause.OUT_OF_MEMORY, "broke", result)
+    broke = WorkerFailure(0, Cause.OUT_OF_MEMORY, "broke", result)
     assert crash_counts.count_crash(FIRST, broke, "n0", fresh=True) is result
 
 

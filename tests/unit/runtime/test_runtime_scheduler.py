@@ -22,7 +22,7 @@ from ray_precheck.runtime.scheduling.commands import GiveUpDevice, Record, SendB
 from ray_precheck.runtime.scheduling.crash_counts import COST_SLACK, START_ATTEMPTS
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS, TARGET_BATCH_S
-from ray_precheck.schema.failure import BatchReport, Cause, Failure
+from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
 
 pytestmark = pytest.mark.unit
 
@@ -260,7 +260,7 @@ class TestAnswers:
     def test_a_failure_of_another_batch_blames_nobody_of_it(self) -> None:
         made = scheduler(huge(2))
         batch = sending(made.worker_ready("cpu:0"))
-        foreign = BatchReport((), Failure(99, Cause.TIMED_OUT, "no answer"))
+        foreign = BatchReport((), WorkerFailure(99, Cause.TIMED_OUT, "no answer"))
         assert made.batch_done("cpu:0", batch.ticket, foreign) == [StartWorker("cpu:0")]
 
 

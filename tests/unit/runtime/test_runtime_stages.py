@@ -30,7 +30,7 @@ from ray_precheck.runtime.scheduling.commands import (
 from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, START_ATTEMPTS
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.failure import BatchReport, Cause, Failure, MeasuredTask
+from ray_precheck.schema.failure import BatchReport, Cause, MeasuredTask, WorkerFailure
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task
 
@@ -171,7 +171,7 @@ class TestTwoStages:
         made.worker_ready("bench:0")
         batch = sending(made.worker_ready("cpu:0"))
         assert len(batch.tasks) == 3
-        crash = Failure(1, Cause.CRASHED, "broke")
+        crash = WorkerFailure(1, Cause.CRASHED, "broke")
         commands = made.batch_done(
             "cpu:0", batch.ticket, BatchReport((), crash, (MeasuredTask(0, 0),))
         )
