@@ -70,7 +70,9 @@ def test_a_backward_call_travels_with_the_files_of_its_forward_record(tmp_path: 
         plan = plan_comparison(one, two, None, ComparisonConfig(target=target, golden=golden))
         job = ComparisonJob(one, two, plan.pieces, plan.settings)
         tasks = tasks_of(job, set(), plan.costs_s)
-        input_files = ComparisonInputFiles(lambda task: job.payload(task).by_side(), plan.settings.folders)
+        input_files = ComparisonInputFiles(
+            lambda task: job.payload(task).by_side(), plan.settings.folders
+        )
         files = {task.name: sorted(input_files.limits(task, 1)) for task in tasks}
     both = ["golden/given.npy", "target/given.npy"]
     assert files == {"Torch.add.0.forward": both, "Torch.add.0.backward": both}
