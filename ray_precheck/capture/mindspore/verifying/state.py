@@ -39,18 +39,24 @@ def saved_mindspore_state(
             for _, cell in top.cells_and_names()
         ),
         *(_group(group) for group in groups),
-        partial(ms.set_rng_state, ms.get_rng_state()),
-        *_seeds(),
+        *_random_states(),
         *other_random_states(),
     ]
 
 
-def _seeds() -> Iterator[Restore]:
-    """Yield what puts back the seeds that the next kernels get."""
+def _random_states() -> Iterator[Restore]:
+    """Yield what puts back the generator and the seeds that the next kernels get."""
+    state = ms.get_rng_state()
+    yield lambda: ms.set_rng_state(state)
     seeds: dict[Any, int] | None = private_parts.find(private_parts.MINDSPORE_SEEDS)
     if seeds is not None:
-        yield seeds.clear
-        yield partial(seeds.update, dict(seeds))
+        kept = dict(seeds)
+
+        def restore() -> None:
+            seeds.clear()
+            seeds.update(kept)
+
+        yield restore
 
 
 def _tensors(cells: Iterable[nn.Cell], groups: Iterable[dict[str, Any]]) -> Iterable[ms.Tensor]:
