@@ -12,9 +12,7 @@ from pathlib import Path
 
 from ray_precheck.capture.recording.dark import COMPLETE, dark_sentence
 from ray_precheck.capture.settings import BY_FORWARD, BY_OPTIMIZER, CaptureSettings, numbers_text
-
-_FRAMEWORKS = {"pytorch": "PyTorch", "mindspore": "MindSpore"}
-_MODULES = {"pytorch": "torch.nn.Module", "mindspore": "mindspore.nn.Cell"}
+from ray_precheck.descriptors.known import find_framework
 
 
 @dataclass(slots=True)
@@ -154,12 +152,13 @@ def _why_nothing(settings: CaptureSettings, accounts: Sequence[Account]) -> str:
     if failures:
         return "; ".join(failures)
     seen = max(accounts, key=lambda account: (account.model_calls, account.steps))
-    name = _FRAMEWORKS[seen.framework]
+    framework = find_framework(seen.framework)
+    model = framework.capturing.model if framework.capturing else "model"
     if not seen.model_calls and seen.why_unseen:
-        return f"{name} was imported, and {seen.why_unseen}"
+        return f"{framework.title} was imported, and {seen.why_unseen}"
     if not seen.model_calls:
         return (
-            f"{name} was imported, and no {_MODULES[seen.framework]} with parameters was called, with"
+            f"{framework.title} was imported, and no {model} with parameters was called, with"
             f" which a capture begins ({_made(settings, seen.steps)})"
         )
     if settings.steps is not None and min(settings.steps) >= seen.steps:
@@ -171,9 +170,8 @@ def _why_nothing(settings: CaptureSettings, accounts: Sequence[Account]) -> str:
     if settings.ranks is not None and ranks.isdisjoint(settings.ranks):
         there = f"rank {numbers_text(ranks)}" if ranks else "no rank"
         return f"ranks {numbers_text(settings.ranks)} were asked for, and there was {there}"
-    return (
-        f"{name} was imported, a model was called {seen.model_calls} times, and no step was reached"
-    )
+    calls = f"a model was called {seen.model_calls} times"
+    return f"{framework.title} was imported, {calls}, and no step was reached"
 
 
 def _made(settings: CaptureSettings, steps: int) -> str:

@@ -7,7 +7,8 @@ Comes in: arguments of `Capture`. Goes out: a running session. Called by users, 
 import atexit
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +20,14 @@ from ray_precheck.capture.session import Session, raised, say
 from ray_precheck.capture.settings import BY_HAND, CaptureSettings, capture_settings
 from ray_precheck.capture.writing.claim import require_own
 from ray_precheck.capture.writing.saved import FrameworkValues
+from ray_precheck.descriptors.descriptor import Capturing, Framework
+from ray_precheck.descriptors.known import (
+    added_frameworks,
+    built_in_frameworks,
+    find_framework,
+    is_framework,
+    load_part,
+)
 from ray_precheck.errors import UsageError
 
 _running: list[Session] = []
@@ -154,27 +163,38 @@ def find_probe(framework: str) -> Probe:
     Raises:
         UsageError: none is imported, or the name is unknown.
     """
-    name = framework or _imported()
-    if name == "pytorch":
-        from ray_precheck.capture.pytorch.probe import TorchProbe
+    probe: Probe = load_part(capturing_of(framework or _imported()).probe)()
+    return probe
 
-        return TorchProbe()
-    if name == "mindspore":
-        from ray_precheck.capture.mindspore.probe import MindSporeProbe
 
-        return MindSporeProbe()
-    raise UsageError(f"framework is {framework!r}; expected pytorch or mindspore")
+def capturing_of(framework: str) -> Capturing:
+    """Return how a framework is captured.
+
+    Raises:
+        UsageError: it is not known, or cannot be captured.
+    """
+    found = find_framework(framework).capturing if is_framework(framework) else None
+    if found is None:
+        names = " or ".join(each.name for each in captured_frameworks())
+        raise UsageError(f"framework is {framework!r}; expected {names}")
+    return found
+
+
+def captured_frameworks() -> Iterator[Framework]:
+    """Yield the frameworks that can be captured, those of this package first, PyTorch before MindSpore."""
+    for each in chain(reversed(built_in_frameworks()), added_frameworks()):
+        if each.capturing is not None:
+            yield each
 
 
 def framework_behind(model: Any) -> str:
     """Return the framework of a model, "" where there is no model."""
     models = model if isinstance(model, list | tuple) else [model]
-    for each in models:
-        for kind in type(each).__mro__:
-            root = kind.__module__.partition(".")[0]
-            if root in ("torch", "mindspore"):
-                return "pytorch" if root == "torch" else root
-    return ""
+    roots = [kind.__module__.partition(".")[0] for each in models for kind in type(each).__mro__]
+    if {*roots} == {"builtins"}:
+        return ""
+    packages = {each.package: each.name for each in captured_frameworks()}
+    return next((packages[root] for root in roots if root in packages), "")
 
 
 def require_models(model: Any) -> None:
@@ -185,29 +205,28 @@ def require_models(model: Any) -> None:
     """
     for each in model if isinstance(model, list | tuple) else [model]:
         if each is not None and not framework_behind(each):
+            kinds = ", a ".join(
+                found.capturing.model for found in captured_frameworks() if found.capturing
+            )
             raise UsageError(
-                f"model is a {type(each).__name__}; expected a torch.nn.Module, a mindspore.nn.Cell, or a"
-                " list of them"
+                f"model is a {type(each).__name__}; expected a {kinds}, or a list of them"
             )
 
 
 def find_saved_tensors(framework: str) -> Callable[[CaptureSettings, Path], FrameworkValues]:
     """Return what a framework says of values that a script saves by name."""
-    if framework == "mindspore":
-        from ray_precheck.capture.mindspore.elements import SavedMindSporeTensors
-
-        return SavedMindSporeTensors
-    from ray_precheck.capture.pytorch.elements import SavedTorchTensors
-
-    return SavedTorchTensors
+    found: Callable[[CaptureSettings, Path], FrameworkValues]
+    found = load_part(capturing_of(framework).saved_values)
+    return found
 
 
 def _imported() -> str:
-    found = [name for name in ("torch", "mindspore") if name in sys.modules]
+    captured = list(captured_frameworks())
+    found = [each.name for each in captured if each.package in sys.modules]
     if len(found) != 1:
         problem = "both are imported" if found else "neither is imported yet"
         raise UsageError(
-            f"the framework of a capture is PyTorch or MindSpore, and {problem}; name it:"
-            " framework='pytorch' or 'mindspore'"
+            f"the framework of a capture is {' or '.join(each.title for each in captured)}, and {problem};"
+            f" name it: framework={' or '.join(repr(each.name) for each in captured)}"
         )
-    return "pytorch" if found == ["torch"] else "mindspore"
+    return found[0]

@@ -21,9 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ray_precheck.capture.account import closing_sentence, read_accounts
+from ray_precheck.capture.capturing import captured_frameworks
 from ray_precheck.capture.process import started
 from ray_precheck.capture.settings import CaptureSettings, settings_to_json
-from ray_precheck.capture.start.sitecustomize import VARIABLE
+from ray_precheck.capture.start.sitecustomize import FRAMEWORKS, VARIABLE
 from ray_precheck.capture.writing.claim import earlier_dumps
 from ray_precheck.errors import UsageError
 from ray_precheck.prctl import end_with_parent
@@ -78,7 +79,8 @@ def environment(
     )
     before = os.environ.get("PYTHONPATH", "")
     path = os.pathsep.join(filter(None, (str(_START), before)))
-    return {**os.environ, VARIABLE: text, "PYTHONPATH": path}
+    frameworks = " ".join(f"{each.package}={each.name}" for each in captured_frameworks())
+    return {**os.environ, VARIABLE: text, FRAMEWORKS: frameworks, "PYTHONPATH": path}
 
 
 def program_of(words: Sequence[str]) -> str:

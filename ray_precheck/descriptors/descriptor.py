@@ -68,6 +68,22 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Capturing:
+    """How scripts that use the framework are captured: parts, written "module:attribute".
+
+    `model` is the class of models as messages name it (torch.nn.Module). `probe` is a class of
+    `capture.probe.Probe`, `saved_values` makes the `FrameworkValues` of `capture.writing.saved`, and
+    `tracing_probe` is a class of `capture.verifying.step.TracingProbe`; "" where scripts save no values by
+    name, or no step can be verified.
+    """
+
+    model: str
+    probe: str
+    saved_values: str = ""
+    tracing_probe: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """A framework under test. Fields are explained one by one in the README of this folder.
 
@@ -106,6 +122,8 @@ class Framework:
     # The APIs that are not checked.
     refused_prefixes: Mapping[str, str] = field(default_factory=lambda: REFUSED_PREFIXES)
     refused: Mapping[str, str] = field(default_factory=dict)
+    # How it is captured; None where it is not.
+    capturing: Capturing | None = None
     # How people are told.
     frames: tuple[str, ...] = ()
     script: Script | None = None

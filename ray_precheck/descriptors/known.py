@@ -82,10 +82,11 @@ def built_in_frameworks() -> tuple[Framework, ...]:
 
 def known_frameworks() -> tuple[Framework, ...]:
     """Return all frameworks whose descriptors can be used, those of this package first."""
-    return (*built_in_frameworks(), *_usable())
+    return (*built_in_frameworks(), *added_frameworks())
 
 
-def _usable() -> Iterator[Framework]:
+def added_frameworks() -> Iterator[Framework]:
+    """Yield the frameworks that other packages add, those whose descriptors can be used."""
     for name in framework_names()[len(BUILT_IN) :]:
         try:
             yield find_framework(name)

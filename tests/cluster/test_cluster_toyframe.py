@@ -152,3 +152,28 @@ def test_kinds_of_device_are_those_of_the_descriptor(tmp_path: Path, dump: Path,
     done = precheck(*arguments, "--device-type", "gpu", PYTHONPATH=site)
     assert done.returncode == 2
     assert "Toyframe does not run on a GPU here; use --device-type cpu" in done.stderr
+
+
+SCRIPT = """
+import numpy as np
+import toyframe
+
+x = toyframe.Tensor(np.linspace(-1, 1, 32, dtype="f4").reshape(4, 8))
+toyframe.exp(toyframe.add(x, x))
+toyframe.softcap(x, 0.5)
+"""
+
+
+def test_an_installed_framework_is_captured_then_prechecked(tmp_path: Path, site: str) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ("capture", "-o", tmp_path / "dump", "--", sys.executable, tmp_path / "train.py")
+    captured = precheck(*words, PYTHONPATH=site)
+    assert captured.returncode == 0, captured.stderr
+    assert "3 records" in captured.stdout + captured.stderr
+    done = precheck(
+        "run_ut", "-api_info", tmp_path / "dump", "-o", tmp_path / "out", PYTHONPATH=site
+    )
+    assert done.returncode == 1, done.stderr
+    (results,) = (tmp_path / "out").rglob("accuracy_checking_result_*.csv")
+    verdicts = {name: row["Forward Test Success"] for name, row in rows(results.parent).items()}
+    assert verdicts == {"Toy.add.0": "pass", "Toy.exp.0": "error", "Toy.softcap.0": "pass"}

@@ -1,7 +1,7 @@
-"""Run by each Python of a captured script, before the script: waits for PyTorch or MindSpore.
+"""Run by each Python of a captured script, before the script: waits for a framework.
 
-Comes in: the variable RAY_PRECHECK_CAPTURE, which `capture.launch` sets. Goes out: a session of the capture,
-begun right after the framework was imported. An interpreter that imports neither pays for this module
+Comes in: the variables of the environment that `capture.launch` sets. Goes out: a session of the capture,
+begun right after the framework was imported. An interpreter that imports none pays for this module
 alone, which imports nothing. The `sitecustomize` that would have been imported without this one is run first.
 """
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLE = "RAY_PRECHECK_CAPTURE"
-_FRAMEWORKS = {"torch": "pytorch", "mindspore": "mindspore"}
+# The names of the frameworks that are captured, by their packages: torch=pytorch mindspore=mindspore
+FRAMEWORKS = "RAY_PRECHECK_CAPTURED_FRAMEWORKS"
+_FRAMEWORKS = dict(pair.split("=") for pair in os.environ.get(FRAMEWORKS, "").split())
 
 
 def _run_the_users() -> None:

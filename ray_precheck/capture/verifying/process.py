@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.capture.account import Account
+from ray_precheck.capture.capturing import capturing_of
 from ray_precheck.capture.process import Running
 from ray_precheck.capture.verifying.trace import StepTrace, TracedRun, Traces
+from ray_precheck.descriptors.known import load_part
 
 TRACE = "trace"
 # How long a rank waits for the step of the others, which may still need it.
@@ -28,13 +30,8 @@ _LOOK_AGAIN_S = 0.05
 
 def tracing_probe(framework: str) -> type[Any]:
     """Return the class of a framework's `TracingProbe`; that of PyTorch where no other one is named."""
-    if framework == "mindspore":
-        from ray_precheck.capture.mindspore.verifying.tracing import MindSporeTracingProbe
-
-        return MindSporeTracingProbe
-    from ray_precheck.capture.pytorch.verifying.tracing import TorchTracingProbe
-
-    return TorchTracingProbe
+    found: type[Any] = load_part(capturing_of(framework or "pytorch").tracing_probe)
+    return found
 
 
 def read_traces(notes: Path) -> Traces:

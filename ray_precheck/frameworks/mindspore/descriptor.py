@@ -1,6 +1,6 @@
 """The descriptor of MindSpore as a framework under test; data alone, read through `descriptors.known`."""
 
-from ray_precheck.descriptors.descriptor import Accelerator, Framework, Script
+from ray_precheck.descriptors.descriptor import Accelerator, Capturing, Framework, Script
 
 ACCELERATORS = (
     Accelerator(
@@ -54,6 +54,12 @@ FRAMEWORK = Framework(
     switches="ray_precheck.frameworks.mindspore.switches:MINDSPORE_SWITCHES",
     bench="ray_precheck.frameworks.mindspore.bench.mapping:resolve_mindspore",
     fused=("ray_precheck.bench.fused.table:MINDSPORE_ROWS",),
+    capturing=Capturing(
+        model="mindspore.nn.Cell",
+        probe="ray_precheck.capture.mindspore.probe:MindSporeProbe",
+        saved_values="ray_precheck.capture.mindspore.elements:SavedMindSporeTensors",
+        tracing_probe="ray_precheck.capture.mindspore.verifying.tracing:MindSporeTracingProbe",
+    ),
     script=Script(
         writer="ray_precheck.commands.repro.mindspore:mindspore_script",
         module="ms",

@@ -1,6 +1,6 @@
 """The descriptor of PyTorch as a framework under test; data alone, read through `descriptors.known`."""
 
-from ray_precheck.descriptors.descriptor import Accelerator, Framework, Script
+from ray_precheck.descriptors.descriptor import Accelerator, Capturing, Framework, Script
 
 _OWN = "--bench-module FILE can add one"
 # Prefixes whose operators are in no framework's list: their benches are in the tables of `fused`.
@@ -91,5 +91,11 @@ FRAMEWORK = Framework(
     ),
     unlisted=UNLISTED,
     is_bench=True,
+    capturing=Capturing(
+        model="torch.nn.Module",
+        probe="ray_precheck.capture.pytorch.probe:TorchProbe",
+        saved_values="ray_precheck.capture.pytorch.elements:SavedTorchTensors",
+        tracing_probe="ray_precheck.capture.pytorch.verifying.tracing:TorchTracingProbe",
+    ),
     script=Script(writer=WRITER, module="torch", roots=ROOTS),
 )
