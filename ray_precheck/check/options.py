@@ -4,20 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from ray_precheck.accuracy.standards import STANDARD_NAMES
 from ray_precheck.inputs import DISTRIBUTIONS, RECORDED
 from ray_precheck.options.declared import Number, OneOf, Takes, option
 
 TESTED = ("auto", "device", "dump")
-STANDARDS = (
-    "msprobe",
-    "auto",
-    "published",
-    "benchmark",
-    "absolute",
-    "binary",
-    "ulp",
-    "thousandth",
-)
 # The names of files for --standard end so; everything else is a standard's own name.
 STANDARD_FILES = (".yaml", ".yml")
 AUTO, ALWAYS, NEVER = "auto", "on", "off"
@@ -53,7 +44,7 @@ class CheckOptions:
         help="the rule of the verdicts, {choices} (default: {default}), or a YAML file",
         more="`auto` is recommended; [standards](../accuracy/README.md#standards)",
         metavar="RULE",
-        rule=OneOf(STANDARDS, STANDARD_FILES, "a YAML file (NAME.yaml)"),
+        rule=OneOf(tuple(STANDARD_NAMES), STANDARD_FILES, "a YAML file (NAME.yaml)"),
         rows="standard",
     )
     distribution: str = option(

@@ -8,7 +8,7 @@ import pytest
 from records import DATA, capture_settings, failing, payloads_of
 from versions import is_documented
 
-from ray_precheck.accuracy.standards import ROUNDING
+from ray_precheck.accuracy.standards.base import ROUNDING
 from ray_precheck.check.checker import Checker
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 

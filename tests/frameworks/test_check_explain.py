@@ -16,7 +16,7 @@ from records import (
     tensor,
 )
 
-from ray_precheck.accuracy.standards import ROUNDING
+from ray_precheck.accuracy.standards.base import ROUNDING
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload

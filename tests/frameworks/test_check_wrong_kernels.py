@@ -10,7 +10,7 @@ import torch
 from records import altered, call, ms_tensor, replace_kernel, rows, tensor
 from versions import require_kernel
 
-from ray_precheck.accuracy.standards import ROUNDING
+from ray_precheck.accuracy.standards.base import ROUNDING
 from ray_precheck.check.checker import Checker
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload

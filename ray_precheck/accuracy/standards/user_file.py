@@ -19,20 +19,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 from ray_precheck.accuracy.comparison import Comparison
-from ray_precheck.accuracy.standards.absolute import Absolute
-from ray_precheck.accuracy.standards.auto.rule import Auto
+from ray_precheck.accuracy.standards import STANDARD_NAMES
 from ray_precheck.accuracy.standards.base import Judgement, Standard
-from ray_precheck.accuracy.standards.benchmark import Benchmark
-from ray_precheck.accuracy.standards.binary import Binary
-from ray_precheck.accuracy.standards.msprobe import Msprobe
 from ray_precheck.accuracy.standards.plain_yaml import read_yaml
-from ray_precheck.accuracy.standards.published import Published
-from ray_precheck.accuracy.standards.thousandth import Thousandth
-from ray_precheck.accuracy.standards.ulp import Ulp
 from ray_precheck.accuracy.thresholds import RATIO_LIMITS
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import open_file
@@ -251,5 +245,10 @@ def _directions(place: _Place, found: Any) -> tuple[str, ...]:
     return directions
 
 
-_ALL = (Msprobe, Auto, Published, Benchmark, Absolute, Binary, Ulp, Thousandth)
-STANDARDS: dict[str, Callable[..., Standard]] = {kind.name: kind for kind in _ALL}
+def _class_of(place: str) -> Callable[..., Standard]:
+    module, _, name = place.partition(":")
+    found: Callable[..., Standard] = getattr(import_module(f"{__package__}.{module}"), name)
+    return found
+
+
+STANDARDS = {name: _class_of(place) for name, place in STANDARD_NAMES.items()}

@@ -4,10 +4,10 @@ import pickle
 
 import pytest
 
+from ray_precheck.accuracy.standards import STANDARD_NAMES
 from ray_precheck.accuracy.standards.base import added_headings
 from ray_precheck.accuracy.standards.published import published_standard
 from ray_precheck.accuracy.standards.user_file import STANDARDS
-from ray_precheck.check.options import STANDARDS as OPTION_VALUES
 from ray_precheck.operators.accuracy import PUBLISHED_STANDARD
 
 pytestmark = pytest.mark.unit
@@ -55,8 +55,8 @@ def test_every_listed_standard_exists() -> None:
     assert set(PUBLISHED_STANDARD.by_name.values()) | {"benchmark"} < set(STANDARDS)
 
 
-def test_the_option_knows_every_standard() -> None:
-    assert tuple(STANDARDS) == OPTION_VALUES
+def test_every_standard_has_the_name_by_which_it_is_found() -> None:
+    assert [STANDARDS[name]().name for name in STANDARD_NAMES] == [*STANDARD_NAMES]
 
 
 @pytest.mark.parametrize("name", STANDARDS)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ray_precheck.accuracy.outputs import Judge
-from ray_precheck.accuracy.standards import ROUNDING
 from ray_precheck.accuracy.standards.absolute import Absolute
+from ray_precheck.accuracy.standards.base import ROUNDING
 from ray_precheck.accuracy.standards.msprobe import MSPROBE, Msprobe
 from ray_precheck.check.decode import call_plan, decoded_record
 from ray_precheck.check.explain import with_explanations

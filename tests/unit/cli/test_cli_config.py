@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.check.options import STANDARDS
+from ray_precheck.accuracy.standards import STANDARD_NAMES
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.schema.node_devices import NodeDevices, parse_node_devices
@@ -60,7 +60,7 @@ def test_what_is_right_passes(settings: dict[str, Any]) -> None:
         ({"tested": ""}, "--tested '' is unknown; expected one of: auto, device, dump"),
         (
             {"standard": "loose"},
-            f"--standard 'loose' is unknown; expected one of: {', '.join(STANDARDS)}, a YAML file"
+            f"--standard 'loose' is unknown; expected one of: {', '.join(STANDARD_NAMES)}, a YAML file"
             " (NAME.yaml)",
         ),
         (
