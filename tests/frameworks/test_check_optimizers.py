@@ -195,7 +195,7 @@ def test_the_signs_that_rounding_decides_are_the_devices(monkeypatch: pytest.Mon
     checker, payload = checker_by("msprobe"), records.payload("Optimizer.Lion.1")
     assert checker.check(payload).forward is Verdict.PASS
     with monkeypatch.context() as patched:
-        patched.setattr("ray_precheck.accuracy.signs._ROUNDINGS", 0.0)
+        patched.setattr("ray_precheck.accuracy.ambiguous._ROUNDINGS", 0.0)
         assert checker.check(payload).forward is Verdict.ERROR
 
     def flipped(function: Callable[..., Any]) -> Callable[..., Any]:

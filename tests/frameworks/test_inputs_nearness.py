@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray_precheck.accuracy.standards.registry import STANDARDS
 from records import DATA, NEEDS_MINDSPORE
 
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.bench.checkable import skip_by_name
 from ray_precheck.bench.drawing import is_random
 from ray_precheck.check.checker import Checker

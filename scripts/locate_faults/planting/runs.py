@@ -13,7 +13,6 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +24,7 @@ from ray_precheck.capture.pytorch.calls import Sink
 from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.probe import TorchProbe
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
+from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.session import Session
 from ray_precheck.capture.settings import capture_settings
 from scripts.locate_faults.planting.models import Batch, TrainedModel
@@ -142,26 +142,20 @@ class _ActingSink:
         self._all: dict[str, Iterator[int]] = defaultdict(itertools.count)
         self._recorded: dict[str, Iterator[int]] = defaultdict(itertools.count)
 
-    def call(
-        self,
-        name: CallName,
-        frame: FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[[], Any],
-    ) -> Any:
+    def __call__(self, call: SeenCall) -> Any:
+        name, run = call.name, call.run
         key = f"{name.key}.{next(self._all[name.key])}"
         is_hidden = key in self._hidden
         if not is_hidden:
             key = f"{name.key}.{next(self._recorded[name.key])}"
         if not isinstance(run, functools.partial):
-            return self._sink.call(name, frame, args, kwargs, run)
+            return self._sink(call)
         made = MadeStep(key, name, run.func, run.args, run.keywords, not is_hidden)
         watched = _Watched(run.func, *run.args, **run.keywords)
         watched.around = functools.partial(self._made, made)
         if is_hidden:
             return watched()
-        return self._sink.call(name, frame, args, kwargs, watched)
+        return self._sink(call._replace(run=watched))
 
     def _made(self, call: MadeStep, run: Callable[[], Any]) -> Any:
         with torch.no_grad():
@@ -180,7 +174,7 @@ class _ActingProbe(TorchProbe):
         self._acts, self._hidden = acts, hidden
 
     def sink_around(self, recorder: TorchRecorder) -> Sink:
-        return _ActingSink(recorder, self._acts, self._hidden)
+        return _ActingSink(recorder.call, self._acts, self._hidden)
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,10 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
 
 @pytest.fixture
 def sketches(tmp_path: Path) -> Iterator[Sketching]:
-    made = Sketching(SketchFile(tmp_path), DeviceValues(lambda *_: None))
+    file = SketchFile(tmp_path)
+    made = Sketching(file, DeviceValues(lambda *_: None))
     yield made
-    made.finish()
+    file.finish()
 
 
 def test_the_ends_that_the_statistics_have_found_are_not_looked_for(

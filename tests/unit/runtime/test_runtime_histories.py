@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from bench_faults import (
     BENCH_FAULTS,
-    let_a_suspect_wait_behind_the_next_batch,
+    let_the_quarantined_wait_behind_the_next_batch,
     wait_for_benches_that_are_given_up,
 )
 from driver_faults import DRIVER_FAULTS
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.unit
 
 # Faults that take thousands of histories to be found.
 RARE = (
-    let_a_suspect_wait_behind_the_next_batch,
+    let_the_quarantined_wait_behind_the_next_batch,
     reopen_without_repair,
     wait_for_benches_that_are_given_up,
     write_the_result_first,
