@@ -100,19 +100,20 @@ def bare_loop() -> None:
 
 def driven_loop() -> None:
     """Do the same through Ray with one device; print records per second after start-up."""
-    from ray_precheck.commands.precheck import run as session
+    from ray_precheck.commands.precheck.run import run
     from ray_precheck.replay.config import RunConfig
+    from ray_precheck.running import run as running
 
     clock = _Clock()
 
-    class ClockedProgress(session.Progress):
+    class ClockedProgress(running.Progress):
         def add(self, results: "Sequence[object]") -> None:  # type: ignore[override]
             clock.add(results)
 
-    session.Progress = ClockedProgress  # type: ignore[misc]
+    running.Progress = ClockedProgress  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
         config = RunConfig(Path(sys.argv[1]), out=Path(folder), bench_workers=0)
-        session.run(config, show_progress=False)
+        run(config, show_progress=False)
     print(clock.rate())
 
 

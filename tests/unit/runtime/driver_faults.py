@@ -16,7 +16,6 @@ from ray_precheck.runtime.machines import Machines
 from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.runtime.scheduling.commands import Command, Forget, SendBatch
 from ray_precheck.runtime.workers.turns import Turns
-from ray_precheck.runtime.workers.worker import Worker
 
 
 def carry_out_at_the_end_of_a_step(patch: pytest.MonkeyPatch) -> None:
@@ -107,15 +106,6 @@ def hand_a_result_over_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Recorder, "record", twice)
 
 
-def give_a_bench_another_transfer(patch: pytest.MonkeyPatch) -> None:
-    hand_over = Worker.hand_over
-
-    def newest(self: Worker, ticket: int, is_near: bool) -> Any:
-        return hand_over(self, max(self._made), is_near)
-
-    patch.setattr(Worker, "hand_over", newest)
-
-
 DRIVER_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     carry_out_at_the_end_of_a_step,
     ask_the_slot_where_its_worker_is,
@@ -125,5 +115,4 @@ DRIVER_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     wait_for_what_is_forgotten,
     lose_what_a_dead_writer_had,
     hand_a_result_over_twice,
-    give_a_bench_another_transfer,
 ]
