@@ -41,7 +41,7 @@ from typing import Any
 from scripts.measuring import ROOT, machine, markdown_table
 from scripts.simulate.costs import LARGE_S, Workload, draw_workload
 
-PRETEND = ROOT / "scripts" / "pretend"
+PRETEND = Path(__file__).parent / "pretend"
 # Of replay/plan/planner.py: what a call without a backward record is estimated at, and each element.
 PER_CALL_S = 1.2e-3
 PER_ELEMENT_S = 60e-9
