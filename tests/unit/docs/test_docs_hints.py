@@ -142,8 +142,9 @@ def test_every_variable_of_a_message_is_read_somewhere() -> None:
     )
     assert _OF_PROTOBUF in protobuf.read_text()
     own = {name for name in found if name.startswith("RAY_PRECHECK_")}
-    # The debugger's is read by `private_parts.find`, the capture's by its sitecustomize.
-    assert own == {"RAY_PRECHECK_CAPTURE", "RAY_PRECHECK_DEBUG"}
+    # The debugger's is read by `private_parts.find`, those of a capture by its sitecustomize.
+    captures = {"RAY_PRECHECK_CAPTURE", "RAY_PRECHECK_CAPTURED_FRAMEWORKS"}
+    assert own == {*captures, "RAY_PRECHECK_DEBUG"}
     unread = sorted(name for name in found - own if not ray_reads(name))
     assert not ray_reads("RAY_NEVER_HEARD_OF")
     if unread and f"ray=={version('ray')}" not in (ROOT / "constraints.txt").read_text("utf-8"):
