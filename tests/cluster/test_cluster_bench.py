@@ -207,24 +207,17 @@ def test_a_bench_that_crashes_elsewhere_gives_the_row_that_it_gives_beside_its_d
     assert row["Message"].startswith("killed its worker (SIGSEGV")
 
 
-@pytest.mark.parametrize(
-    "bounds", ["bytes alone", pytest.param("none", marks=pytest.mark.exhaustive)]
-)
 def test_outputs_that_wait_for_a_bench_are_never_spilled_to_disk(
-    tmp_path: Path, cluster_address: str, monkeypatch: pytest.MonkeyPatch, bounds: str
+    tmp_path: Path, cluster_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched(monkeypatch, "copied")
     monkeypatch.setattr(Crew, "_keeps_near", lambda *_: False)
-    # However much waits, the device never does a record whole.
+    # However much waits, the device never does a record whole. What waits is in the device's own memory: Ray
+    # has a copy only of what a bench has been given, so that not even lifted bounds make it spill.
     monkeypatch.setattr(BenchStage, "backlog_s", 0.0)
-    if bounds == "bytes alone":
-        assert not is_spilled(tmp_path, cluster_address)
-        return
-    # Without any bound it must come to spilling, or this test shows nothing. Something else on the
-    # machine may hold up the device of one run, so that little waits.
     monkeypatch.setattr(driver, "_STORE_SHARE", 10**6)
     monkeypatch.setattr(driver, "_MEMORY_SHARE", 10**6)
-    assert any(is_spilled(tmp_path / str(attempt), cluster_address) for attempt in range(4))
+    assert not is_spilled(tmp_path, cluster_address)
 
 
 def is_spilled(folder: Path, cluster_address: str) -> bool:
