@@ -307,6 +307,18 @@ def test_the_dump_holds_what_the_tensors_held(training: Training, settings: dict
     assert re.search(r"the dump holds what \d\d+ tensors held", str(verdict))
 
 
+def test_a_mask_of_infinities_is_held_by_the_dump(training: Training) -> None:
+    """Its Norm is infinite, and no room for rounding can be computed from that."""
+    mask = torch.zeros(3, 2).masked_fill(torch.tensor([False, True]), -torch.inf)
+
+    def step() -> Any:
+        torch.add(mask, 1.0)
+        return training.step()
+
+    verdict = verify(step, training.net, training.optimizer)
+    assert verdict.changed_nothing, verdict
+
+
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
 def test_a_dump_that_holds_other_values_is_named(
     training: Training, monkeypatch: pytest.MonkeyPatch, task: str
