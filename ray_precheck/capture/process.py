@@ -1,9 +1,8 @@
 """A capture in one process of a script that `ray-precheck capture` runs.
 
 Comes in: the settings that the command put into the environment, when a framework was imported. Goes out: a
-session, and its account in the command's folder of notes. Called by `start.sitecustomize`, in training
-ranks, in launchers, and in helpers that only import a framework: nothing is written before a model is
-called, and never in a worker of a DataLoader.
+session, and its account in the command's folder of notes. Made by `capture.beginning`. Nothing is written
+before a model is called, and never in a worker of a DataLoader.
 """
 
 import atexit
@@ -13,34 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.capture.account import Account
-from ray_precheck.capture.capturing import begin_running, find_probe, stop_with_child
+from ray_precheck.capture.capturing import begin_running, stop_with_child
 from ray_precheck.capture.probe import Probe
-from ray_precheck.capture.session import Session, say
+from ray_precheck.capture.session import Session
 from ray_precheck.capture.settings import settings_from_json
-from ray_precheck.foreign import caught
 
-_RUNNING: "dict[str, Running]" = {}
-
-
-def begin(framework: str, found: dict[str, Any]) -> None:
-    """Wait for the first call of a model; `found` has what `launch.environment` put there: the settings, the
-    folder of notes, and the time when the command began. A fault is one sentence, and the script goes on."""
-    if framework in _RUNNING:
-        return
-    _, error = caught(lambda: _begin(framework, found))
-    if error is not None:
-        say(f"{framework} cannot be captured, {type(error).__name__}: {error}; the script goes on")
-
-
-def _begin(framework: str, found: dict[str, Any]) -> None:
-    if "verify" in found:
-        from ray_precheck.capture.verifying.process import Tracing
-
-        running: Running = Tracing(framework, found)
-    else:
-        running = Running(found, find_probe(framework))
-    _RUNNING[framework] = running
-    running.begin()
+# The sessions of this process, by their frameworks.
+RUNNING: "dict[str, Running]" = {}
 
 
 class Running:
@@ -81,7 +59,7 @@ class Running:
 
     def _lead(self) -> None:
         """Let the framework whose model was called first be captured, and no other one."""
-        for other in _RUNNING.values():
+        for other in RUNNING.values():
             if other is not self:
                 other.stop()
         begin_running(self.session)

@@ -2,7 +2,7 @@
 
 Comes in: the settings and the kind of the run, when a framework was imported. Goes out: the trace of the
 first captured step, as a file in the command's folder of notes; then the process ends, because what
-follows has nothing to say. Called by `capture.process`, in every process of the script.
+follows has nothing to say. Made by `capture.beginning`, in every process of the script.
 
     {PID}.trace      {"rank": 0, "trace": {..}}
 """

@@ -208,8 +208,6 @@ def _of_rank(config: RunConfig, folder: Path) -> RunConfig:
 
 def _print_dump(config: RunConfig, *, demands: bool) -> int:
     """Print the calls of one dump; return how many would be checked, or are done already."""
-    from ray_precheck.commands.precheck.listing import list_calls
-
     checked = skipped = done = 0
     cost_s = 0.0
     with list_calls(config, demands=demands) as listing:
