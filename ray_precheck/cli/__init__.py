@@ -7,7 +7,7 @@ and runs one; each has a folder in `commands`. Options are declared with the con
 
 from ray_precheck.cli.command_line import COMMANDS, build_parser, entry, main
 from ray_precheck.commands.precheck.command import run_config
-from ray_precheck.options.invocation import (
+from ray_precheck.options.commands import (
     IN_ERROR,
     NOTHING_CHECKED,
     PASSED,

@@ -25,20 +25,22 @@ from ray_precheck.commands.overflow import replay_command as run_overflow_check
 from ray_precheck.commands.precheck import command as run_ut
 from ray_precheck.commands.precheck import summary_command as summary
 from ray_precheck.commands.repro import command as repro
-from ray_precheck.dump.cut_short import cuts_told
+from ray_precheck.dump.folders import cuts_told
 from ray_precheck.errors import PrecheckError
-from ray_precheck.options.arguments import VERSION, FrameworkName, add_options
-from ray_precheck.options.declared import option_of
-from ray_precheck.options.invocation import (
+from ray_precheck.options.commands import (
     EXIT_CODES,
     NOTHING_CHECKED,
     PASSED,
     STOPPED,
+    VERSION,
     Execute,
+    FrameworkName,
     Invocation,
     SentenceParser,
+    add_options,
     resume_command,
 )
+from ray_precheck.options.declared import option_of
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.stop_signal import interrupted_by_signals
 

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from ray_precheck.dump.shown import without_controls
+from ray_precheck.dump.names import without_controls
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

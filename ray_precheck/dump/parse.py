@@ -23,8 +23,7 @@ import orjson
 
 from ray_precheck.descriptors.descriptor import Framework
 from ray_precheck.descriptors.known import framework_names, is_framework, known_frameworks
-from ray_precheck.dump.cut_short import cut_note, is_being_written
-from ray_precheck.dump.folders import LOG_FILE, standing_for
+from ray_precheck.dump.folders import LOG_FILE, cut_note, is_being_written, standing_for
 from ray_precheck.dump.log import (
     Log,
     as_dump,
@@ -32,7 +31,7 @@ from ray_precheck.dump.log import (
     scan_log,
     whole_lines,
 )
-from ray_precheck.dump.names import ApiKey, ForeignKey, parse_key, split_key
+from ray_precheck.dump.names import ApiKey, ForeignKey, parse_key, shown, split_key
 from ray_precheck.dump.scan import (
     ByteRange,
     Member,
@@ -42,7 +41,6 @@ from ray_precheck.dump.scan import (
     silent,
     value_of,
 )
-from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError, NothingToCheckError
 from ray_precheck.foreign import open_file
 from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header

@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ray_precheck.dump.shown import shown
+from ray_precheck.dump.names import shown
 from ray_precheck.errors import DumpError
 from ray_precheck.schema.dtypes import Array
 

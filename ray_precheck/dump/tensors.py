@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ray_precheck.dump.shown import shown
+from ray_precheck.dump.names import shown
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import open_file
 from ray_precheck.schema.dtypes import DTYPES, Array

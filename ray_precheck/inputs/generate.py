@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-from ray_precheck.dump.shown import shown
+from ray_precheck.dump.names import shown
 from ray_precheck.errors import NotCheckable
 from ray_precheck.inputs import RECORDED
 from ray_precheck.inputs.distribution import recorded_body, true_share

@@ -5,19 +5,222 @@ configuration. Each option is declared once, as a field (`options.declared` says
 configuration has a group takes its options. Read by `running` and `runtime`.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from ray_precheck.errors import UsageError
 from ray_precheck.options.declared import (
     Number,
     OneOf,
+    Option,
     Prerequisite,
     Takes,
     option,
     require_valid,
 )
-from ray_precheck.options.places import CoreOptions, PlaceOptions
+
+LARGEST_DEVICE_ID = 4095
+DEVICE_GRAMMAR = "NODE[:IDS],..., where IDS are 0-7 or 0,2,4-6, as in node-a:0-3,6,node-b:0"
+_IDS = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDevices:
+    """Devices of one node, as an option names them: the node's name, and ids in their order.
+
+    `ids` None means every device of the node.
+    """
+
+    name: str
+    ids: tuple[int, ...] | None
+
+
+def parse_node_devices(option: str, text: str) -> tuple[NodeDevices, ...]:
+    """Return the nodes that a value of --devices or --exclude names, each with its ids.
+
+    Commas part items. An item that is a number or a range belongs to the last `NODE:` before it,
+    every other one begins a node, whose ids stand after its last colon; an IPv6 address is written
+    in brackets.
+
+    Raises:
+        UsageError: an item is neither, an id is out of range or stands twice; says the grammar.
+    """
+    names: list[str] = []
+    ids: dict[str, list[int] | None] = {}
+    for item in (part.strip() for part in text.split(",")):
+        if not item:
+            raise _wrong_item(option, text, "a comma has nothing beside it")
+        name, numbers = _split_item(item)
+        if not name:
+            if not names or ids[names[-1]] is None:
+                raise _wrong_item(option, item, "no NODE: stands before it")
+            name = names[-1]
+        elif name in ids:
+            raise _wrong_item(option, item, f"{name} is named twice")
+        else:
+            names.append(name)
+            ids[name] = None if numbers is None else []
+        there = ids[name]
+        if there is not None and numbers is not None:
+            there.extend(_parse_ids(option, item, numbers, there))
+    return tuple(
+        NodeDevices(name, None if (found := ids[name]) is None else tuple(found)) for name in names
+    )
+
+
+def _split_item(item: str) -> tuple[str, str | None]:
+    """Return the node's name and the ids of an item; "" for no name, None for no ids."""
+    if _IDS.fullmatch(item):
+        return "", item
+    name, colon, numbers = item.rpartition(":")
+    if not colon or item.endswith("]"):
+        return item.strip("[]"), None
+    return name.strip("[]"), numbers
+
+
+def _parse_ids(option: str, item: str, numbers: str, before: list[int]) -> list[int]:
+    match = _IDS.fullmatch(numbers)
+    if match is None:
+        raise _wrong_item(option, item, f"{numbers!r} is no id and no range")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if not first <= last <= LARGEST_DEVICE_ID:
+        raise _wrong_item(option, item, f"ids rise, from 0 to {LARGEST_DEVICE_ID}")
+    found = list(range(first, last + 1))
+    twice = sorted(set(found) & set(before))
+    if twice:
+        raise _wrong_item(option, item, f"id {twice[0]} is named twice")
+    return found
+
+
+def _wrong_item(option: str, item: str, why: str) -> UsageError:
+    return UsageError(f"{option}: {item!r} is wrong: {why}; expected {DEVICE_GRAMMAR}")
+
+
+DEVICE_TYPES = ("auto", "npu", "gpu", "cpu")
+# The value of --devices that takes every device of the cluster.
+ALL_DEVICES = "all"
+
+
+def _require_ids(name: str, devices: Any) -> None:
+    """Raise where the value of -d is no list of different ids; the text of --devices is left alone."""
+    if isinstance(devices, str):
+        return
+    if not devices:
+        raise UsageError(f"{name} needs at least one device id")
+    for device in devices:
+        if not 0 <= device <= LARGEST_DEVICE_ID:
+            raise UsageError(
+                f"{name} {device} is no device id; they go from 0 to {LARGEST_DEVICE_ID}"
+            )
+    twice = sorted({device for device in devices if devices.count(device) > 1})
+    if twice:
+        raise UsageError(f"{name} names device {twice[0]} more than once")
+
+
+def _require_named(name: str, devices: Any) -> None:
+    """Raise where the value of --devices names no devices of a cluster; ids are left alone."""
+    if isinstance(devices, str) and devices != ALL_DEVICES:
+        parse_node_devices(name, devices)
+
+
+def _require_excluded(name: str, devices: str) -> None:
+    """Raise where a text that is not empty names no nodes or devices."""
+    if devices:
+        parse_node_devices(name, devices)
+
+
+_CLUSTER = Option(
+    ("--devices",),
+    "instead of -d, devices of the whole cluster: all (on the CPU one worker for each node),"
+    f" or {DEVICE_GRAMMAR}. NODE is a host name, an address, or a label or its value; without"
+    " IDS every device of the node",
+    more="[How](../runtime/README.md#choosing-devices)",
+    metavar="WHICH",
+    rule=_require_named,
+    excludes="-d takes ids of this machine, --devices names devices of the cluster",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """Where it runs.
+
+    `devices` are ids of this machine, or the value of --devices: all, or as in `DEVICE_GRAMMAR`.
+    """
+
+    section: ClassVar[str] = "where it runs"
+
+    devices: tuple[int, ...] | str = option(
+        (0,),
+        "-d",
+        "--device",
+        help="ids of devices of this machine (default 0)",
+        more=f"They are unique, from 0 to {LARGEST_DEVICE_ID}."
+        " On the CPU they are logical, any number of them",
+        takes=Takes.SEVERAL,
+        metavar="ID",
+        type=int,
+        rule=_require_ids,
+        also=_CLUSTER,
+    )
+    exclude: str = option(
+        "",
+        "--exclude",
+        help="nodes and devices to leave out, written as for --devices",
+        more="For instance `node-c,node-a:1`",
+        metavar="WHICH",
+        rule=_require_excluded,
+    )
+    address: str = option(
+        "",
+        "--address",
+        help="a running Ray cluster (default: start one here)",
+        more="`auto`, or `host:port`. A cluster started for the run is stopped at its end",
+    )
+    device_type: str = option(
+        "auto",
+        "--device-type",
+        help="{choices} (default: {default})",
+        more="`auto` is an NPU where there is one, else for torch a GPU, else the CPU",
+        rule=OneOf(DEVICE_TYPES),
+    )
+    shared_fs: bool = option(
+        False,
+        "--shared-fs",
+        help="captured tensors have the same paths on every machine: workers read them themselves",
+        takes=Takes.NOTHING,
+    )
+
+
+def _require_core_ids(name: str, devices: Any) -> None:
+    """Raise where ids were named that are no different ids; none are all cores."""
+    if devices:
+        _require_ids(name, devices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreOptions(PlaceOptions):
+    """Where a command runs that needs processor cores and no device: `devices` is () for every core that the
+    process may use."""
+
+    section: ClassVar[str] = "where it runs"
+
+    devices: tuple[int, ...] | str = option(
+        (),
+        "-d",
+        "--device",
+        help="ids of logical CPUs, one slot each (default: as many as cores may be used)",
+        more=f"They are unique, from 0 to {LARGEST_DEVICE_ID}."
+        " What diagnose prechecks runs on the devices of these ids, by default 0",
+        takes=Takes.SEVERAL,
+        metavar="ID",
+        type=int,
+        rule=_require_core_ids,
+        also=_CLUSTER,
+    )
+
 
 RETRY = ("error", "skip", "crash", "all")
 # The fields of options that mean nothing where a job runs on processor cores.

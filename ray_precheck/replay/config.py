@@ -17,9 +17,9 @@ from ray_precheck.options.job import (
     JobOptions,
     LimitOptions,
     OutputOptions,
+    PlaceOptions,
     ResumeOptions,
 )
-from ray_precheck.options.places import PlaceOptions
 
 # The entry in the settings of a run that checks all calls of its dump.
 EVERY_CALL = "every call"

@@ -21,8 +21,7 @@ from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.result import Outcome, TaskResult, call_verdict, failed, skipped
 from ray_precheck.schema.task import DeviceSlot, Task, TaskPayload
-from ray_precheck.store.columns import detail_rows, result_row
-from ray_precheck.store.tables import API_TABLES, Tables
+from ray_precheck.store.tables import API_TABLES, Tables, detail_rows, result_row
 
 if TYPE_CHECKING:
     from ray_precheck.check.checker import Checker

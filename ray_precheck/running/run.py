@@ -25,10 +25,10 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import DeviceSlot, Task
-from ray_precheck.store.done import count_verdicts
 from ray_precheck.store.opening import opened_run
-from ray_precheck.store.reads import Reads
+from ray_precheck.store.results import count_verdicts
 from ray_precheck.store.resume import RunFiles, discard_run
+from ray_precheck.store.settings import Reads
 from ray_precheck.store.tables import Tables
 
 JobType = TypeVar("JobType", bound=Pieces)

@@ -9,11 +9,10 @@ from itertools import chain
 from typing import ClassVar
 
 from ray_precheck.schema.done import Done
-from ray_precheck.store.columns import with_note
 from ray_precheck.store.error_data import save_files
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.tables import Tables, with_note
 from ray_precheck.store.timeline import Timeline, Track
 
 

@@ -17,7 +17,7 @@ from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
 from ray_precheck.schema.task import Task
-from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, header
+from ray_precheck.store.tables import DETAIL_COLUMNS, RESULT_COLUMNS, header
 from scripts.histories.answers import failed_row, unchecked_row
 
 TIMEOUT_S = 30.0

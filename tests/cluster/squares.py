@@ -16,8 +16,7 @@ from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import DeviceSlot, Task
-from ray_precheck.store.columns import encode_row
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.tables import Tables, encode_row
 
 TABLES = Tables(
     "squares",

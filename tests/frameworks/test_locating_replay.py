@@ -181,7 +181,7 @@ def test_what_the_table_of_values_holds_is_read_again(tmp_path: Path, own: float
         encoded_value,
     )
     from ray_precheck.commands.locate.walk.evidence import OwnError, ValueEvidence
-    from ray_precheck.store.columns import header
+    from ray_precheck.store.tables import header
 
     error = OwnError(
         "error", 7.5, own, 0.5, "pass", "output.0", "[1, 2]", "a sign, \n of it", "=said"

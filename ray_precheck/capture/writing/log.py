@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ray_precheck.capture.writing.lines import LineFile
 from ray_precheck.capture.writing.text import array, quoted
-from ray_precheck.dump.cut_short import end_of_log
+from ray_precheck.dump.folders import end_of_log
 from ray_precheck.dump.log import Log, as_dump, whole_lines
 
 LOG, STACK_LOG = "dump.jsonl", "stack.jsonl"

@@ -12,9 +12,17 @@ from typing import Any
 
 from ray_precheck.capture.settings import CaptureSettings, capture_settings
 from ray_precheck.errors import UsageError
-from ray_precheck.options.arguments import DEBUG, given_values
+from ray_precheck.options.commands import (
+    DEBUG,
+    IN_ERROR,
+    PASSED,
+    UNUSABLE,
+    Command,
+    Invocation,
+    given_values,
+    note,
+)
 from ray_precheck.options.declared import Option, Takes, options_of
-from ray_precheck.options.invocation import IN_ERROR, PASSED, UNUSABLE, Command, Invocation, note
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:

@@ -36,8 +36,7 @@ from ray_precheck.schema.done import Done
 from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import DeviceSlot, Task
-from ray_precheck.store.columns import encode_name
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.tables import Tables, encode_name
 from ray_precheck.trace.difference.cells import encode_rows, headings
 from ray_precheck.trace.difference.reading import Reading, Source
 from ray_precheck.trace.difference.row import ComparisonMode

@@ -33,9 +33,9 @@ from ray_precheck.running.session import (
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.store.frames import read_table
-from ray_precheck.store.reads import TENSOR_FOLDER, reads_of_dumps
+from ray_precheck.store.results import read_table
 from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.settings import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.side import CaptureSide, float32_note, without_collector
 

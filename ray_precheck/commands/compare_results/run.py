@@ -27,7 +27,9 @@ from ray_precheck.descriptors.dtypes import read_dtype
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.foreign import open_text
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import (
+from ray_precheck.store.resume import run_files
+from ray_precheck.store.settings import load_settings
+from ray_precheck.store.tables import (
     DETAIL_COLUMNS,
     RESULT_COLUMNS,
     call_of_detail,
@@ -37,8 +39,6 @@ from ray_precheck.store.columns import (
     encode_row,
     header,
 )
-from ray_precheck.store.resume import run_files
-from ray_precheck.store.settings import load_settings
 
 # The settings that must agree in both runs, so that their rows are of the same numbers.
 _SAME = ("dump", "seed", "distribution", "tested", "benches")

@@ -14,8 +14,8 @@ from ray_precheck.commands.locate.exchange import EXCHANGE_TABLES
 from ray_precheck.commands.locate.payload import LOCATION_TABLES
 from ray_precheck.commands.locate.rows import PAIR_TABLES
 from ray_precheck.errors import ResumeError, UsageError
-from ray_precheck.store.rows import replace_file
-from ray_precheck.store.stamps import new_stamp, newest_of
+from ray_precheck.store.opening import new_stamp, newest_of
+from ray_precheck.store.tables import replace_file
 from ray_precheck.trace.difference.row import ComparisonMode
 
 # Where results stand below the folder of all: `FoundDump.place`.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_precheck.dump.folders import FoundDump
-from ray_precheck.store.done import ResultRow
+from ray_precheck.store.results import ResultRow
 
 if TYPE_CHECKING:
     from ray_precheck.commands.compare.run import ComparisonReports

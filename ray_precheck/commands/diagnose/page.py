@@ -15,7 +15,7 @@ from ray_precheck.commands.diagnose.next_steps import next_steps
 from ray_precheck.commands.locate.walk.roots import UNCHECKED
 from ray_precheck.commands.precheck.closing import tested_text
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.done import ResultRow
+from ray_precheck.store.results import ResultRow
 from ray_precheck.trace.overflow.rows import OverflowRow
 
 _WIDTH = 100

@@ -27,15 +27,12 @@ from ray_precheck.commands.overflow.run import OverflowReport, check_overflow
 from ray_precheck.commands.precheck.run import PrecheckReport, run
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import StoppedError
-from ray_precheck.options.job import DebugOptions, LimitOptions
-from ray_precheck.options.places import PlaceOptions
+from ray_precheck.options.job import DebugOptions, LimitOptions, PlaceOptions
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.running.session import RunSession
-from ray_precheck.store.columns import RESULT_COLUMNS
-from ray_precheck.store.done import ResultRow, parse_result_row
-from ray_precheck.store.result_tables import read_columns
-from ray_precheck.store.stamps import result_of
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.opening import result_of
+from ray_precheck.store.results import ResultRow, parse_result_row, read_columns
+from ray_precheck.store.tables import RESULT_COLUMNS, Tables
 
 # Below the folder of results: inputs and outputs of calls that fail on the device of this machine, apart
 # from those of the captured results.

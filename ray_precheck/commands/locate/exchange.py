@@ -25,10 +25,9 @@ from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import decode_name, encode_name, encode_row, encode_text
 from ray_precheck.store.repair import decoded_rows
 from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.tables import Tables, decode_name, encode_name, encode_row, encode_text
 from ray_precheck.trace.flow.exchange import (
     RankRecord,
     made_by,

@@ -41,8 +41,7 @@ from ray_precheck.schema.done import Done
 from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Outcome, Verdict, verdict_in
 from ray_precheck.schema.task import BENCH, DeviceSlot, Task, TaskPayload
-from ray_precheck.store.columns import encode_name, encode_row, encode_text
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.tables import Tables, encode_name, encode_row, encode_text
 from ray_precheck.trace.difference.elements import element_difference
 from ray_precheck.trace.difference.layout import other_order, same_statistics
 from ray_precheck.trace.difference.measuring import dtype_of

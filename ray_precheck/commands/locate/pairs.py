@@ -34,9 +34,9 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import encode_name, encode_row, encode_text
-from ray_precheck.store.reads import reads_of_dumps
 from ray_precheck.store.resume import RunFiles, remove_run
+from ray_precheck.store.settings import reads_of_dumps
+from ray_precheck.store.tables import encode_name, encode_row, encode_text
 from ray_precheck.trace.overflow.modules import CONSTRUCT_FILE
 from ray_precheck.trace.side import float32_note, open_side, without_collector
 

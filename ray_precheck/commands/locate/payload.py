@@ -16,9 +16,8 @@ from ray_precheck.commands.locate.walk.estimated import EstimatedEvidence
 from ray_precheck.commands.locate.walk.evidence import OwnError, ValueEvidence
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.task import TaskPayload
-from ray_precheck.store.columns import decode_name, encode_name, encode_row, encode_text
 from ray_precheck.store.repair import decoded_rows
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.tables import Tables, decode_name, encode_name, encode_row, encode_text
 from ray_precheck.trace.items import Item
 
 # `locate_calls_{timestamp}.csv` and `locate_values_{timestamp}.csv`. A row of the values is of a record

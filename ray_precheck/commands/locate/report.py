@@ -30,8 +30,7 @@ from ray_precheck.commands.locate.walk.roots import (
 )
 from ray_precheck.foreign import open_file
 from ray_precheck.operators.arguments import with_name
-from ray_precheck.store.columns import encode_name, encode_row, encode_text, header
-from ray_precheck.store.rows import replace_file
+from ray_precheck.store.tables import encode_name, encode_row, encode_text, header, replace_file
 from ray_precheck.trace.overflow.modules import Modules
 from ray_precheck.trace.sources import source_lines
 
@@ -227,7 +226,7 @@ def _times(value: float) -> str:
 
 def row_of_place(found: RootPlace, table: Path) -> tuple[str, str, str]:
     """Return the module, the source line and the message of a root, as its row has them."""
-    from ray_precheck.store.columns import decode_row
+    from ray_precheck.store.tables import decode_row
 
     with open_file(table) as file:
         file.readline()

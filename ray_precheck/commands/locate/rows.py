@@ -13,9 +13,8 @@ from pathlib import Path
 from ray_precheck.commands.locate.payload import number_cell
 from ray_precheck.commands.locate.report import Looked
 from ray_precheck.commands.locate.walk.roots import Located, Passed, Root, RootKind, SharedRecord
-from ray_precheck.store.columns import decode_name, encode_name, encode_row, encode_text
 from ray_precheck.store.repair import decoded_rows
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.tables import Tables, decode_name, encode_name, encode_row, encode_text
 from ray_precheck.trace.flow.meetings import Meeting
 
 # `locate_dumps_{timestamp}.csv` and `locate_roots_{timestamp}.csv`. A row of the roots is of a root, of the

@@ -12,7 +12,7 @@ from ray_precheck.commands.locate.options import LocationConfig, SearchOptions
 from ray_precheck.commands.locate.walk.places import DumpRoots, RootPlace
 from ray_precheck.options.declared import group_of, settings_of
 from ray_precheck.running.session import RunSession
-from ray_precheck.store.frames import read_table
+from ray_precheck.store.results import read_table
 
 if TYPE_CHECKING:
     import pandas

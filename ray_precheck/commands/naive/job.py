@@ -21,8 +21,7 @@ from ray_precheck.schema.done import Done
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, call_verdict
 from ray_precheck.schema.task import DeviceSlot, Task, TaskPayload
-from ray_precheck.store.columns import encode_name, encode_row, encode_text
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.tables import Tables, encode_name, encode_row, encode_text
 
 if TYPE_CHECKING:
     from ray_precheck.check.checker import Checker

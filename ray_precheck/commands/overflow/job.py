@@ -16,8 +16,7 @@ from ray_precheck.running.dumps_job import DumpsJob, DumpWork, as_told
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import encode_name, encode_row, encode_text
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.tables import Tables, encode_name, encode_row, encode_text
 from ray_precheck.trace.overflow.births import MOST_PASSED_ON, Followed, follow
 from ray_precheck.trace.overflow.headroom import headrooms
 from ray_precheck.trace.overflow.modules import CONSTRUCT_FILE, Modules

@@ -30,8 +30,8 @@ from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
 from ray_precheck.schema.values import HostTensor
-from ray_precheck.store.done import ResultRow, parse_result_row
 from ray_precheck.store.repair import decoded_rows
+from ray_precheck.store.results import ResultRow, parse_result_row
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.tables import API_TABLES
 from ray_precheck.trace.overflow.record import FollowedRecord, bad_of, opened

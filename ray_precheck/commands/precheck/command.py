@@ -16,18 +16,20 @@ from ray_precheck.commands.precheck.outcome import (
     write_report_files,
 )
 from ray_precheck.dump.folders import FoundDumps, find_dumps
-from ray_precheck.options.arguments import VERSION, FilterOrFramework, given_values
-from ray_precheck.options.declared import Number, Option, Takes, by_section, option_of, options_of
-from ray_precheck.options.invocation import (
+from ray_precheck.options.commands import (
     EXIT_CODES,
     NOTHING_CHECKED,
     STOPPED,
     UNUSABLE,
+    VERSION,
     Command,
+    FilterOrFramework,
     Invocation,
+    given_values,
     note,
     worst_code,
 )
+from ray_precheck.options.declared import Number, Option, Takes, by_section, option_of, options_of
 from ray_precheck.replay.config import RunConfig, SelectionOptions
 
 if TYPE_CHECKING:

@@ -43,8 +43,7 @@ from ray_precheck.commands.precheck.closing import COMMONEST_REASONS
 from ray_precheck.commands.precheck.ranks_summary import RankSummary, combined
 from ray_precheck.commands.precheck.state import RunState
 from ray_precheck.commands.precheck.summary import Summary, WorstOutput
-from ray_precheck.store.done import ResultRow
-from ray_precheck.store.result_tables import read_results
+from ray_precheck.store.results import ResultRow, read_results
 
 FORMAT = 1
 

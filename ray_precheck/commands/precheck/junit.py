@@ -21,8 +21,7 @@ from ray_precheck.commands.precheck.state import RunPhase, RunState
 from ray_precheck.commands.precheck.summary import Summary
 from ray_precheck.foreign import open_file
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.done import ResultRow
-from ray_precheck.store.result_tables import read_results
+from ray_precheck.store.results import ResultRow, read_results
 
 SUITE = "ray_precheck"
 WHOLE_RUN = "the whole run"

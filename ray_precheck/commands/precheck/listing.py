@@ -24,7 +24,7 @@ from ray_precheck.dump.folders import FoundDumps
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import NotCheckable, PrecheckError
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
-from ray_precheck.options.invocation import NOTHING_CHECKED, PASSED, note
+from ray_precheck.options.commands import NOTHING_CHECKED, PASSED, note
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.plan.planner import plan_tasks
 from ray_precheck.replay.plan.selection import select_calls, selection_of

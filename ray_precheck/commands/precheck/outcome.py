@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_precheck.errors import UsageError
+from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
 from ray_precheck.options.declared import Option
-from ray_precheck.options.invocation import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
 
 if TYPE_CHECKING:
     from ray_precheck.commands.precheck.state import RunState

@@ -17,16 +17,15 @@ from ray_precheck.accuracy.standards.base import STANDARD_HEADING
 from ray_precheck.commands.precheck.beyond import beyond_limit, is_rounding, nearness
 from ray_precheck.schema.environment import Environment, environment_from_dict
 from ray_precheck.schema.result import Verdict, verdict_in
-from ray_precheck.store.columns import (
+from ray_precheck.store.results import ResultRow, headings_of, parse_result_row, read_columns
+from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.settings import RunSettings, load_settings
+from ray_precheck.store.tables import (
     DETAIL_COLUMNS,
     DISTRIBUTION,
     RESULT_COLUMNS,
     decode_name,
 )
-from ray_precheck.store.done import ResultRow, parse_result_row
-from ray_precheck.store.result_tables import headings_of, read_columns
-from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.settings import RunSettings, load_settings
 from ray_precheck.trace.sources import source_lines
 
 # How many different reasons are kept apart; all others are counted as one.

@@ -9,11 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ray_precheck.errors import DeviceError
-from ray_precheck.options.job import JobOptions
-from ray_precheck.options.places import ALL_DEVICES
+from ray_precheck.options.job import ALL_DEVICES, JobOptions, NodeDevices, parse_node_devices
 from ray_precheck.runtime.places.devices import Node, move_slots, place_ids
 from ray_precheck.runtime.places.nodes import is_called, listed_nodes, node_called, ranged
-from ray_precheck.schema.node_devices import NodeDevices, parse_node_devices
 from ray_precheck.schema.task import DeviceSlot
 
 

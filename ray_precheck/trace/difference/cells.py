@@ -13,9 +13,9 @@ import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from ray_precheck.dump.shown import without_controls
+from ray_precheck.dump.names import without_controls
 from ray_precheck.numerics.rounding import machine_epsilon
-from ray_precheck.store.columns import encode_name, encode_row
+from ray_precheck.store.tables import encode_name, encode_row
 from ray_precheck.trace.difference.elements import ElementDifference
 from ray_precheck.trace.difference.row import NOT_THERE, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.statistics import HEADINGS, OURS, THEIRS

@@ -17,8 +17,8 @@ from ray_precheck.runtime.scheduling.slots import SlotState, SlotTable
 from ray_precheck.runtime.scheduling.task_queue import TaskQueue
 from ray_precheck.schema.failure import BatchReport
 from ray_precheck.store import journal
-from ray_precheck.store.columns import BOM
 from ray_precheck.store.journal import Journal
+from ray_precheck.store.tables import BOM
 
 # What goes wrong with devices.
 

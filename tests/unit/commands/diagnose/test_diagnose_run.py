@@ -27,7 +27,7 @@ from ray_precheck.errors import BackendMissingError
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.claim import claimed
-from ray_precheck.store.done import ResultRow
+from ray_precheck.store.results import ResultRow
 from ray_precheck.store.resume import run_files
 from tests.unit.commands.small_captures import write_capture
 

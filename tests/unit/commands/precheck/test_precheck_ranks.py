@@ -19,7 +19,7 @@ from ray_precheck.commands.precheck.ranks import RanksReport, run_ranks
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.errors import DumpError, ResumeError, StoppedError, UsageError
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.store.result_tables import read_rows
+from ray_precheck.store.results import read_rows
 
 pytestmark = pytest.mark.unit
 

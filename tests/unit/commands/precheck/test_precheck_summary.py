@@ -21,7 +21,7 @@ from ray_precheck.commands.precheck.summary import (
 )
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, OutputCheck, TaskResult, Verdict, failed, skipped
-from ray_precheck.store.result_tables import read_rows
+from ray_precheck.store.results import read_rows
 from ray_precheck.store.resume import RunFiles, load_done, run_files
 from ray_precheck.store.settings import RunSettings, note_environment, save_settings
 

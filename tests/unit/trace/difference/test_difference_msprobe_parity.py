@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from planted_captures import MODES, write_side
 
-from ray_precheck.store.columns import encode_row
+from ray_precheck.store.tables import encode_row
 from ray_precheck.trace.difference.cells import cells, encode_rows, headings
 from ray_precheck.trace.difference.measuring import rows_of_operators
 from ray_precheck.trace.difference.reading import reading_of
