@@ -10,7 +10,7 @@ that can go wrong is a `PrecheckError`.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ray_precheck.interpreter import leave_marked_home
+from ray_precheck.processes import leave_marked_home
 
 if TYPE_CHECKING:
     from ray_precheck.bench.declared import reference

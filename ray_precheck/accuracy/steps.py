@@ -14,8 +14,7 @@ import numpy as np
 
 from ray_precheck.operators.ambiguous import Stepped
 from ray_precheck.schema.dtypes import Array
-from ray_precheck.schema.storage import Quantized
-from ray_precheck.schema.values import HostCall, HostTensor
+from ray_precheck.schema.values import HostCall, HostTensor, Quantized
 
 # 16 roundings of float32, of numbers of at least 1.
 _NEAR = 2.0**-20

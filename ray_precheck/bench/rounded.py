@@ -31,8 +31,7 @@ from ray_precheck.bench.tiled_convolutions import is_tiled, tiled
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
 from ray_precheck.numerics.rounding import round_to_dtype, unit_roundoff
-from ray_precheck.schema.dtypes import Array
-from ray_precheck.schema.float32 import FRACTION_BITS, FULL
+from ray_precheck.schema.dtypes import FRACTION_BITS, FULL, Array
 
 _ATEN = torch.ops.aten
 _DECOMPOSITIONS = private_parts.find(private_parts.DECOMPOSITIONS) or {}

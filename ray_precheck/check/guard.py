@@ -13,9 +13,8 @@ from ray_precheck.check.sides.attempt import describe, is_out_of_memory
 from ray_precheck.check.sides.device import Device, DeviceNeeded
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import caught
-from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Outcome, TaskResult, failed, skipped
-from ray_precheck.schema.task import TaskPayload
+from ray_precheck.schema.task import Cause, TaskPayload
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ray_precheck.frameworks.base import Leaf
-from ray_precheck.schema.float32 import FULL_FLOAT32, Float32
+from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32
 from ray_precheck.schema.values import HostTensor
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ray_precheck.schema.phase import Phase
+from ray_precheck.schema.task import Phase
 
 
 class PhaseClock:

@@ -17,8 +17,16 @@ from typing import Any
 from ray_precheck.dump.names import shown
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import QUANTIZED
-from ray_precheck.schema.storage import COMPRESSED, Nested, Quantized, Sparse, Storage
-from ray_precheck.schema.values import Structure, TensorSpec, UnknownSpec
+from ray_precheck.schema.values import (
+    COMPRESSED,
+    Nested,
+    Quantized,
+    Sparse,
+    Storage,
+    Structure,
+    TensorSpec,
+    UnknownSpec,
+)
 
 _USUAL = (None, "torch.strided")
 _LAYOUT = "torch.sparse_"

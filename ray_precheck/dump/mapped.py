@@ -36,8 +36,7 @@ from ray_precheck.dump.tensors import (
 )
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.storage import Quantized
-from ray_precheck.schema.values import TensorSpec
+from ray_precheck.schema.values import Quantized, TensorSpec
 
 BFLOAT16 = "bfloat16"
 _DTYPES = {

@@ -43,7 +43,7 @@ from ray_precheck.dump.scan import (
 )
 from ray_precheck.errors import DumpError, NothingToCheckError
 from ray_precheck.foreign import open_file
-from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header
+from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32, from_header
 from ray_precheck.schema.task import Task, TaskPayload
 
 STATISTICS, TENSOR, STRUCTURE = "statistics", "tensor", "structure"

@@ -34,13 +34,15 @@ from ray_precheck.inputs.roles.values import Matrix
 from ray_precheck.inputs.storages import as_whole_numbers, with_indices
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.storage import Quantized, Sparse, Storage
 from ray_precheck.schema.values import (
     Constant,
     HostCall,
     HostTensor,
     MappingSpec,
+    Quantized,
     SequenceSpec,
+    Sparse,
+    Storage,
     Symbol,
     TensorSpec,
     UnknownSpec,

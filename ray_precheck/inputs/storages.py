@@ -10,8 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ray_precheck.schema.dtypes import Array
-from ray_precheck.schema.storage import Quantized, Sparse
-from ray_precheck.schema.values import TensorSpec
+from ray_precheck.schema.values import Quantized, Sparse, TensorSpec
 
 # Draws for a line that is almost full find few new places; what these rounds leave is filled in order.
 _MOST_ROUNDS = 16

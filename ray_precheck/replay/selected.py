@@ -26,8 +26,8 @@ from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.options.declared import group_of
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import done_of
-from ray_precheck.replay.plan.planner import plan_tasks
-from ray_precheck.replay.plan.selection import Selection, select_calls, selection_of
+from ray_precheck.replay.planner import plan_tasks
+from ray_precheck.replay.selection import Selection, select_calls, selection_of
 from ray_precheck.running.run import Feature, JobType, Report
 from ray_precheck.running.session import RunSession
 from ray_precheck.runtime.driving import TaskPlan

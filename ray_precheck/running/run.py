@@ -22,9 +22,8 @@ from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
 from ray_precheck.runtime.job import Job, Pieces
 from ray_precheck.runtime.places.choice import Places
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.task import DeviceSlot, Task
+from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.schema.task import DeviceSlot, Done, Task
 from ray_precheck.store.opening import opened_run
 from ray_precheck.store.results import count_verdicts
 from ray_precheck.store.resume import RunFiles, discard_run

@@ -22,8 +22,7 @@ from ray_precheck.runtime.places.probe import PACKAGE
 from ray_precheck.runtime.places.scratch import sweep
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import note_caveat

@@ -21,7 +21,7 @@ import numpy as np
 
 from ray_precheck.errors import StoppedError
 from ray_precheck.foreign import open_file
-from ray_precheck.schema.done import Done
+from ray_precheck.schema.task import Done
 from ray_precheck.store.claim import lock_file, locked, require_claim
 from ray_precheck.store.repair import names_in, repair
 from ray_precheck.store.resume import run_files

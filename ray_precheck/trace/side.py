@@ -33,7 +33,7 @@ from ray_precheck.dump.scan import (
 )
 from ray_precheck.errors import DumpError
 from ray_precheck.foreign import open_file, read_file
-from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header
+from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32, from_header
 from ray_precheck.trace.items import Item, items_of
 
 FORWARD, BACKWARD = "forward", "backward"

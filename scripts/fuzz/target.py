@@ -30,7 +30,7 @@ from ray_precheck.errors import NotCheckable, PrecheckError
 from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import done_of
-from ray_precheck.replay.plan.planner import plan_tasks
+from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.schema.result import Outcome, TaskResult, failed
 from ray_precheck.schema.task import Task, TaskPayload
 from ray_precheck.store.journal import Journal

@@ -30,7 +30,7 @@ from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.hf32 import mindspore_hf32
-from ray_precheck.schema.float32 import header_field
+from ray_precheck.schema.dtypes import header_field
 
 _DEEPEST = 10
 

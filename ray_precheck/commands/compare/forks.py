@@ -19,12 +19,11 @@ from multiprocessing.connection import Connection
 from ray_precheck.commands.compare.job import ComparisonJob, ComparisonRunner
 from ray_precheck.commands.compare.payload import ComparisonSettings
 from ray_precheck.commands.compare.rows import PieceReading
-from ray_precheck.prctl import end_with_parent
+from ray_precheck.processes import end_with_parent
 from ray_precheck.runtime.places.devices import usable_cores
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import Done, Task
 
 # Below this work forks, which take 20 ms each, gain nothing.
 _WORTH_FORKS_S = 1.0

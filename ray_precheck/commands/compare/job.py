@@ -30,12 +30,10 @@ from ray_precheck.commands.compare.rows import (
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.dump.tensors import FolderFiles, TensorFiles
 from ray_precheck.runtime.job import InputFiles, Tell
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.runtime.workers.shared_folders import require_folders, seen_folders
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import Cause
+from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.runtime.workers.shared import require_folders, seen_folders
 from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.task import DeviceSlot, Task
+from ray_precheck.schema.task import Cause, DeviceSlot, Done, Task
 from ray_precheck.store.tables import Tables, encode_name
 from ray_precheck.trace.difference.cells import encode_rows, headings
 from ray_precheck.trace.difference.reading import Reading, Source

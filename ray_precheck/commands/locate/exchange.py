@@ -23,8 +23,8 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.running.run import Feature, RunEnd, run_job
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import Done
 from ray_precheck.store.repair import decoded_rows
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.tables import Tables, decode_name, encode_name, encode_row, encode_text

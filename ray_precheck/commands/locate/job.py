@@ -35,12 +35,10 @@ from ray_precheck.dump.mapped import MappedTensor
 from ray_precheck.dump.tensors import CapturedTensors, FolderFiles, RememberedTensors, TensorFiles
 from ray_precheck.errors import NotCheckable
 from ray_precheck.runtime.job import InputFiles, Tell
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.runtime.workers.shared_folders import require_folders, seen_folders
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import Cause
+from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.runtime.workers.shared import require_folders, seen_folders
 from ray_precheck.schema.result import Outcome, Verdict, verdict_in
-from ray_precheck.schema.task import BENCH, DeviceSlot, Task, TaskPayload
+from ray_precheck.schema.task import BENCH, Cause, DeviceSlot, Done, Task, TaskPayload
 from ray_precheck.store.tables import Tables, encode_name, encode_row, encode_text
 from ray_precheck.trace.difference.elements import element_difference
 from ray_precheck.trace.difference.layout import other_order, same_statistics

@@ -31,9 +31,9 @@ from ray_precheck.running.dumps_job import DumpsJob, DumpWork, as_told, digest_o
 from ray_precheck.running.run import Feature, RunEnd, planned, run_job
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import Done
 from ray_precheck.store.resume import RunFiles, remove_run
 from ray_precheck.store.settings import reads_of_dumps
 from ray_precheck.store.tables import encode_name, encode_row, encode_text

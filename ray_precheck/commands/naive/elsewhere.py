@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import NotCheckable
-from ray_precheck.interpreter import module_command, python_path
+from ray_precheck.processes import module_command, python_path
 from ray_precheck.schema.task import TaskPayload
 
 if TYPE_CHECKING:

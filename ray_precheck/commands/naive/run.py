@@ -13,7 +13,7 @@ from ray_precheck.commands.naive.job import NAIVE_TABLES, NaiveJob
 from ray_precheck.commands.naive.options import NaiveConfig
 from ray_precheck.dump.folders import one_dump
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.replay.plan.planner import plan_tasks
+from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.replay.selected import (
     CallsFeature,
     SelectedCalls,

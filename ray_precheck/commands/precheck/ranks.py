@@ -16,7 +16,7 @@ from ray_precheck.dump.folders import FoundDump, FoundDumps
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.plan.selection import Demands, NothingSelected, selection_of
+from ray_precheck.replay.selection import Demands, NothingSelected, selection_of
 from ray_precheck.running.run import run_each
 from ray_precheck.running.session import RunSession, Series, session_of_several
 from ray_precheck.store.resume import RESULT_STEM

@@ -28,8 +28,7 @@ from ray_precheck.inputs.layouts import placed_alone, placed_together, transpose
 from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, is_differentiable
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.storage import Sparse
-from ray_precheck.schema.values import HostTensor, SequenceSpec, TensorSpec, ValueSpec
+from ray_precheck.schema.values import HostTensor, SequenceSpec, Sparse, TensorSpec, ValueSpec
 from ray_precheck.store.error_data import ErrorData, load_error_data
 
 # msprobe's limit of MaxAbsErr.

@@ -20,7 +20,7 @@ import torch
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.hf32 import differs, hf32_in, torch_hf32_off
 from ray_precheck.frameworks.pytorch.switches import hf32_of_convolutions, hf32_of_products
-from ray_precheck.schema.float32 import FRACTION_BITS, FULL, Float32
+from ray_precheck.schema.dtypes import FRACTION_BITS, FULL, Float32
 
 # What this package calls torch's types of devices.
 KINDS = {"cpu": "cpu", "cuda": "gpu", "npu": "npu"}

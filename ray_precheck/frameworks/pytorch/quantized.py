@@ -17,8 +17,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import flatten_outputs, map_leaves
 from ray_precheck.schema.dtypes import QUANTIZED
 from ray_precheck.schema.record import ApiName
-from ray_precheck.schema.storage import Quantized
-from ray_precheck.schema.values import HostTensor
+from ray_precheck.schema.values import HostTensor, Quantized
 
 _PACKS = {
     **dict.fromkeys(

@@ -14,8 +14,7 @@ import torch
 from ray_precheck import private_parts
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import Array
-from ray_precheck.schema.storage import COMPRESSED, Nested, Quantized, Sparse, Storage
-from ray_precheck.schema.values import HostTensor
+from ray_precheck.schema.values import COMPRESSED, HostTensor, Nested, Quantized, Sparse, Storage
 
 _QUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 

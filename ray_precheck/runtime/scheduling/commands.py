@@ -1,10 +1,17 @@
 """The commands of the scheduler, which the driver carries out."""
 
 from dataclasses import dataclass
+from enum import Enum
 
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import Done, Task
+
+
+class Stage(Enum):
+    """The part of a record that a worker runs: all of it, the device's half, or the bench's half."""
+
+    CHECK = "check"
+    DEVICE = "device"
+    BENCH = "bench"
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,4 +87,4 @@ def test_prctl_is_called_in_one_place() -> None:
         for path in Path(HOUSE / "ray_precheck").rglob("*.py")
         if ".prctl(" in path.read_text("utf-8")
     ]
-    assert calling == ["prctl.py"]
+    assert calling == ["processes.py"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import Done
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.repair import repair
 from ray_precheck.store.resume import RunFiles, resume_run, run_files, start_run

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.errors import ResumeError
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import Done
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.repair import names_in, repair
 from ray_precheck.store.results import count_verdicts, read_done

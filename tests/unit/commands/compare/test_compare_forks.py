@@ -10,9 +10,8 @@ import pytest
 
 from ray_precheck.commands.compare import forks
 from ray_precheck.commands.compare.forks import Compare, compared_in_forks
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import Done, Task
 
 pytestmark = pytest.mark.unit
 TASKS = [Task(number, f"Torch.add.{number}.forward", 0.1) for number in range(40)]

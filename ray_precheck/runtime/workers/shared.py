@@ -10,13 +10,16 @@ import os
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ray_precheck.errors import DeviceError
 from ray_precheck.schema.dtypes import Array
+from ray_precheck.schema.task import DeviceSlot
 
 # Descriptors of other processes are opened through /proc (proc_pid_fd(5)).
 CAN_LEND = sys.platform == "linux" and hasattr(os, "memfd_create")
@@ -121,3 +124,22 @@ def _layout(lengths: Sequence[int]) -> tuple[list[int], int]:
 def _identity(file: str | int) -> tuple[int, int]:
     status = os.stat(file)
     return status.st_dev, status.st_ino
+
+
+def seen_folders(folders: Iterable[Path | None], *, is_home: bool) -> tuple[Path, ...]:
+    """Return which of these folders another machine has to see: those that are here."""
+    return () if is_home else tuple(folder for folder in folders if folder and folder.is_dir())
+
+
+def require_folders(slot: DeviceSlot, folders: Iterable[Path], what: str) -> None:
+    """Refuse a machine that lacks a folder; `what` would be sent to it without --shared-fs.
+
+    Raises:
+        DeviceError: one of them is not there.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise DeviceError(
+                f"{slot.address} has no folder {str(folder)!r}, which --shared-fs says that all"
+                f" machines share; without --shared-fs {what} are sent to it"
+            )

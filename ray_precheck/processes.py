@@ -1,14 +1,39 @@
-"""Where the processes of a run take their modules from: nothing comes from the working directory.
+"""Ties between a process and its family that the kernel keeps: prctl(2), Linux alone.
 
-Called by the command before it imports anything else, where check processes, Ray's workers and the process of
-MSAdapter are started, and by the package itself. This package is the same one in all of them, whatever lies
-in the folder in which a command was started; beside it, a checkout has files that nobody asked for, so that
-the folder around the package is no place to look for other modules either. PYTHONPATH stays in force, less
-its entries that are empty or relative. It imports nothing that Python has not loaded already.
+Called by every process that must not outlive its parent, and by those that wait for all descendants.
 """
 
+import ctypes
 import os
+import signal
 import sys
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def end_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent ends, even if it hangs or runs C code.
+
+    `parent` is the process id that the parent has: where it has ended before, this process ends now.
+    Elsewhere than on Linux nothing is done.
+    """
+    if sys.platform != "linux":
+        return
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> bool:
+    """Make this process the parent of descendants whose parent ends; return whether that was done."""
+    return sys.platform == "linux" and _prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
+
+
+def _prctl(option: int, value: int) -> int:
+    found: int = ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    return found
+
 
 # The folder around this package.
 HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
