@@ -18,8 +18,14 @@ if TYPE_CHECKING:
     from ray_precheck.commands.diagnose.run import Diagnosis, diagnose_captures
     from ray_precheck.commands.locate.run import locate_captures
     from ray_precheck.commands.locate.search import LocationReport
-    from ray_precheck.commands.precheck.ranks import RanksReport, run_ranks
-    from ray_precheck.commands.precheck.run import PrecheckReport, precheck, rerun, run
+    from ray_precheck.commands.precheck.run import (
+        PrecheckReport,
+        RanksReport,
+        precheck,
+        rerun,
+        run,
+        run_ranks,
+    )
     from ray_precheck.dump.folders import find_dumps
     from ray_precheck.errors import (
         BackendMissingError,

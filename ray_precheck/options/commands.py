@@ -24,7 +24,7 @@ from ray_precheck.descriptors.known import (
 )
 from ray_precheck.errors import UsageError
 from ray_precheck.options.declared import Option, Takes, options_of
-from ray_precheck.options.job import DebugOptions, ResumeOptions
+from ray_precheck.options.shared import DebugOptions, ResumeOptions
 from ray_precheck.schema.result import Verdict
 
 _Values = str | Sequence[Any] | None

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 from ray_precheck.errors import StoppedError
-from ray_precheck.options.job import JobOptions
+from ray_precheck.options.shared import JobOptions
 from ray_precheck.running.session import RunSession
 from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
 from ray_precheck.runtime.job import Job, Pieces

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ray_precheck.errors import PrecheckError
-from ray_precheck.options.job import JobOptions
+from ray_precheck.options.shared import JobOptions
 from ray_precheck.runtime.job import Job, Pieces
 from ray_precheck.runtime.places.choice import Cluster, Places
 from ray_precheck.runtime.places.devices import local_node

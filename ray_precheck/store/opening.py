@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ray_precheck.dump.folders import heard_cuts
 from ray_precheck.errors import UsageError
-from ray_precheck.options.job import ResumeOptions
+from ray_precheck.options.shared import ResumeOptions
 from ray_precheck.store.resume import (
     RESULT_STEM,
     RunFiles,

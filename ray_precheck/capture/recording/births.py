@@ -15,10 +15,9 @@ from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.dump.scan import ByteRange
 from ray_precheck.errors import OverflowBornError
 from ray_precheck.trace.overflow.births import SUSPICIOUS, Walk
-from ray_precheck.trace.overflow.finding import Birth, OverflowFinding
-from ray_precheck.trace.overflow.modules import Modules
+from ray_precheck.trace.overflow.rows import Birth, OverflowFinding
 from ray_precheck.trace.side import BACKWARD, entry_of, record_from_json
-from ray_precheck.trace.sources import model_line
+from ray_precheck.trace.sources import Modules, model_line
 
 OVERFLOW_LOG = "overflow.jsonl"
 _BORN = (Birth.BORN, Birth.CAST)

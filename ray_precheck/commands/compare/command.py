@@ -23,7 +23,7 @@ from ray_precheck.options.commands import (
     worst_code,
 )
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.job import (
+from ray_precheck.options.shared import (
     WITHOUT_DEVICE,
     OutFolderOptions,
 )

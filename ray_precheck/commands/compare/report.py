@@ -18,7 +18,7 @@ from ray_precheck.foreign import open_file
 from ray_precheck.store.output_file import write_report
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.tables import Tables, decode_name, row_cells
-from ray_precheck.trace.difference.row import BY_STATISTICS
+from ray_precheck.trace.difference.rows import BY_STATISTICS
 
 ERROR, WARNING, UNMATCHED, PASSED = "error", "warning", "unmatched", "pass"
 # Pairs in error whose inputs are not.

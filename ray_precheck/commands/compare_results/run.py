@@ -21,8 +21,8 @@ from ray_precheck.accuracy.standards.benchmark import (
     ratio_limits,
 )
 from ray_precheck.accuracy.thresholds import SMALLEST_REFERENCE_ERR
-from ray_precheck.commands.precheck.beyond import times_cell
 from ray_precheck.commands.precheck.closing import shown_name
+from ray_precheck.commands.precheck.summary import times_cell
 from ray_precheck.descriptors.dtypes import read_dtype
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.foreign import open_text

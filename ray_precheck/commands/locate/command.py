@@ -17,7 +17,7 @@ from ray_precheck.options.commands import (
     given_values,
 )
 from ray_precheck.options.declared import by_section, options_of
-from ray_precheck.options.job import (
+from ray_precheck.options.shared import (
     WITHOUT_DEVICE,
 )
 

@@ -23,9 +23,8 @@ from ray_precheck.store.tables import Tables, encode_name, encode_row, encode_te
 
 if TYPE_CHECKING:
     from ray_precheck.check.checker import Checker
-    from ray_precheck.commands.naive.contrast import Contrast
+    from ray_precheck.commands.naive.contrast import Contrast, OutputContrast
     from ray_precheck.commands.naive.elsewhere import PlainProcesses
-    from ray_precheck.commands.naive.units import OutputContrast
     from ray_precheck.frameworks.switches import SwitchBoard
 
 # `naive_{timestamp}.csv` and `naive_outputs_{timestamp}.csv`.

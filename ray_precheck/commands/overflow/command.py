@@ -20,7 +20,7 @@ from ray_precheck.options.commands import (
     given_values,
 )
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.job import WITHOUT_DEVICE
+from ray_precheck.options.shared import WITHOUT_DEVICE
 from ray_precheck.schema.result import Verdict
 
 if TYPE_CHECKING:

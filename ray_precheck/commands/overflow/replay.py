@@ -32,7 +32,7 @@ from ray_precheck.store.repair import decoded_rows
 from ray_precheck.store.results import ResultRow, parse_result_row
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.tables import API_TABLES
-from ray_precheck.trace.overflow.record import FollowedRecord, bad_of, opened
+from ray_precheck.trace.overflow.records import FollowedRecord, bad_of, opened
 from ray_precheck.trace.side import API, RecordEntry, record_from_json
 
 if TYPE_CHECKING:

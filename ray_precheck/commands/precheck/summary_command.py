@@ -24,10 +24,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     Raises:
         UsageError: the CSV is no result CSV or cannot be read, or a FILE cannot be written.
     """
-    from ray_precheck.commands.precheck.closing import format_summary
-    from ray_precheck.commands.precheck.json_file import json_lines
-    from ray_precheck.commands.precheck.junit import junit_lines
-    from ray_precheck.commands.precheck.state import state_of
+    from ray_precheck.commands.precheck.ci_files import json_lines, junit_lines
+    from ray_precheck.commands.precheck.closing import format_summary, state_of
     from ray_precheck.commands.precheck.summary import summarise
     from ray_precheck.store.results import require_result_csv
     from ray_precheck.store.resume import run_files

@@ -10,7 +10,7 @@ import pytest
 
 from ray_precheck.accuracy.standards import STANDARD_NAMES
 from ray_precheck.errors import ResumeError, UsageError
-from ray_precheck.options.job import NodeDevices, parse_node_devices
+from ray_precheck.options.shared import NodeDevices, parse_node_devices
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.store.resume import resume_run, start_run
 from ray_precheck.store.tables import RESULT_COLUMNS

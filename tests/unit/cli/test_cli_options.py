@@ -23,7 +23,7 @@ from ray_precheck.options.declared import (
     require_valid,
     settings_of,
 )
-from ray_precheck.options.job import PlaceOptions
+from ray_precheck.options.shared import PlaceOptions
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.store.settings import RunSettings
 from scripts.options import BEGIN, DOCS, END, PAGES, meaning, with_tables

@@ -24,7 +24,7 @@ from ray_precheck.store.tables import (
     result_row,
     with_note,
 )
-from ray_precheck.trace.difference.cells import encode_rows
+from ray_precheck.trace.difference.rows import encode_rows
 
 pytestmark = pytest.mark.unit
 

@@ -253,7 +253,7 @@ class TestFilesThatAreCutMeanwhile:
     def test_a_fork_that_it_ends_costs_no_row(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ray_precheck.commands.compare.forks._WORTH_FORKS_S", 0.0)
+        monkeypatch.setattr("ray_precheck.commands.compare.run._WORTH_FORKS_S", 0.0)
         monkeypatch.setattr(comparing, "cores_for_forks", lambda devices: 2)
         whole = measuring.element_difference
 

@@ -10,12 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from report_runs import compared, output, summary_of
 
-from ray_precheck.commands.precheck.beyond import beyond_limit, nearness
 from ray_precheck.commands.precheck.closing import format_summary
 from ray_precheck.commands.precheck.summary import (
     WORST_OUTPUTS,
     Summary,
     WorstOutput,
+    beyond_limit,
+    nearness,
     summarise,
     worst_of,
 )

@@ -1,20 +1,215 @@
-"""Where two runs are not the same program: calls that one of them lacks, other operators, other operands.
+"""What a record was given, and no captured record gave: inputs, weights, arguments, and what gaps hid.
 
-Comes in: a record at which the runs begin to differ, with its partner. Goes out: roots of the kind
-`RootKind.CALL`, which name what the scripts do differently in the place of where it shows. Called by `walk`.
-A call that one run lacks is none where the values behind it agree: versions and devices cast, copy and fuse.
+Comes in: a record with its partner of the golden run. Goes out: roots. Called by `walk`, for records that lie
+downstream of no other root.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ray_precheck.commands.locate.walk.estimate import is_view
-from ray_precheck.commands.locate.walk.roots import Root, RootKind
-from ray_precheck.commands.locate.walk.seen import GoldenRun, SeenRecord, WalkState
+from ray_precheck.commands.locate.walk.estimate import floor_of, is_other, is_view, stands_out
+from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind, SeenRecord, WalkState
 from ray_precheck.numerics.rounding import epsilon_of
-from ray_precheck.trace.flow.flow import Flow, FlowRecord
+from ray_precheck.operators.arguments import with_name
+from ray_precheck.trace.flow import Flow, FlowRecord
 from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.side import BACKWARD, FORWARD
+
+# Numbers that a program computes from tensors differ by rounding.
+_SAME_NUMBER = 1e-5
+_OPTIMIZER = "Optimizer."
+# The names of parameters in the record of an update, and what wrappers of torch add to them.
+_NAMES = ".names."
+_STATE = ".state."
+_WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+_FLOATS = ("float", "bfloat", "complex", "half", "double")
+
+
+def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Iterator[Root]:
+    """Yield values that no captured record gave, and that differ from what the golden run had.
+
+    `least` is how far what a gap hides may differ, whatever is known of the values before it.
+    """
+    entry = seen.record.entry
+    is_gradient = entry.direction == BACKWARD or entry.key.startswith(_OPTIMIZER)
+    for target, golden in seen.pairs:
+        if target is None or golden is None or target.part == OUTPUT or not target.is_tensor:
+            continue
+        difference = seen.difference(target.path)
+        if not difference > 0.0:
+            continue
+        giver = state.giver(seen, target.path)
+        if giver is None and _was_looked_at(state, seen, target, golden):
+            continue
+        if giver is None and state.weights.holds(seen.record, target):
+            if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
+                yield _other(state, seen, RootKind.WEIGHT, target, difference)
+            continue
+        if giver is None and not state.is_first_step and _is_state(seen, target):
+            continue  # The update of the step before gave it, as it gave the weights.
+        expected = max(_expected(state, seen, target, giver is not None), least)
+        if giver is None and _is_input(state, target):
+            if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
+                yield _other(state, seen, RootKind.INPUT, target, difference)
+        elif stands_out(
+            difference - seen.values[target.path].slack,
+            expected,
+            # What was not captured may have computed a gradient in a half type, and widened it.
+            max(target.dtype, state.around.coarsest, key=epsilon_of)
+            if is_gradient
+            else target.dtype,
+            is_gradient=is_gradient,
+            is_vector=len(target.shape or ()) == 1,
+        ):
+            yield _gap(state, seen, target, golden, difference, expected)
+
+
+def _was_looked_at(state: WalkState, seen: SeenRecord, target: Item, golden: Item) -> bool:
+    """Return whether a value was got before, by a record whose partner got the same as this one's: a layer
+    that gets another layer's weight got one that was looked at as that one's."""
+    own = seen.record.entry.key, target.path
+    first = state.flow.first.get(own)
+    if first == own:
+        return False
+    if first is None or state.golden is None or seen.golden is None:
+        return True
+    theirs = state.golden.flow().first.get((seen.golden.entry.key, golden.path))
+    return theirs is None or (state.golden.partners.get(first[0]), first[1]) == theirs
+
+
+def _is_state(seen: SeenRecord, item: Item) -> bool:
+    """Return whether a value is what an optimizer has kept from the step before."""
+    return seen.record.entry.key.startswith(_OPTIMIZER) and _STATE in item.path
+
+
+def _is_input(state: WalkState, item: Item) -> bool:
+    """Return whether a value was given to the run: integers, and what is there before any operator."""
+    is_float = item.dtype.lower().rpartition(".")[2].startswith(_FLOATS)
+    return not (is_float and state.around.has_given_floats)
+
+
+def _expected(state: WalkState, seen: SeenRecord, item: Item, is_linked: bool) -> float:
+    """Return how far a value may differ: as what its giver gave, else as values around it do."""
+    if is_linked:
+        giver = state.giver(seen, item.path)
+        assert giver is not None
+        return state.outputs.get((giver.key, giver.path), 0.0)
+    return state.around.expected(item)
+
+
+def _other(
+    state: WalkState, seen: SeenRecord, kind: RootKind, item: Item, difference: float
+) -> Root:
+    entry = seen.record.entry
+    order = seen.values[item.path].order
+    name = item.model_name
+    what = f"{entry.key}.{item.path}{f' ({name})' if name else ''}"
+    said = f"the runs got different values: {what}, relative difference {difference:.3g}"
+    if order:
+        said += f": {order}"
+    return seen.root(
+        kind,
+        item.path,
+        cause=order,
+        message=said,
+    )
+
+
+def argument_roots(seen: SeenRecord) -> Iterator[Root]:
+    """Yield arguments that are no tensors and are not those of the golden run; of names of parameters the
+    first one."""
+    entry = seen.record.entry
+    is_update, has_other_names = entry.key.startswith(_OPTIMIZER), False
+    for target, golden in seen.pairs:
+        if target is None or golden is None or target.part == OUTPUT:
+            continue
+        if target.is_tensor or golden.is_tensor:
+            continue
+        if is_update and _NAMES in target.path:
+            if has_other_names or _unwrapped(target) == _unwrapped(golden):
+                continue
+            has_other_names = True
+        said = other_argument(target, golden, is_exact=is_update)
+        if said:
+            yield seen.root(
+                RootKind.CONFIGURATION,
+                target.path,
+                message=f"the runs were configured differently: {entry.key}."
+                f"{with_name(entry.key, target.path)} {said}",
+            )
+
+
+def _unwrapped(name: Item) -> list[str]:
+    """Return the parts of a parameter's name without those of `DistributedDataParallel`, `torch.compile` and
+    other wrappers of a model."""
+    return [
+        part for part in str((name.element or {}).get("value")).split(".") if part not in _WRAPPERS
+    ]
+
+
+def _gap(
+    state: WalkState, seen: SeenRecord, item: Item, golden: Item, difference: float, expected: float
+) -> Root:
+    entry = seen.record.entry
+    giver = state.giver(seen, item.path)
+    if giver is None and state.golden is not None and seen.golden is not None:
+        theirs = state.golden.flow().producer(seen.golden.entry.key, golden.path)
+        before = state.golden.target_of(theirs.key) if theirs is not None else ""
+    else:
+        before = giver.key if giver is not None else ""
+    partners = state.golden.partners if state.golden is not None else {}
+    is_extra = giver is not None and giver.key not in partners
+    before = before or state.around.before(item)
+    between = f"between {before} and {entry.key}" if before else f"before {entry.key}"
+    said = f"{entry.key}.{item.path} differs by {difference:.3g} of its norm, "
+    if is_extra:
+        said += f"and is what {before} gave, of which the golden run has no record"
+    else:
+        said += (
+            f"where what the run gave before differs by {expected:.3g}: an operator {between} was not"
+            f" captured, or it comes from outside; {_advice(state, entry.key)}"
+        )
+    return seen.root(
+        RootKind.GAP,
+        item.path,
+        own=difference / max(expected, floor_of(item.dtype), 1e-300),
+        message=said,
+        before=before,
+    )
+
+
+def _advice(state: WalkState, key: str) -> str:
+    """Return what to do about a gap, which is no capture like the one at hand."""
+    if key.startswith(_OPTIMIZER):
+        return (
+            "gradients that were scaled, clipped, averaged or added to those of the step before (zero_grad)"
+            " come about so"
+        )
+    own = "an operator of your own is captured as a custom operator of the framework"
+    return own if state.has_modules else f"capture at level mix to see the module; {own}"
+
+
+def other_argument(target: Item, golden: Item, *, is_exact: bool) -> str:
+    """Return how two arguments that are no tensors differ, "" where they do not, but for rounding of numbers
+    that a program computed (`is_exact`: none is)."""
+    ours, theirs = ((side.element or {}).get("value") for side in (target, golden))
+    if target.type_name != golden.type_name:
+        return (
+            f"is {target.type_name or 'None'} where the golden run has {golden.type_name or 'None'}"
+        )
+    if ours == theirs or str(ours) == str(theirs):
+        return ""
+    numbers = [each for each in (ours, theirs) if isinstance(each, float)]
+    if len(numbers) == 2 and not is_exact and math.isclose(*numbers, rel_tol=_SAME_NUMBER):
+        return ""
+    return f"is {_short(ours)} where the golden run has {_short(theirs)}"
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
 
 # So many calls are named in a message.
 _NAMED = 4
