@@ -77,7 +77,7 @@ _HOMES = {
     **dict.fromkeys(("Diagnosis", "diagnose_captures"), "commands.diagnose.run"),
     "LocationReport": "commands.locate.search",
     "locate_captures": "commands.locate.run",
-    **dict.fromkeys(("RanksReport", "run_ranks"), "commands.precheck.ranks"),
+    **dict.fromkeys(("RanksReport", "run_ranks"), "commands.precheck.run"),
     **dict.fromkeys(("PrecheckReport", "precheck", "rerun", "run"), "commands.precheck.run"),
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }

@@ -16,6 +16,8 @@ from ray_precheck.errors import NotCheckable
 
 # Set for the time of a run by `--debug` in the driver and, by their workers, in check processes.
 DEBUG = "RAY_PRECHECK_DEBUG"
+# Which difference of Python's versions Ray refuses: "patch" (its default) or "minor" (ours).
+MATCH_LEVEL = "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"
 
 
 @dataclass(frozen=True, slots=True)

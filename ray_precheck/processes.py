@@ -3,10 +3,12 @@
 Called by every process that must not outlive its parent, and by those that wait for all descendants.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -104,3 +106,30 @@ def _working_directory() -> str:
 
 def _entries() -> list[str]:
     return os.environ["PYTHONPATH"].split(os.pathsep) if os.environ.get("PYTHONPATH") else []
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the ids of the children of a process, of their children, and so on.
+
+    A process that ends meanwhile may be missing (proc(5), /proc/pid/task/tid/children).
+    """
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        children: list[int] = []
+        for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                children.extend(map(int, path.read_text().split()))
+        found += children
+        waiting += children
+    return found
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process, or one that descends from it, is stopped by a signal or a debugger (the state
+    in /proc/pid/stat is T or t)."""
+    for each in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError, IndexError):
+            if Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
+                return True
+    return False

@@ -28,8 +28,8 @@ from ray_precheck.commands.precheck import command as run_ut
 from ray_precheck.commands.precheck import summary_command as summary
 from ray_precheck.commands.repro import command as repro
 from ray_precheck.dump.folders import cuts_told
-from ray_precheck.dump.names import without_controls
 from ray_precheck.errors import PrecheckError
+from ray_precheck.foreign import without_controls
 from ray_precheck.options.commands import (
     EXIT_CODES,
     NOTHING_CHECKED,

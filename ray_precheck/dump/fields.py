@@ -14,8 +14,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ray_precheck.dump.names import shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import shown
 from ray_precheck.schema.dtypes import QUANTIZED
 from ray_precheck.schema.values import (
     COMPRESSED,

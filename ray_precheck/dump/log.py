@@ -18,7 +18,6 @@ from functools import partial
 from typing import BinaryIO
 
 from ray_precheck.dump.folders import FIELD, KILLED, end_of_dump
-from ray_precheck.dump.names import shown
 from ray_precheck.dump.scan import (
     CHUNK_BYTES,
     ByteRange,
@@ -29,7 +28,7 @@ from ray_precheck.dump.scan import (
     too_many,
 )
 from ray_precheck.errors import DumpError, NothingToCheckError
-from ray_precheck.foreign import from_json
+from ray_precheck.foreign import from_json, shown
 
 LARGEST_HEADER_BYTES = 1 << 20
 DATA = b'"data": {\n'

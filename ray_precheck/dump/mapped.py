@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ray_precheck.dump.names import shown
 from ray_precheck.dump.tensors import (
     UNREADABLE,
     FolderFiles,
@@ -35,6 +34,7 @@ from ray_precheck.dump.tensors import (
     unreadable,
 )
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import shown
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Quantized, TensorSpec
 

@@ -31,7 +31,7 @@ from ray_precheck.dump.log import (
     scan_log,
     whole_lines,
 )
-from ray_precheck.dump.names import ApiKey, ForeignKey, parse_key, shown, split_key
+from ray_precheck.dump.names import ApiKey, ForeignKey, parse_key, split_key
 from ray_precheck.dump.scan import (
     ByteRange,
     Member,
@@ -42,7 +42,7 @@ from ray_precheck.dump.scan import (
     value_of,
 )
 from ray_precheck.errors import DumpError, NothingToCheckError
-from ray_precheck.foreign import open_file
+from ray_precheck.foreign import open_file, shown
 from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32, from_header
 from ray_precheck.schema.task import Task, TaskPayload
 

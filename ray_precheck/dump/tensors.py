@@ -21,9 +21,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ray_precheck.dump.names import shown
 from ray_precheck.errors import NotCheckable
-from ray_precheck.foreign import open_file
+from ray_precheck.foreign import open_file, shown
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor, Sparse, Storage, TensorSpec
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-from ray_precheck.dump.names import shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import shown
 from ray_precheck.inputs import RECORDED
 from ray_precheck.inputs.distribution import recorded_body, true_share
 from ray_precheck.inputs.draws import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.dump.names import without_controls
+from ray_precheck.foreign import without_controls
 from ray_precheck.schema.result import OutputCheck, TaskResult
 
 # For the report, which reads whole files by itself.

@@ -27,10 +27,9 @@ from ray_precheck.dump.log import (
     records_text,
     scan_log,
 )
-from ray_precheck.dump.names import shown
 from ray_precheck.dump.scan import silent
 from ray_precheck.errors import DumpError
-from ray_precheck.foreign import open_file
+from ray_precheck.foreign import open_file, shown
 
 _MOST_DIGITS = 18
 _LEVELS_WITH_MODULES = ("L0", "mix")

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.dump.names import printable
-from ray_precheck.foreign import open_file
+from ray_precheck.foreign import open_file, printable
 from ray_precheck.store.output_file import write_report
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.tables import Tables, decode_name, row_cells

@@ -40,7 +40,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.commands.overflow.report import overflow_lines
     from ray_precheck.commands.overflow.run import check_overflow
-    from ray_precheck.dump.names import printable
+    from ray_precheck.foreign import printable
 
     report = check_overflow(config, on_files=invocation.tell)
     for missing in report.without:

@@ -20,7 +20,7 @@ from ray_precheck.commands.precheck.summary import (
     worst_of,
 )
 from ray_precheck.descriptors.known import package_of
-from ray_precheck.dump.names import printable
+from ray_precheck.foreign import printable
 from ray_precheck.schema.environment import Environment
 from ray_precheck.store.claim import running
 from ray_precheck.store.resume import RunFiles

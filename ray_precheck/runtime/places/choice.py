@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ray_precheck.options.shared import CoreJobOptions, JobOptions
-from ray_precheck.private_parts import DEBUG
-from ray_precheck.runtime.places.cluster import MATCH_LEVEL
+from ray_precheck.private_parts import DEBUG, MATCH_LEVEL
 from ray_precheck.runtime.places.devices import (
     Node,
     choose_kind,

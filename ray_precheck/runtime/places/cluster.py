@@ -31,7 +31,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ray_precheck import private_parts
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.foreign import caught
-from ray_precheck.processes import job_path, python_path
+from ray_precheck.private_parts import MATCH_LEVEL
+from ray_precheck.processes import descendants, job_path, python_path
 from ray_precheck.runtime.places import probe
 from ray_precheck.runtime.places.devices import (
     RAY_RESOURCES,
@@ -42,7 +43,6 @@ from ray_precheck.runtime.places.devices import (
 )
 from ray_precheck.runtime.places.placement import has_other_package, version_differences
 from ray_precheck.runtime.places.scratch import scratch_folder
-from ray_precheck.runtime.workers.process import descendants
 
 _PARTS = ("start_monitor", "start_api_server", "start_log_monitor", "start_ray_processes")
 _LOOK_S = 0.02
@@ -118,8 +118,6 @@ def _await_node(gcs_address: str) -> None:
             time.sleep(_LOOK_S)
 
 
-# Which difference of Python's versions Ray refuses: "patch" (its default) or "minor" (ours).
-MATCH_LEVEL = "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"
 # Ray's text has a pair of these lines for the cluster, then a pair for this process.
 _VERSIONS = re.compile(r"Ray: *(\S+)\s+Python: *(\S+)")
 

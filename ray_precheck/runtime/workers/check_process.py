@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from ray_precheck.errors import DeviceDied, DeviceError
 from ray_precheck.foreign import caught
-from ray_precheck.processes import end_with_parent
+from ray_precheck.processes import descendants, end_with_parent
 from ray_precheck.runtime.job import Runner
 from ray_precheck.runtime.places.devices import pin_to_core
 from ray_precheck.runtime.workers.messages import (
@@ -37,7 +37,6 @@ from ray_precheck.runtime.workers.messages import (
     seal,
     send,
 )
-from ray_precheck.runtime.workers.process import descendants
 from ray_precheck.schema.task import BENCH, Done
 
 

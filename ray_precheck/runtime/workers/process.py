@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ray_precheck.errors import DeviceError
 from ray_precheck.private_parts import DEBUG
-from ray_precheck.processes import module_command, python_path
+from ray_precheck.processes import descendants, is_stopped, module_command, python_path
 from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.workers.messages import (
     Answer,
@@ -46,34 +46,6 @@ from ray_precheck.schema.task import (
     Phase,
     WorkerFailure,
 )
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the ids of the children of a process, of their children, and so on.
-
-    A process that ends meanwhile may be missing (proc(5), /proc/pid/task/tid/children).
-    """
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        children: list[int] = []
-        for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                children.extend(map(int, path.read_text().split()))
-        found += children
-        waiting += children
-    return found
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether a process, or one that descends from it, is stopped by a signal or a debugger (the state
-    in /proc/pid/stat is T or t)."""
-    for each in (pid, *descendants(pid)):
-        with contextlib.suppress(OSError, IndexError):
-            if Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
-                return True
-    return False
-
 
 START_TIMEOUT_S = 300.0
 # A process that was stopped (SIGSTOP) or not heard from for so long is given up as one that died.

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from ray_precheck.dump.names import without_controls
+from ray_precheck.foreign import without_controls
 from ray_precheck.numerics.rounding import machine_epsilon
 from ray_precheck.numerics.statistics import FIELDS, STATISTICS
 from ray_precheck.store.tables import encode_name, encode_row

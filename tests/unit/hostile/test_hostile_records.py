@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ray_precheck.bench.checkable import skip_by_record
 from ray_precheck.check.memory import needed_bytes
 from ray_precheck.dump.decode import decode_record
-from ray_precheck.dump.names import LONGEST, shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import LONGEST, shown
 from ray_precheck.inputs.cotangents import assign_cotangents
 from ray_precheck.inputs.generate import GeneratedTensors, build_call
 from ray_precheck.schema.record import ApiRecord
