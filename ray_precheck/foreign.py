@@ -3,6 +3,9 @@
 Comes in: an action, or a path. Goes out: its result, or its exception as a value; an open file. `caught` and
 the edge of the command line (`cli.command_line`) are the only places that catch every exception: foreign
 code may raise any class, and its text goes into the row of a record or into a sentence for the user.
+
+Values of a dump as messages show them: on one line, printable and short. A dump is untrusted data: a value
+can be a text of 10,000,000 characters, a list nested a thousand times, or a sequence that a terminal obeys.
 """
 
 import errno

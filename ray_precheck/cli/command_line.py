@@ -1,7 +1,13 @@
 """From the arguments of a process to its exit code.
 
-Comes in: arguments. Goes out: an exit code (`options.invocation`). Errors are one sentence on standard
+Comes in: arguments. Goes out: an exit code (`options.commands`). Errors are one sentence on standard
 error. Called as `ray-precheck`, as `python -m ray_precheck`, and by tests.
+
+Standard output and standard error that survive a reader who leaves early (`... | head -1`), and any text. A
+run must not end because its reader has left: its rows are in its files, and its exit code sums them up. So
+the code of a command whose reader has left is the command's own, and nothing is printed about it. Names of
+a dump and of folders may have characters that a terminal obeys, and bytes that are no text: both are
+written as escapes.
 """
 
 import argparse

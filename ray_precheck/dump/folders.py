@@ -4,6 +4,13 @@ Comes in: a path that `-api_info` names. Goes out: one `FoundDump` for each dump
 session before anything is opened. msprobe writes `step0/rank0/dump.json`, `step0/rank/dump.json` or
 `step0/proc4711/dump.json`; a step without ranks is taken, too. Where a capture was cut off there is its
 log, dump.jsonl, in the place of dump.json.
+
+Captures that were cut short, which is said before anything is read of them. Opened dumps have the same
+sentence as their `note`.
+
+What is said stands behind the records of a dump.json, in the field `cut_short` that msprobe ignores, and on
+the last line of a log, "" where the step came to its end; a log without that line is of a process that was
+killed. Dumps of other tools have neither, and nothing is said of them.
 """
 
 import fcntl

@@ -5,6 +5,11 @@ pieces are carriers (see `schema.dtypes`). Called by `trace.difference`, which r
 side. The files are mapped into memory: what is read are pages that the system may drop again. The
 rules for untrusted files are those of `dump.tensors`: no pickles, torch's weights-only loader, names that
 stay in the folder, the shape of the dump; a few numbers that were expanded to a shape are refused.
+
+Plain tensors in files of `torch.save`, read without torch, whose import takes longer than they do. The file
+is a zip archive: `data.pkl` is a pickle that names the storage, and `data/{key}` has the storage's bytes,
+uncompressed (pytorch.org/docs/stable/notes/serialization.html). The pickle is untrusted: of the names in it
+only those below stand for anything, and what they stand for here keeps numbers, and runs nothing.
 """
 
 import os

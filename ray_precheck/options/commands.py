@@ -3,6 +3,9 @@ reads the fields of a configuration from the words that it parsed.
 
 Comes in: options (`ray_precheck.options`). Goes out: a parser that has them; values of the fields of a
 configuration. Called by `cli` and by the modules of the commands.
+
+What every command's module uses: the command, its invocation, exit codes, and the command that resumes it.
+A module of a command has `COMMANDS`, of which `cli` makes parsers whose `execute` is that of the command.
 """
 
 import argparse

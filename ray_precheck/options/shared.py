@@ -3,6 +3,9 @@
 Comes in: options of the command line or arguments of a function. Goes out: groups of a command's
 configuration. Each option is declared once, as a field (`options.declared` says how); a command whose
 configuration has a group takes its options. Read by `running` and `runtime`.
+
+Also here: devices of a cluster, as a user names them with their nodes: `DEVICE_GRAMMAR`; the options that
+name captures and how their calls are paired, as several commands have them.
 """
 
 import re

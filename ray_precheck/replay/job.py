@@ -3,6 +3,8 @@
 Comes in: an open dump and the settings of the check. Goes out: a `Job`, its `Opener` and its `Runner`.
 The session makes a `PrecheckJob`; workers are given its opener, which loads frameworks and opens the
 device in the check process.
+
+Also here: the captured tensors of a dump, for workers on machines that do not see its folder.
 """
 
 import time

@@ -4,6 +4,15 @@ Comes in: an open dump and the names that are done. Goes out: the tasks that are
 and the SKIP results of calls that need no run: their name rules them out, or with `--filter_api` another call
 is alike. Costs are estimated from the raw JSON of records, good for ordering, batch sizes and the choice of
 the worker, and for nothing else: nothing is decoded.
+
+Calls of a dump that are alike: the same API with the same shapes, dtypes and scalars. Two calls are alike
+if all their values in the dump are, nested ones too, forward and backward: tensors by their type, dtype,
+shape and requires_grad, all other values by everything that the dump has of them. The contents of a tensor
+(Max, Min, Mean, Norm, md5, the name of its file) do not count, nor does where in the program a call was
+made.
+
+Makes the tasks of a dump. Costs are estimated from the raw JSON of records, good for ordering, batch sizes
+and the choice of the worker, and for nothing else: nothing is decoded.
 """
 
 import functools

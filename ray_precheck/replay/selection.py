@@ -3,6 +3,8 @@
 Comes in: a `RunConfig` and the calls of a dump. Goes out: the calls that are selected; the run
 knows nothing of the others. A name that was asked for and fits no call is an error that lists the
 nearest names. Called by the session once the dump is open.
+
+Also here: the expressions of `-k`, which name the calls to check as pytest's name tests.
 """
 
 import difflib

@@ -3,6 +3,8 @@
 Comes in: a `DumpWork`, which says what is done with a piece, and payloads that name its dumps. Goes out: a
 `Job`, its `Opener` and its `Runner`. Made by `commands.overflow` (a piece is a dump) and
 `commands.locate.pairs` (a piece is a dump of each run).
+
+Also here: whole dumps, for workers on machines that do not see their folders.
 """
 
 import hashlib

@@ -2,6 +2,11 @@
 
 Comes in: a job, its tasks and where to run them. Goes out: rows on the disk. Called by
 `runtime.driving`; the simulated histories and the simulation of large clusters run the same loop.
+
+Also here: which slots a run has on which machines, while nodes leave and join.
+
+Which processor cores are free for benches; pure. A worker of a device takes one core of its machine; the
+others are spare, also those of machines without a device.
 """
 
 from collections import Counter

@@ -3,6 +3,8 @@
 Comes in: finished pieces, and when each ran where. Goes out: progress, once they are acknowledged.
 Called by the driver. If the writer dies, a new one is started and gets everything that was not
 acknowledged; it leaves out the rows that it finds in the files.
+
+Also here: the actor that owns the files of a run: both tables, and the timeline.
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,6 +4,13 @@ Comes in: dtype names as dumps and frameworks spell them (`Float32`, `torch.bflo
 Goes out: canonical names (`float32`) and their formats; `numerics.rounding` computes with these.
 Called by everything that touches numbers. A value of a format that NumPy lacks (bfloat16, fp8)
 is held in a float32 array whose elements are exactly representable in that format: its *carrier*.
+
+Also here: the formats to which a device rounds the operands of float32 products: TF32, HF32, bfloat16.
+
+    "float32": {"products": "tf32", "convolutions": ["tf32", "ieee"], "recurrent": "tf32"}
+
+Where a step began and ended with different settings both stand there, and the coarser one counts; what
+computes in full float32 is left out, and a dump without the field is one of full float32.
 """
 
 import math

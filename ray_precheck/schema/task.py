@@ -1,4 +1,11 @@
-"""The nouns of scheduling: tasks, their payloads for workers, and the slots that run them."""
+"""The nouns of scheduling: tasks, their payloads for workers, and the slots that run them.
+
+Also here: a worker's report on a batch: the results, and the record that broke the worker, if any; the
+phases of a runner's work, which a check process tells to the worker that watches it.
+
+The result of one piece of a job: its rows, encoded in the worker, and the seconds that it took. The
+scheduler, the recorder and the journal handle these and nothing else of a job.
+"""
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum

@@ -4,6 +4,10 @@ A `ValueSpec` is one element of `input_args`, `input_kwargs` or `output` in dump
 description, a constant, a symbol of the framework, or a container of these. `HostTensor` is a
 tensor's data on the host, the only form in which tensors cross from generation to the device, to
 the bench and back.
+
+How a tensor holds its values, where it is not by one value for each element in its own dtype. A
+`TensorSpec` has such a storage as the dump describes it; a `HostTensor` has it with its indices, and its
+`data` are the values that are stored. Pure NumPy.
 """
 
 import math

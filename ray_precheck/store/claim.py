@@ -10,6 +10,10 @@ that is left behind is no claim. The file names the holder: host, process, token
 system has no locks, or another machine's are not seen (NFS with local locks), the file alone must
 do: a process of this machine is looked for, and a process of another machine has to be seen to
 renew its claim, which changes the file's time every few seconds.
+
+The lock on the result CSV, held by the process that writes it. A run as a whole holds a claim (`claim`);
+this lock is for the writer of a run that was killed, which may live a little longer than its driver. The
+lock ends with its process. On file systems without locks there is no such lock.
 """
 
 import errno

@@ -2,6 +2,8 @@
 
 Comes in: the result table to go on in, or the folder and the stamp of a new run. Goes out: an `OpenedRun`.
 Called by the sessions, of each job that writes two tables.
+
+Also here: the time stamps that name the files of a run.
 """
 
 import contextlib

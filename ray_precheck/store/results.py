@@ -2,6 +2,11 @@
 
 Comes in: both files as they were left, and the calls of the dump. Goes out: `ResultRow`s and names.
 Nothing is changed. Called by resume and by the report.
+
+Also here: both CSV files of a run as pandas data frames.
+
+The rows of both CSV files, read one after the other, also while a run writes them. A last line that is
+torn, or not yet whole, is left out, and the size of the file does not matter.
 """
 
 import re

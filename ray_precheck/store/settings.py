@@ -2,6 +2,11 @@
 
 Comes in: the fingerprint of a run. Goes out: a small JSON beside the CSV files, and its content. Called by
 resume, by the session and, at the end of a run, by the journal.
+
+The files that a run reads beside its dump.json, as they were when its rows were made. A size and a time
+tell nearly always, and cost no look into the file. A copy of a dump has other times with the same bytes, so
+the stamps of a small dump have a digest, too; of a large one it would take longer than the run, and a copy
+of it is taken for another.
 """
 
 import contextlib

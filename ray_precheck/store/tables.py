@@ -2,6 +2,11 @@
 
 All modules of this folder that read or write the files get such a `Tables`. The precheck's is
 `API_TABLES`.
+
+Also here: the rows of a CSV file as bytes: read one after the other, named, and written back.
+
+The one table of the columns of both CSV files. The columns are msprobe's, so that its users' scripts work;
+a standard other than the default adds its own after them, and the settings of a run say which.
 """
 
 import csv

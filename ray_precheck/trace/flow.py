@@ -8,6 +8,10 @@ and Min to the last bit, Mean and Norm but for the order of their sums, which a 
 records gave such a value the last one counts. A change in place is a record that gives the changed value, so
 that later readers find it. A digest of the capture (`md5`, which is a CRC-32 of the bytes) counts where
 it has no statistics.
+
+Which calls of several ranks are one collective. A capture says in which group of ranks a collective ran;
+the ranks of a group call its collectives in the same order. So the n-th `all_reduce` of a group on one rank
+belongs to the n-th on each other rank. Sends and receives are counted for each pair of ranks.
 """
 
 import math
@@ -22,7 +26,7 @@ from ray_precheck.numerics.statistics import FIELDS, MAX, MIN
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
 from ray_precheck.trace.side import CaptureSide, RecordEntry
 
-# Sums of float32 in another order: as for `difference.layout`.
+# Sums of float32 in another order: as for `difference.elements`.
 _CLOSE = 1e-5
 # Of equal extremes (zeros, ones, masks) there may be thousands: so many of the last ones are looked at.
 _MOST_ALIKE = 16

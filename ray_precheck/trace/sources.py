@@ -2,11 +2,14 @@
 
 Comes in: the path of a dump and names of calls. Goes out: a line of source for each that is found.
 Called by the summary, for the few calls that it names. Both forms of msprobe are read: a dict of
-stacks by name, `{"Mint.add.0.forward": ["File a.py, line 3, in forward, \\n x + y", ...]}`, and that of
+stacks by name, `{"Mint.add.0.forward": ["File a.py, line 3, in forward, \n x + y", ...]}`, and that of
 msprobe 26, `{"0": [[names], [frames]], ...}`, where calls with the same stack share it. The innermost
 frame is the first one; the model's is the first that is neither Python's, the framework's, a capture's
 nor one of a library that runs training (`accelerate`). Where it is a library's of models, the user's own
 line stands beside it.
+
+In which module a record was made: the `construct.json` beside a dump. `{key: parent}`, where the parent of
+a call is a module, and that of a module the one around it.
 """
 
 import functools

@@ -3,6 +3,13 @@
 Comes in: the paths of a target, of a golden side and of a second golden run. Goes out: a `DumpPair` for each
 comparison, the dumps without a partner, and open captures: that of a dump, or of the dumps of all ranks put
 together. Called by `run`.
+
+Also here: files of users that say which names of two captures belong together, in msprobe's YAML forms.
+
+- operators (`-am`): a list of `{ms_api: Functional.conv2d, pt_api: Functional.conv2d, ms_args: [0, 1],
+  pt_args: [0, 1], ms_outputs: [0], pt_outputs: [0]}`; arguments that are not listed have no partner;
+- modules (`-cm`): `{fc2.Dense: fc2.Linear}`; a whole name, or the parts of names;
+- values (`-dm`): `{Functional.add.0.forward.input.0: Torch.add.0.forward.input.1}`.
 """
 
 import contextlib

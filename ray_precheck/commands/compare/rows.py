@@ -2,6 +2,10 @@
 
 Comes in: the payload of a piece, and how its captures are read. Goes out: `PieceRows`. Called by the runner
 of a comparison, and by its job for a piece that no worker answered for.
+
+What travels from the driver to the workers of a comparison: its settings, the records of a piece, and its
+files of tensors, for workers on machines that do not see their folders. A file is named by its side,
+`target/Torch.add.0.forward.input.0.pt`.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

@@ -3,6 +3,12 @@
 Comes in: a `ComparisonConfig`. Goes out: a `ComparisonReport`, one for each pair of dumps. Called by the
 command line, and by programs that import the package. Folders of ranks and steps are paired by step and
 rank; each pair is a run of its own, with the same file names in `OUT/{step}/{rank}/`.
+
+Comparing pieces without Ray: in the process of the command, or in forks of it, of which one may be killed.
+A fork shares the open captures and the pieces of its parent, and needs no start; nothing is scheduled: the
+tasks are cut into runs that go round. Where a fork is killed (a file was cut while its pages were read:
+SIGBUS; memory ran out: SIGKILL) the first run that is not finished is done again, each piece alone in a
+fresh fork; a piece that kills that one, too, has failed. Then forks go on with the rest.
 """
 
 import gc

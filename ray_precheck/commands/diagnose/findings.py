@@ -2,6 +2,8 @@
 
 Goes out: the nouns `Part`, `Suspect`, `SuspectCheck` and `Findings`. Made by `run`, read by
 the modules that write the page.
+
+The sentences of a page about the operator to blame, and about what it did further down.
 """
 
 import math

@@ -2,6 +2,8 @@
 
 Comes in: `Findings`. Goes out: text of one page. Called by `run`. Each section is a question; what
 could not be done is told in a section of its own, and the last one says what to do next.
+
+What to do next: sentences with the commands that do it.
 """
 
 import shlex

@@ -2,6 +2,9 @@
 
 Comes in: the configuration of a diagnosis, its folder, and what its parts share. Goes out: their reports.
 Called by the session.
+
+The files of a diagnosis: its page, whose name has the stamp of all of its parts. The page is there from the
+beginning, so that a diagnosis that was ended before any part had a row is found again.
 """
 
 import contextlib

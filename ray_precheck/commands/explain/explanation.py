@@ -3,6 +3,11 @@
 Comes in: the name that a user gives, and the framework, if it is given. Goes out: an `Explanation` for
 each operator that the name may mean. Called by the command `explain`. No Ray is started and no device is
 opened; facts that only a framework could tell are unknown if it is not installed.
+
+Also here: the standards as sentences: the limits of an operator by dtype, and their sources.
+
+Where the bench of an operator comes from, and why an operator has none. Loads torch; where it is not
+installed the answer says so.
 """
 
 import functools

@@ -5,6 +5,13 @@ rank's record, and rows in the two tables `EXCHANGE_TABLES`: one for each collec
 it. Called by `run` when the calls of all dumps are there. The journal is
 `OUT/locate_collectives_calls_{timestamp}.csv` and `OUT/locate_collectives_ranks_{timestamp}.csv`. No worker
 is asked, so this is no `Job`: nearly all of the time goes into reading.
+
+Whether what a rank got of a collective is what all ranks brought. Tensors are read in pieces.
+
+A sum of N numbers in floating point, in any order, is within (N - 1) u of the exact one times the sum of
+the absolute values, where u is half the distance of 1 to the next number (Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd ed., section 4.2); two more roundings are allowed, for the division of a mean and
+for a result that was rounded once more. What is only copied, the largest and the smallest must agree.
 """
 
 import hashlib

@@ -2,6 +2,9 @@
 
 Comes in: an open capture, perhaps a golden one, and the options. Goes out: a `LocationPlan`. Called by the
 session.
+
+Also here: what travels between the driver and the workers of `locate`: a call of both runs, and what was
+measured.
 """
 
 import math

@@ -2,6 +2,8 @@
 
 Comes in: what was found in the dumps, and its places. Goes out: `locate_{timestamp}.csv`, perhaps a
 graph, and lines of text. Called by the session and the command.
+
+Also here: what was found in a dump as rows of a journal, and back.
 """
 
 import json

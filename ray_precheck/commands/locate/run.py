@@ -4,6 +4,10 @@ Comes in: a `LocationConfig`. Goes out: a `LocationReport`. Called by the comman
 import the package. Each dump is searched by itself (`dump`), those without files of tensors together
 (`pairs`); then collectives are recomputed from what all ranks brought (`exchanges`), and
 `OUT/locate_{timestamp}.csv` ranks what all dumps have.
+
+The search of one dump: its calls replayed where it has files of tensors, and the walk through it. The
+replayed calls are a job of their own, whose journal is `OUT/{step}/{rank}/locate_calls_{timestamp}.csv` and
+`locate_values_{timestamp}.csv`.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,10 @@
 """What the parts of a search for the operator to blame share, and the report of all of them.
 
-Goes out: a `LocationSearch`, made by `run` for the parts `replayed_dump`, `pairs` and `exchange`; and a
+Goes out: a `LocationSearch`, made by `run` for its own part, and those of `pairs` and `exchange`; and a
 `LocationReport`, read by the command line, by a diagnosis, and by programs that import the package.
+
+Also here: which dumps are searched, and with which golden ones; the walk through one pair of dumps, with
+what was measured of them.
 """
 
 from collections.abc import Callable, Sequence

@@ -5,6 +5,13 @@ Comes in: `Inputs`, a checker and a board of switches. Goes out: a `Contrast`. C
 A side is wrong by `auto` against the float64 bench: its error is larger than rounding explains. The bench is
 computed under plain kernels, too, so that a wrong fast kernel of float64 cannot vouch for itself. Where the
 sides differ in verdict, or equal runs in bits, switches are turned one at a time, then in sets.
+
+The runs of one call under any set of switches, here or in another process, and whether they gave the same
+bits.
+
+The errors of both sides of a call in units of what rounding explains, and how far the sides are apart. The
+unit is the error of the worst honest implementation that `auto` has estimated for this output, root mean
+square and largest error each by itself; an error counts by the larger of its two shares.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Processes in which calls run with settings that a framework reads when it starts.
 
 Comes in: variables of the environment, and a call with the switches to turn there. Goes out: `Measured`.
-Called by `commands.naive.runs`; `commands.naive.plain_process` is the other end. A process is started when
-it is first asked for, and stays for later calls.
+Called by `commands.naive.contrast`; `commands.naive.plain_process` is the other end. A process is started
+when it is first asked for, and stays for later calls.
 """
 
 import contextlib

@@ -29,6 +29,12 @@ The runs over several dumps have one file. Its keys are about all of them togeth
 that of their dump; `files` name the folder of the results, `environment` that of the dumps. In place of
 `verdicts` stands `dumps`: for each dump its label (step0/rank1), why it was not checked (problem, "" where
 it was), and all keys above but format, about it alone.
+
+The file of `--junit FILE`: JUnit XML, a test case for each call, for the pages of CI. A call in error by
+its numbers is a failure, one that the device could not run an error, one that was not, or not wholly,
+compared is skipped. The suite's properties are the environment, as in --json. A run that has not finished
+has one more case, which is an error and says so. The runs over several dumps have one file with a suite for
+each dump, whose name begins the class names of its cases.
 """
 
 import json

@@ -1,6 +1,9 @@
 """The closing lines of a run: the counts, the devices, the verdicts, and where to look.
 
 Comes in: a `Summary`. Goes out: text for a terminal of 100 columns. Called by the command line.
+
+Also here: the closing lines of the runs over several dumps: a line for each, and the lines of all together;
+whether a run has ended, is still running, or has stopped, going by its files.
 """
 
 import math

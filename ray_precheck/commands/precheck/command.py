@@ -1,6 +1,14 @@
 """The commands run_ut, multi_run_ut and their other names: check the APIs of a dump.
 
 Comes in: the options of the command. Goes out: its exit code. Called through the parser.
+
+Also here: msprobe's config.json, as far as a precheck reads it: two lists of APIs, and where error data
+goes.
+
+    {"task": "acc_check", "acc_check": {"white_list": [], "black_list": [], "error_data_path": "./"}}
+
+The section is called `acc_check` since msprobe 26 and `run_ut` before; without a section the three words
+stand at the top. `task` is ignored, as it is by msprobe.
 """
 
 import argparse

@@ -2,6 +2,10 @@
 
 Comes in: a `RunConfig`. Goes out: a `PrecheckReport`. Called by the command line, and by
 programs that import the package.
+
+The dumps of several ranks and steps, prechecked one after the other in one Ray session. Each dump is a run
+of its own, with the same two files in `OUT/{step}/{rank}/`; all have the same stamp, by which `-csv_path
+OUT` finds them again.
 """
 
 from collections.abc import Callable, Sequence

@@ -4,6 +4,28 @@ Comes in: the files of a run that has ended, or that is being written. Goes out:
 why calls were not compared: those that differ in numbers and names only count as one. Called by `run` and by
 the command `summary`; `closing` makes text of it. The CSV files are read row by row, so that the size of the
 run does not matter.
+
+How far an output is beyond its limit, as one number that orders the outputs of a run. It is made of the
+columns that the files have:
+
+    size = max(sqrt(2 * (1 - Cosine)), e)
+
+is how large the error is beside the output: the first part is the root mean square of the error as a share
+of that of the output, where both are of one length, and 1 or more where the output is all wrong; `e` is the
+error of the worst element. `e` and the limit depend on the standard of the row:
+
+    msprobe       e = min(MaxAbsErr, MaxRelativeErr); the limit is 1e-4, of the output itself where
+                  that is larger than 1. So a gradient of 1e-5 that is all wrong is 10,000 times beyond
+                  its limit, and a sum of 5,000 that is 0.0005 off is within it.
+    auto          the larger of MaxAbsErr / HonestMaxAbsErr and RMSE / HonestRMSE
+    benchmark     the largest of the ratios to the reference
+    ulp           MaxUlpErr / the limit for single elements
+    thousandth    size / 0.001
+    others        size in units in the last place of the tested dtype
+
+with e = min(MaxRelativeErr, 1) for all but msprobe. No number is larger than size in units in the last
+place, so that a limit of nearly 0 (equal bits are expected) makes no number of 1e+36. It is infinite where
+shapes, NaN or infinities differ. Limits of a user's file are not known here: the published ones count.
 """
 
 import heapq

@@ -8,6 +8,8 @@ standards than the default one need more than the script has: an output that fai
 in the script if its error is at least half as large as in the run. Captured results are judged from the
 saved pair. If no bench was saved (the call raised, or draws random numbers), the script prints what it
 can judge.
+
+Also here: how a saved call is written as a Python expression.
 """
 
 import math

@@ -2,6 +2,8 @@
 
 Comes in: the options of a job and the framework. Goes out: `Places`, and for as long as a stack is open the
 cluster of --address or one of our own. Called by the session, before any file is made.
+
+Also here: the environment variables that Ray reads when it is imported, and the one that passes --debug on.
 """
 
 import os

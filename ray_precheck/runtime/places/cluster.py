@@ -3,6 +3,13 @@
 Comes in: an address or "". Goes out: the nodes, the driver's first. Called by the session, and by
 the driver, which asks for nodes that have joined or left. Our own cluster listens on loopback
 alone, asks for a token that only this user can read, and leaves no process and no file behind.
+
+Also here: a cluster of another Ray or another Python, which Ray does not let this process join.
+
+A Ray of a run's own that starts only what the run needs. Ray's head starts an autoscaler, a dashboard and a
+reader of its workers' logs too, three Python processes that took a second of the wait for a run and 1.5 s
+of processor time (measured, Ray 2.60). Ray has no public switch for them, so this module uses its private
+parts. A Ray with other ones starts whole.
 """
 
 import contextlib

@@ -2,6 +2,8 @@
 
 Comes in: a `DeviceRequest` and `Node`s, the driver's first. Goes out: `DeviceSlot`s at the start,
 and `Changes` whenever nodes have come or gone. Called by the session and the driver.
+
+The names of nodes in options and messages, and the versions that differ between nodes.
 """
 
 import itertools

@@ -1,4 +1,7 @@
-"""The commands of the scheduler, which the driver carries out."""
+"""The commands of the scheduler, which the driver carries out.
+
+Also here: the stages of a record, which a worker runs together or one at a time.
+"""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -1,6 +1,10 @@
 """The tasks that no worker has yet, the costly ones first, and their division into batches.
 
 Pure, a part of the scheduler and called by it alone.
+
+Estimates of time: whether to compute a bench in another process than its device's, and with how many
+threads. The run corrects the estimates as it goes on, but not the number of threads, because the bits of a
+sum depend on it.
 """
 
 from collections import deque

@@ -10,6 +10,10 @@ device), waiting for a bench, or recorded. A worker that breaks says which recor
 is quarantined, and the rest of the batch goes back to the queue. A quarantined record runs alone on
 a fresh worker, and only a break of that worker convicts it. A record whose bench breaks a bench
 worker has no crash counted: it is checked again, device and bench together.
+
+What waits for a worker, and what each worker is given next. Pure, a part of the scheduler and called by it
+alone. The order in which it gives out records: quarantined ones (each alone, on a fresh worker), those that
+must run alone, the batch that is reserved for the slot, the queue.
 """
 
 from collections import deque

@@ -2,6 +2,9 @@
 
 Pure, a part of the scheduler and called by it alone. Counts are kept up to date, so that an event
 does not take longer when there are more devices.
+
+The record that broke a worker: the crashes of each record, and the quarantined records. Pure, a part of the
+scheduler and called by it alone.
 """
 
 from collections import Counter, deque

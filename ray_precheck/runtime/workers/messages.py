@@ -2,6 +2,14 @@
 
 `Sealed` tensors in an answer go on from the worker to a bench worker, on the same machine or on
 another.
+
+Messages with large arrays between two processes of one machine, with one copy of the arrays. Arrays go
+through memory that both share: through the pipe itself 3 MB took 17 ms, as the two processes take turns.
+
+The wakeup by which a check process wakes the worker that waits for its answers. The process sends one for
+several short answers, so that the worker does not wake up for each. The worker has the `Wakeup`, the
+process the `WakeupSender`. The answers wait in the pipe meanwhile, where they can be read even if the
+process dies.
 """
 
 import contextlib

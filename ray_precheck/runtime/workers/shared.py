@@ -1,7 +1,12 @@
 """Arrays in memory that processes of one machine share.
 
 Comes in: arrays as bytes, or a descriptor that another process has handed on. Goes out: the arrays,
-which are not copied. Called by `pipes` and `worker`. The memory has no name: the kernel frees it when the
+which are not copied. Called by `messages` and `worker`. The memory has no name: the kernel frees it when the
+last descriptor and the last mapping are gone, however a process ends.
+
+Also here: the folders that --shared-fs says that all machines see.
+
+Arrays in memory that processes of one machine share. The memory has no name: the kernel frees it when the
 last descriptor and the last mapping are gone, however a process ends.
 """
 

@@ -5,6 +5,9 @@ measured of records whose bench runs elsewhere stays here until a bench worker h
 Ray has brought a copy to another machine. An API that crashes or hangs ends the check process alone: the
 report then has the records that were finished, and the record that broke the process. A slot
 without a device computes benches only.
+
+The order of a worker's batches: the next batch is handed in while the batch before it runs. The driver
+numbers the batches of a worker from 1 on without a gap; Ray may begin the calls in any order.
 """
 
 import math

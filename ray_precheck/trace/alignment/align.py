@@ -4,10 +4,15 @@ Comes in: the calls of both captures (`calls_of`). Goes out: a list of `Match`, 
 sides stands. Called by the jobs that compare captures.
 
 Calls whose names agree from first to last are matched by name. Else the same name proves nothing: after an
-inserted call the numbers of all later calls of its type are shifted. Then, in this order: `anchors` finds
-calls that have the same values, `edit_script` aligns what is between them by operator and shapes,
+inserted call the numbers of all later calls of its type are shifted. Then, in this order: `order.anchors`
+finds calls that have the same values, `order.kept_runs` aligns what is between them by operator and shapes,
 and `gaps` decides what is left, with its surroundings, by likeness: renamed, fused and split calls. Shapes
 and order decide, values only help, since the target may be wrong.
+
+Also here: why a call has no partner: the nearest candidate, and what speaks against it.
+
+The pairs of records that a comparison looks at, in the order of its rows. Every record of both sides is in
+a piece.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -2,6 +2,17 @@
 
 Comes in: a `CaptureSide`. Goes out: a `Call` for each call, module call, update of an optimizer and set of
 gradients, in the order of the file. Called by the jobs that compare captures, before `align`.
+
+The operator that a call's name stands for, whatever prefix, spelling or framework it comes from. A name
+that no table has is its own family, without prefix, the underscores of Python's operators and the
+underscore of a change in place.
+
+Names of MindSpore that differ from torch's are those of the bench (`frameworks.mindspore.bench`), which
+cannot be asked here, because it imports torch; tests/frameworks/test_alignment_families.py holds the two
+together.
+
+The calls of both sides as numbers, so that comparing two calls is comparing integers.
+Equal numbers mean equal things on both sides.
 """
 
 import functools

@@ -4,6 +4,10 @@ Comes in: pairs of positions that are sure or likely. Goes out: groups of positi
 each. Called by `align`. Around each gap between pairs a window is aligned by dynamic programming, which
 makes the sum of the scores of `Likeness` as large as it can be; its moves are a call of one side, a pair,
 and a group of up to 8 calls for one.
+
+How well calls fit each other: one to one, and several calls to one that does what they do. A pair with the
+same operator and shapes is worth 1, so no other pair may take a call away from it; the numbers below were
+set by F1 after random edits (`tests/unit/trace/alignment/test_alignment_edits.py`, scripts/README.md).
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence

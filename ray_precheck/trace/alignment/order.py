@@ -6,6 +6,14 @@ the square of the number of edits: the bits of one Python integer hold a whole r
 as in Hyyrö's "Bit-parallel LCS-length computation revisited" (AWOCA 2004), so that 100,000 against 100,000
 tokens take some 3 s on one core whatever they are. The rows that the way back needs are computed
 again from every 256th, so that memory stays small: the rows of 100,000 tokens would be 1.3 GB.
+
+Pairs of calls that their values prove to be the same call, as a chain in both orders. As in patience diff
+(Bram Cohen), a call is an anchor if what it is told by stands once on each side; what it is told by is its
+operator, its shapes and the digests or norms of its outputs.
+
+Values only help. A run that is wrong from some call on has no anchors behind it; what agrees there by
+chance is told by its place: an anchor that would need insertions which the next one takes back must be
+supported by more neighbours than it is away from them.
 """
 
 import math

@@ -7,6 +7,14 @@ dtypes and at least float32, as msprobe 26.2 has it (core/compare/utils.py, `get
 
 Elements that are NaN or infinite on either side are left out of all metrics, and counted. A complex
 element counts as two, its real and its imaginary part; positions are those of the complex elements.
+
+Whether two tensors hold the same values in another layout or order. With files the values themselves are
+compared, up to a size; without, the statistics, which cannot prove it.
+
+Distances of two tensors that sums of squares do not show: beside masks, and near the ends of float64. A
+mask (-1e9, the smallest float32) that stands among the scores of attention is nearly all of their norm:
+scores that are a third too large have a relative L2 distance of 1e-39 beside it. So where the magnitudes of
+the golden side have a gap of `GAP` powers of two, the smaller ones are compared by themselves.
 """
 
 import math

@@ -1,7 +1,10 @@
 """The rows of a pair of operators, and what is measured of each: its elements, its statistics, its sketches.
 
 Comes in: the values of two aligned operators and a `Reading`. Goes out: rows, filled in. Called by the job
-that compares captures, for each pair. No verdict is made here; the cells of a row are made in `cells`.
+that compares captures, for each pair. No verdict is made here; the cells of a row are made in `rows`.
+
+Also here: which value of the target is compared with which value of the golden operator; what two captures
+have besides their records: files of tensors, sketches; and the mode of a comparison.
 """
 
 import math

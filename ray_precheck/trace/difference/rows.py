@@ -1,6 +1,19 @@
 """One tensor or value of a pair of operators: what was captured, how it differs, and the verdict.
 
 Goes out: `TensorRow` and `ComparisonMode`. Called by all of this room, and by the jobs that compare captures.
+
+The columns of compare_result, and the cells of a row in them. The columns before ours are those of
+mindstudio-probe 26.2, in its order and spelling (core/common/const.py, `CompareConst`), and so are the
+formats of their cells: metrics of tensors with 12 digits behind the point, a cosine above 0.9999 with 6;
+`unsupported` where there is nothing to compute from, `N/A` where NaN or infinities are at other places,
+`shape unmatched`. Err_message is a list in JSON, as there.
+
+The cells of the statistics of two values: Max, Min, Mean and Norm, their differences and relative errors.
+The rules are those of mindstudio-probe 26.2 (core/compare/acc_compare.py, `CalcStatsDiff`): equal texts
+have the difference `0` and the relative error `0`; two numbers d = t - g and |d / g * 100| with a percent
+sign, `inf` where g = 0; NaN against a number `Nan`; an infinity against anything else `inf` or `-inf`; two
+names of devices `N/A`; other texts `Diff`. Numbers that are equal but spelled otherwise (0.0 and -0.0) have
+no difference here, where msprobe says `inf`.
 """
 
 import json

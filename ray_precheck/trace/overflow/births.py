@@ -9,6 +9,14 @@ computed (a constant, or a tensor from outside) is no input of that kind in a fo
 attention is no alarm, and a row of softmax that is masked as a whole is a birth. A backward pass whose
 forward pass met such values lets them re-emerge: the gradient of a logarithm of zero is not finite although
 the logarithm itself was masked.
+
+Which births a mask takes away again, so that no loss, gradient or state holds them. A tensor that holds a
+birth is open from the record that gives it until a later record gets it. A record that gives such values on
+opens others; an operator of `MASKS` whose results are finite has taken them away. A birth reaches something
+where a tensor stays open to the end (a loss, a state, what the program returned), where a gradient or a
+single number holds it, and where any other operator makes finite values of it, as a softmax does. Casts of
+infinities to whole numbers give extremes, which are followed, too. Tensors are told apart by their
+statistics: where two have the same, nobody knows which one was masked.
 """
 
 import math

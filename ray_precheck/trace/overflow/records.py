@@ -2,6 +2,8 @@
 
 Comes in: an entry and its JSON. Goes out: a `FollowedRecord`, and sentences about what it bore. Used by
 `births`.
+
+Also here: what the statistics of a value say of NaN and infinities in it.
 """
 
 import math

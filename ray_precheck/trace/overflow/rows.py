@@ -2,6 +2,8 @@
 
 Comes in: the findings of one dump; rows of all dumps. Goes out: rows. Called by the job, and by the session
 when the last dump is done.
+
+What is said of one record that met NaN or infinity. `Birth`, `OverflowFinding` and `Origin`.
 """
 
 import re

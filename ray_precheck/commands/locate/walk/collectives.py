@@ -8,6 +8,8 @@ In the walk through one dump a collective is no operator: it may give what diffe
 the same as in the golden run. Such an arrival is explained where another rank of the group brought what
 differs: for sums by the absolute differences of all addends over the norm of the result (Higham, Accuracy
 and Stability of Numerical Algorithms, 2nd ed., section 1.7), for all others by the largest difference.
+
+Also here: one rank's record of a collective, as the walk through its dump sees it.
 """
 
 import math

@@ -11,6 +11,13 @@ the share of the norm that the mean takes away, and backward the gradient that w
 cancellation over the one that is. For exponentials it is the largest exponent. For all others it is about 1.
 An optimizer that divides a gradient by its own size moves an element by its learning rate, whatever rounding
 left of a gradient that is nearly 0 (`explained_update`).
+
+How values differ by their sketches or statistics, where files of tensors are not there. A sketch estimates
+the L2 distance (`numerics.sketch`). Statistics cannot: their largest relative difference stands for it,
+each against the size that it has in a tensor of that norm.
+
+Which difference between two honest runs rounding explains, where no call was replayed; and the size of a
+value, as its statistics tell it.
 """
 
 import math

@@ -2,6 +2,12 @@
 which values are weights, and what lies around a value that no captured record gave.
 
 Used by all of this room.
+
+Also here: where a difference between two runs, or an error of one, begins.
+
+What is known of a record and of its values, whatever it was measured with. Files of tensors give measured
+differences, contents and own errors by replay (`commands.locate.replay`); statistics and sketches give
+estimates (`estimate`).
 """
 
 import math

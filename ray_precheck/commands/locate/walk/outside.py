@@ -2,6 +2,9 @@
 
 Comes in: a record with its partner of the golden run. Goes out: roots. Called by `walk`, for records that lie
 downstream of no other root.
+
+Where two runs are not the same program: calls that one of them lacks, other operators, other operands. A
+call that one run lacks is none where the values behind it agree: versions and devices cast, copy and fuse.
 """
 
 import math

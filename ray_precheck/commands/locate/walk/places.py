@@ -8,6 +8,8 @@ of what rounding explains, the largest first, of a call and its gradient by the 
 and gaps, likewise. What is alike stands in the order of steps, of the run, of ranks. An operator that errs in
 a later step than the first difference is ranked behind those of that step: weights and states have brought it
 there.
+
+Also here: the affected part of the data flow, as Graphviz dot and as JSON.
 """
 
 import json

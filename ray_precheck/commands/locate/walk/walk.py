@@ -9,6 +9,9 @@ by an estimate. With a golden run a value that no captured record gave is one, t
 partner: an input, a weight, a random mask, an argument, or what an operator made that was not captured. What
 lies downstream of a root passes the error on. Such a value that lies, or may lie, downstream of a root itself
 is no root: its difference needs no other cause.
+
+Also here: what lies on the way to a record, as far as its estimate needs that: rounding, masks, its forward
+pass.
 """
 
 import math

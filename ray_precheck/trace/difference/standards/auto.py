@@ -3,7 +3,7 @@
 Comes in: the rows of a pair of operators. Goes out: their results. Called by `registry`.
 
 The distance is relative L2, ||t - g|| / ||g||: measured from files, estimated from sketches, or else a lower
-bound by the statistics. What explains it is the larger of the rounding of this operator (`rounding`) and the
+bound by the statistics. What explains it is the larger of the rounding of this operator (`base`) and the
 noise floor, which is the same distance of two golden runs. A row is beyond it where the distance is more than
 a small multiple of that; the multiple is the one of `accuracy.standards.auto` for the operator and the dtype,
 and at least 4, because a norm of two runs scatters less than the error of one element.
@@ -14,13 +14,17 @@ times their largest distance), or if half of the digits are lost; else it is a w
 not known, so that they are an error by the digits alone. What comes from upstream may have been rounded to a
 coarser dtype there, so that the digits are those of bfloat16 unless the caller says otherwise (`unit`).
 
-Masks are nearly all of a norm: where the magnitudes have a gap below them (`magnitudes`), the elements below
+Masks are nearly all of a norm: where the magnitudes have a gap below them (`elements`), the elements below
 the gap are judged by themselves.
 
 Always an error: NaN and infinities that are not the same on both sides, other shapes, another kind of dtype,
 other arguments. Integers and truth values have to be equal. They are a warning where a comparison of floats
 may have turned over: an operator whose float inputs differ, or an input whose maker is not known, unless
 the noise of that row was measured and is 0.
+
+How large the terms are that a backward pass adds up, by what its forward pass has saved. The record of a
+backward call has the gradients that come in and those that go out; the tensors that the first are
+multiplied with are in the record of the forward call.
 """
 
 import math

@@ -1,6 +1,9 @@
 """What a standard of comparisons is, and the facts that every standard names alike.
 
 Called by the standards and by `registry`.
+
+Also here: how far two honest results of an operator may be apart: by rounding, and by what its inputs
+bring.
 """
 
 import math
