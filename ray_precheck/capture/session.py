@@ -19,9 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.capture.account import Account
+from ray_precheck.capture.account import Account, added
 from ray_precheck.capture.probe import Probe, StepProbe
-from ray_precheck.capture.recording.dark import added
 from ray_precheck.capture.settings import (
     BY_FORWARD,
     BY_HAND,

@@ -21,8 +21,7 @@ from ray_precheck import private_parts
 from ray_precheck.capture.mindspore.gradients import node_of
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder, tensors_within
-from ray_precheck.capture.recording.dark import in_thread
-from ray_precheck.capture.recording.origins import Origins, Strangers
+from ray_precheck.capture.recording.origins import Origins, Strangers, in_thread
 from ray_precheck.capture.recording.recorder import SeenCall
 
 # What makes a tensor of data without its constructor.

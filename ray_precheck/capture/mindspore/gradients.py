@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import mindspore as ms
 
-from ray_precheck.capture.mindspore.tensors import values_on_host
+from ray_precheck.capture.mindspore.elements import values_on_host
 
 # A node of the graph and which of its outputs it is, None where that is not known.
 Edge: TypeAlias = tuple[Any, "int | None"]

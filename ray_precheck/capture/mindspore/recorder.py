@@ -11,7 +11,11 @@ from typing import Any
 import mindspore as ms
 
 from ray_precheck import private_parts
-from ray_precheck.capture.mindspore.elements import MindSporeElements
+from ray_precheck.capture.mindspore.elements import (
+    MindSporeElements,
+    MindSporeTensors,
+    values_on_host,
+)
 from ray_precheck.capture.mindspore.gradients import (
     ArrivingGradients,
     BorderGradients,
@@ -19,15 +23,18 @@ from ray_precheck.capture.mindspore.gradients import (
     OutputNumbers,
     watch_nodes,
 )
-from ray_precheck.capture.mindspore.tensors import MindSporeTensors, values_on_host
-from ray_precheck.capture.recording.changes import Given, silently_changed
-from ray_precheck.capture.recording.given_names import PARAMETER, GivenNames, without_names
+from ray_precheck.capture.recording.arguments import (
+    PARAMETER,
+    Given,
+    GivenNames,
+    silently_changed,
+    without_names,
+)
 from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder, T
 from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
-from ray_precheck.capture.writing.elements import index_field
+from ray_precheck.capture.writing.elements import index_field, mapping, quoted
 from ray_precheck.capture.writing.log import TENSORS
-from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.hf32 import mindspore_hf32
 from ray_precheck.schema.float32 import header_field

@@ -25,9 +25,8 @@ from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import detour
 from ray_precheck.capture.pytorch.names import FunctionNames
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
-from ray_precheck.capture.pytorch.tensors.nested import tensors_in
-from ray_precheck.capture.recording.dark import in_thread
-from ray_precheck.capture.recording.origins import Origins, Strangers
+from ray_precheck.capture.pytorch.tensors.text import tensors_in
+from ray_precheck.capture.recording.origins import Origins, Strangers, in_thread
 from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.recording.stacks import function_source
 from ray_precheck.capture.settings import STRUCTURE

@@ -13,16 +13,20 @@ import torch
 import torch.distributed as distributed
 
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
-from ray_precheck.capture.pytorch.tensors.nested import tensors_in
-from ray_precheck.capture.pytorch.tensors.storages import parts_of
-from ray_precheck.capture.pytorch.tensors.text import TensorTexts
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts, parts_of, tensors_in
 from ray_precheck.capture.pytorch.tensors.values import sliced, values_look
 from ray_precheck.capture.settings import CaptureSettings
-from ray_precheck.capture.writing.elements import NULL, PLAIN, PlainElements
+from ray_precheck.capture.writing.elements import (
+    NULL,
+    PLAIN,
+    FrameworkValues,
+    PlainElements,
+    array,
+    mapping,
+    quoted,
+)
 from ray_precheck.capture.writing.elements import statistics_text as statistics_text
 from ray_precheck.capture.writing.log import TENSORS
-from ray_precheck.capture.writing.saved import FrameworkValues
-from ray_precheck.capture.writing.text import array, mapping, quoted
 
 # What msprobe writes of arguments with these names, whatever their type.
 _DEVICES, _DTYPES = frozenset({"device"}), frozenset({"dtype", "output_dtype"})

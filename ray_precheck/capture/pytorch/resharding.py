@@ -17,8 +17,7 @@ import torch
 
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import detour
-from ray_precheck.capture.pytorch.tensors.nested import tensors_in
-from ray_precheck.capture.pytorch.tensors.text import UNDER_WAY
+from ray_precheck.capture.pytorch.tensors.text import UNDER_WAY, tensors_in
 
 _EXCHANGES = ("all_reduce", "all_gather_tensor", "reduce_scatter_tensor", "all_to_all_single")
 _EXCHANGED = ', "exchanges": true'

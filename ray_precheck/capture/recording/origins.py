@@ -11,6 +11,7 @@ itself, nothing can be told.
 """
 
 import gc
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -199,6 +200,13 @@ class Strangers(ABC):
 
     def _safely(self, action: Callable[[], None]) -> None:
         self._recorder.guarded("what has no record", action)
+
+
+def in_thread(thread: threading.Thread, name: str) -> str:
+    """Return the words for operators that run in another thread, of which `name` is the first."""
+    target = getattr(thread, "_target", None)
+    label = getattr(target, "__qualname__", "") or type(thread).__name__
+    return f"operators in another thread ({label}), {name} the first of them"
 
 
 def _inside(value: Any) -> Iterable[Any]:

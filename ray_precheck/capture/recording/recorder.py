@@ -13,14 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from ray_precheck.capture.account import DarkPlaces
+from ray_precheck.capture.recording.arguments import GivenNames
 from ray_precheck.capture.recording.births import step_log
-from ray_precheck.capture.recording.dark import DarkPlaces, modules_around, place_of, program_frame
-from ray_precheck.capture.recording.given_names import GivenNames
 from ray_precheck.capture.recording.scope import Scope
-from ray_precheck.capture.recording.stacks import Stacks
+from ray_precheck.capture.recording.stacks import Stacks, modules_around, place_of, program_frame
 from ray_precheck.capture.settings import ALL_RISKS, FULL, STRUCTURE, CaptureSettings
-from ray_precheck.capture.writing.elements import PlainElements
-from ray_precheck.capture.writing.text import quoted
+from ray_precheck.capture.writing.elements import PlainElements, quoted
 from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.inputs.roles.table import looks_of
 

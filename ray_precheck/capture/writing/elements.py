@@ -10,15 +10,44 @@ number.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import orjson
 
-from ray_precheck.capture.writing.text import array, mapping, number, quoted, scalar
 from ray_precheck.numerics.health import Health
 from ray_precheck.numerics.statistics import FIELDS, MAX, TensorSummary
+
+_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+quoted = json.encoder.encode_basestring_ascii
+
+
+def number(value: float) -> str:
+    """Return a float as JSON; what is not finite is `NaN`, `Infinity` or `-Infinity`."""
+    text = repr(value)
+    return text if text[-1] not in "nf" else _WORDS[text]
+
+
+def scalar(value: float | int | bool | None) -> str:
+    """Return a Python number, a truth value or None as JSON."""
+    if value is None:
+        return "null"
+    if value is True or value is False:
+        return "true" if value else "false"
+    return number(value) if isinstance(value, float) else repr(value)
+
+
+def array(texts: Iterable[str]) -> str:
+    """Return a JSON array of values that are texts already."""
+    return f"[{', '.join(texts)}]"
+
+
+def mapping(items: Iterable[tuple[str, str]]) -> str:
+    """Return a JSON object of names and of values that are texts already."""
+    return "{" + ", ".join(f"{quoted(name)}: {text}" for name, text in items) + "}"
+
 
 _DEEPEST = 10
 NULL = "null"
@@ -200,3 +229,27 @@ def _fields_of(value: Any) -> dict[Any, Any] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     return value if isinstance(value, dict) else None
+
+
+class FrameworkValues:
+    """What a framework says of saved values; `elements` writes them."""
+
+    framework: ClassVar[str]
+    elements: PlainElements
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+
+    def text(self, value: Any, place: str) -> str:
+        """Return a value as JSON; the files of its tensors have names that begin with `place`."""
+        return self.elements.one(value, place)
+
+    def on_gradient(self, tensor: Any, take: Callable[[Any], None]) -> None:
+        """Let `take` have the gradient of a tensor when it arrives; where none does it is never called."""
+        self._handles.append(tensor.register_hook(take))
+
+    def close(self) -> None:
+        """Wait for no gradient any more; hooks of parameters would stay for all steps."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ray_precheck.capture.pytorch.tensors import archive
+from ray_precheck.capture.pytorch.tensors import files
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
 
 pytestmark = pytest.mark.frameworks
@@ -19,7 +19,7 @@ VALUES = "archive/data/0"
 
 def written(tensor: torch.Tensor, folder: Path) -> Path:
     path = folder / "x.pt"
-    archive.save(tensor, str(path))
+    files.save(tensor, str(path))
     return path
 
 
@@ -29,7 +29,7 @@ def test_torch_reads_a_tensor_of_each_dtype(
     dtype: str, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     tensor = (torch.randn(shape) * 50).to(getattr(torch, dtype))
-    assert archive.is_plain(tensor)
+    assert files.is_plain(tensor)
     path = written(tensor, tmp_path)
     for is_mapped in (False, True):
         found = torch.load(path, weights_only=True, mmap=is_mapped)
@@ -87,7 +87,7 @@ def test_a_file_that_is_written_in_parts_is_whole(
 def test_a_tensor_that_is_not_plain_has_a_file_as_well(
     tensor: torch.Tensor, tmp_path: Path
 ) -> None:
-    assert not archive.is_plain(tensor)
+    assert not files.is_plain(tensor)
     name = CapturedFiles(tmp_path).save(tensor, "x")
     found = torch.load(tmp_path / name, weights_only=True)
     assert torch.equal(found.to(torch.complex128), tensor.detach().to(torch.complex128))

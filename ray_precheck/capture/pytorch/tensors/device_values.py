@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES
+from ray_precheck.capture.pytorch.tensors.values import WITHOUT_VALUES
 from ray_precheck.capture.writing.elements import NO_STATISTICS, statistics_text
 from ray_precheck.numerics.statistics import FIELDS, TensorSummary
 

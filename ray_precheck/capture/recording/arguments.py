@@ -6,16 +6,18 @@ model has a name for, which msprobe ignores: `"argument": "attention_mask"`, `"p
 the arguments of a call. A tensor is known by its identity: what was computed from it has no name.
 """
 
+import functools
 import inspect
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-from ray_precheck.capture.writing.text import quoted
+from ray_precheck.capture.writing.elements import quoted
 from ray_precheck.foreign import caught
+from ray_precheck.operators.effects import CHANGES
 
 ARGUMENT, PARAMETER, BUFFER = "argument", "parameter", "buffer"
 _VARIADIC = inspect.Parameter.VAR_POSITIONAL
@@ -136,3 +138,59 @@ def _add(found: dict[int, str], name: str, value: Any, depth: int = 0) -> None:
         return
     for key, each in inner if depth < _DEEPEST else ():
         _add(found, f"{name}.{key}", each, depth + 1)
+
+
+_ROOTS = (("input.", "input_args."), ("kwargs.", "input_kwargs."))
+
+
+class Given(NamedTuple):
+    """A tensor that a call got: its version, its place among the values ("input.1", "kwargs.out") and what
+    was known of its values, which is compared with what is known after the call."""
+
+    tensor: Any
+    version: int
+    place: str
+    known: object
+
+    @property
+    def root(self) -> str:
+        """The place of the argument that it is, or is in."""
+        return ".".join(self.place.split(".", 2)[:2])
+
+    @property
+    def path(self) -> str:
+        """The argument path in a dump: input_args.1."""
+        return next(
+            (
+                f"{path}{self.place[len(root) :]}"
+                for root, path in _ROOTS
+                if self.place.startswith(root)
+            ),
+            self.place,
+        )
+
+    @property
+    def place_after(self) -> str:
+        """The place of its values after the call, for the name of their file: changed.1."""
+        return f"changed.{self.place.partition('.')[2]}"
+
+
+# Given(tensor, ...) takes three times as long as tuple.__new__, and each tensor of each call is noted.
+given_of = functools.partial(tuple.__new__, Given)
+
+
+@functools.lru_cache(1 << 12)
+def silently_changed(type_name: str, framework: str) -> frozenset[str]:
+    """Return the arguments that calls of an operator may change without a new version: "input.1" and
+    "kwargs.running_mean". Those that change if another one is given get a new version."""
+    row = CHANGES.of(type_name, framework)
+    words = list(enumerate(row.split())) if row else []
+    names = [(place, word[:-1]) for place, word in words if word.endswith("!")]
+    return argument_places(names)
+
+
+def argument_places(arguments: Iterable[tuple[int, str]]) -> frozenset[str]:
+    """Return the places of arguments, by position and by name."""
+    return frozenset(
+        each for place, name in arguments for each in (f"input.{place}", f"kwargs.{name}")
+    )
