@@ -17,7 +17,7 @@ _HOMES = {
     "Capture": "capturing",
     "PrecisionDebugger": "debugger",
     "step": "capturing",
-    "verify": "verifying.function",
+    "verify": "verifying.runs",
 }
 
 
