@@ -1,7 +1,11 @@
-"""What MindSpore adds to the elements of a record: its dtypes.
+"""One argument or output of a call of MindSpore as JSON and, where the settings say so, a tensor's file.
 
-Comes in: any Python value. Goes out: its JSON. Called for each argument, output and gradient of each call,
-and for the values that a script saves by name.
+Comes in: any Python value, and the name of its place. Goes out: its JSON, and `.npy` files. Called for each
+argument, output and gradient of each call, and for the values that a script saves by name.
+
+A tensor is looked at each time that it occurs: MindSpore's count of changes in place (`_version`) stays 0 on
+the CPU, so nothing tells that a tensor still holds what it held. What is cut, summed and saved are its values
+on the host, bfloat16 as float32.
 """
 
 from pathlib import Path
@@ -44,9 +48,10 @@ _LAYOUT = (
     ("tensor_map", "Tensor Map"),
     ("rank_list", "Rank List"),
 )
-
 # numpy on the host has no such type.
 _WITHOUT_VALUES = frozenset({"Float8E4M3FN", "Float8E5M2", "HiFloat8", "Int4", "QInt4x2"})
+# Every dtype is of a class of its own below this one.
+_DTYPE = type(ms.float32).__mro__[1]
 
 
 class MindSporeTensors:
@@ -156,10 +161,6 @@ def _layout_text(layout: Any) -> str:
         f"{quoted(title)}: {quoted(str(value))}" for title, value in found if value is not None
     ]
     return "{" + ", ".join(parts) + "}"
-
-
-# Every dtype is of a class of its own below this one.
-_DTYPE = type(ms.float32).__mro__[1]
 
 
 def _dtype(value: Any) -> str:

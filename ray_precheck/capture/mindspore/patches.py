@@ -1,7 +1,11 @@
-"""Attributes of foreign modules and classes that are replaced for a while.
+"""Attributes of foreign modules and classes that are replaced for a while, but not for a compiler.
 
 Comes in: owners, names and replacements. Goes out: nothing; afterwards everything is as before, to the very
-object. Used by the hooks of a captured step, because MindSpore has no place to hook in for all operators.
+object. Used by the hooks of a captured step and by those of loss scalers, because MindSpore has no place to
+hook in for all operators.
+
+A compiler that reads the program's source must find the functions themselves: while `ms.jit` compiles a
+region and runs it, everything is as it was.
 """
 
 import functools
@@ -18,6 +22,8 @@ _ABSENT = object()
 # MindSpore that call operators as a program does.
 _LEFT_ALONE = frozenset({"mindspore", "ray_precheck", "numpy", "ray"})
 _LOOKED_THROUGH = ("mindspore.nn", "mindspore.mint.", "mindspore.train", "mindspore.experimental")
+# Gets the function, the frame of its caller, its arguments and its result.
+OnRegion: TypeAlias = Callable[[Any, FrameType, tuple[Any, ...], dict[str, Any], Any], None]
 
 
 def _is_left_alone(module: str) -> bool:
@@ -87,10 +93,6 @@ class Patches:
             if not self._suspended:
                 for patch in self._patches:
                     patch.put()
-
-
-# Gets the function, the frame of its caller, its arguments and its result.
-OnRegion: TypeAlias = Callable[[Any, FrameType, tuple[Any, ...], dict[str, Any], Any], None]
 
 
 def tracing() -> Callable[[], bool]:

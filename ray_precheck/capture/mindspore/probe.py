@@ -1,7 +1,7 @@
 """MindSpore, as the session of a capture sees it.
 
-Comes in: when a step begins and ends. Goes out: the hooks of a captured step, and the ends of steps. Made
-by `session.find_probe`.
+Comes in: when a step begins and ends. Goes out: the hooks of a captured step, the records of Cells among
+them, and the ends of steps. Made by `capturing.find_probe`.
 """
 
 import os
@@ -35,6 +35,19 @@ COMPILED = (
 )
 # What `Cell.to_float` sets, and the dtype in a dump.
 _DTYPES_OF_CELLS = {"FP16": "Float16", "BF16": "BFloat16", "FP32": "Float32"}
+# Frames of these files are no part of the program that is looked at.
+_OWN = (str(Path(__file__).parents[1]),)
+# MindSpore's file that computes a Cell again (`Cell.recompute`), and its functions that do so.
+_RECOMPUTATION = os.path.join("mindspore", "common", "recompute.py")
+_COMPUTES_AGAIN = ("bprop", "recompute")
+NO_NAMESPACES = (
+    "custom_op_namespaces has no meaning here: operators of MindSpore have no namespaces; register_custom_api"
+    " records the functions that call your own"
+)
+NO_NODE_GRADIENTS = (
+    "gradients is node, and those of MindSpore's calls are at the operator's border alone; leave the option"
+    " out"
+)
 
 
 def in_graph_mode() -> bool:
@@ -108,21 +121,6 @@ class CellCalls(ModuleCalls):
             return gradient
 
         return parameter.register_hook(hook)
-
-
-# Frames of these files are no part of the program that is looked at.
-_OWN = (str(Path(__file__).parents[1]),)
-# MindSpore's file that computes a Cell again (`Cell.recompute`), and its functions that do so.
-_RECOMPUTATION = os.path.join("mindspore", "common", "recompute.py")
-_COMPUTES_AGAIN = ("bprop", "recompute")
-NO_NAMESPACES = (
-    "custom_op_namespaces has no meaning here: operators of MindSpore have no namespaces; register_custom_api"
-    " records the functions that call your own"
-)
-NO_NODE_GRADIENTS = (
-    "gradients is node, and those of MindSpore's calls are at the operator's border alone; leave the option"
-    " out"
-)
 
 
 class MindSporeProbe:

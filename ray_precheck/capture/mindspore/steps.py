@@ -1,7 +1,13 @@
-"""The detour that calls of Cells take while a capture runs.
+"""How the steps of a training are seen: calls of Cells, of optimizers and of loss scalers.
 
-Comes in: who wants to see them: the watch of steps, for the whole capture, and the records of a captured
-step. Goes out: the calls themselves. Used by `probe`, because MindSpore has no hooks for all Cells.
+Comes in: who wants to see the calls of Cells: the watch of steps, for the whole capture, and the records of
+a captured step. Goes out: the calls themselves, the ends of steps, and the scale of each. Used by `probe`.
+`Cell.__call__` takes a detour, because MindSpore has no hooks for all Cells.
+
+No optimizer tells of an update that is skipped because a gradient is infinite or NaN. With `mindspore.amp` a
+script scales the loss by `LossScaler.scale`, steps the optimizer if all gradients are finite, and gives that
+to `adjust`, before or after the update. `nn.TrainOneStepWithLossScaleCell` does all of it itself, also for
+`mindspore.Model`.
 """
 
 import functools
@@ -21,6 +27,9 @@ from ray_precheck.foreign import caught
 
 # Adds a field to the header of the step, whose value is asked for if it is wanted.
 Note = Callable[[str, Callable[[], object]], None]
+OPTIMIZERS = (nn.Optimizer, MintOptimizer)
+Around: TypeAlias = Callable[[nn.Cell, tuple[Any, ...], Callable[[], Any]], Any]
+Record: TypeAlias = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any], Callable[..., Any]], Any]
 
 
 class ScaledUpdates:
@@ -138,11 +147,6 @@ def _is_true(value: Any) -> bool:
         return bool(value)
     found, error = caught(lambda: bool(np.all(value.asnumpy())))
     return error is not None or bool(found)
-
-
-OPTIMIZERS = (nn.Optimizer, MintOptimizer)
-Around: TypeAlias = Callable[[nn.Cell, tuple[Any, ...], Callable[[], Any]], Any]
-Record: TypeAlias = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any], Callable[..., Any]], Any]
 
 
 class CellDetour:

@@ -1,7 +1,10 @@
-"""The state from which a step of MindSpore starts, so that it can run again from there.
+"""Verifying that a capture of MindSpore changes nothing: traces of a step, and the state that it starts from.
 
-Comes in: Cells and optimizers. Goes out: their state with that of the random generators, and all of it
-back in its place. Called by `steps` around each run of a step.
+Comes in: when a step begins and ends, as for any capture. Goes out: its `StepTrace`. Made for a step that is
+verified, in the place of the probe that only captures.
+
+A plain run has the watch of steps alone, which sees the calls of Cells and of loss scalers. The operators
+run as they do without this package.
 
 A kernel that belongs to one Cell (that of `nn.Dropout`) keeps a random state that nobody can read or write,
 and without `mindspore.set_seed` so does each: a step that draws from one does not repeat itself, which its

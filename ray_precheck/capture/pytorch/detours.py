@@ -1,13 +1,22 @@
-"""Calls that a backward pass makes in Python: recomputed regions and the backward of own functions.
+"""What no function mode sees by itself: Python in backward passes, compiled regions, collectives.
 
-Comes in: the mode of a captured step. Goes out: the same mode, on while such Python code runs. Put on by
-`probe` for each captured step.
+Comes in: the mode and the recorder of a captured step. Goes out: records of what runs there. Each detour is
+put on by `probe` for the time of a captured step.
 
 Autograd takes all function modes off while it runs. Python code runs in it where an own
 `torch.autograd.Function` has a backward (checkpoints with `use_reentrant=True` are such functions), and
 where a checkpoint computes its region again. The backward of a compiled function is such a function too,
 and stays as dark as its forward: between the few products that it calls by name, its own kernels write
 into the same buffers unseen, and at its first call torch compiles it there.
+
+torch.compile cannot trace through a function mode, so the mode is off while compiled code runs. Where that
+code is entered and left is seen at `set_eval_frame`, which has no contract; on a torch without it a compiled
+function ends the capture with a sentence, as a CUDA graph that is recorded does.
+
+torch.distributed's functions are no operators: they take a detour in every module that has imported them by
+name, too. An asynchronous one has its record when it is waited for, or at the end of the step, without what
+it gave. Of a batch of sends and receives each has its own, when it has arrived, as if it had been called
+alone. A record has all arguments as its output, since a collective writes into them.
 """
 
 import functools
@@ -31,6 +40,38 @@ from ray_precheck.capture.pytorch.recorder import TorchRecorder
 # In the name of the module whose functions run what torch.compile has made. Since torch 2.13 autograd calls
 # their backward without `apply`.
 _AOT = "aot_autograd"
+_COMPILER = "torch." + "_dynamo"  # its package is looked for, and never imported from here
+_SWITCH = "TORCH_COMPILE_DISABLE=1"
+NAMES = (
+    "send recv isend irecv batch_isend_irecv broadcast all_reduce reduce all_gather gather scatter"
+    " reduce_scatter all_to_all all_to_all_single all_gather_into_tensor reduce_scatter_tensor"
+    " all_gather_single reduce_scatter_single _all_gather_base _reduce_scatter_base barrier"
+).split()
+# The arguments that a collective only writes: what they hold before means nothing.
+_ONLY_WRITTEN: dict[str, frozenset[int | str]] = {
+    name: frozenset(places)
+    for name, places in {
+        "recv": (0, "tensor"),
+        "irecv": (0, "tensor"),
+        "all_gather": (0, "tensor_list"),
+        "gather": (1, "gather_list"),
+        "scatter": (0, "tensor"),
+        "reduce_scatter": (0, "output"),
+        "_reduce_scatter_base": (0, "output_tensor"),
+        "_all_gather_base": (0, "output_tensor"),
+        "all_to_all_single": (0, "output"),
+        "all_to_all": (0, "output_tensor_list"),
+        "all_gather_into_tensor": (0, "output_tensor"),
+        "all_gather_single": (0, "output_tensor"),
+        "reduce_scatter_tensor": (0, "output"),
+        "reduce_scatter_single": (0, "output"),
+    }.items()
+}
+# A batch of these has a record of each; the module in which torch asks which function an operation has.
+_BATCH, _OF_BATCHES = "batch_isend_irecv", ("isend", "irecv")
+_HOME = "torch.distributed.distributed_c10d"
+# What tells that a work has done: by False that it has not.
+_ARRIVALS = ("wait", "is_completed")
 
 
 @contextmanager
@@ -66,10 +107,6 @@ def _with_mode(
             yield entered
 
     return both
-
-
-_COMPILER = "torch." + "_dynamo"  # its package is looked for, and never imported from here
-_SWITCH = "TORCH_COMPILE_DISABLE=1"
 
 
 @contextmanager
@@ -150,38 +187,6 @@ def _no_cuda_graphs(recorder: TorchRecorder) -> Iterator[None]:
 
     with detour(torch.cuda.CUDAGraph, "capture_begin", refuse):
         yield
-
-
-NAMES = (
-    "send recv isend irecv batch_isend_irecv broadcast all_reduce reduce all_gather gather scatter"
-    " reduce_scatter all_to_all all_to_all_single all_gather_into_tensor reduce_scatter_tensor"
-    " all_gather_single reduce_scatter_single _all_gather_base _reduce_scatter_base barrier"
-).split()
-# The arguments that a collective only writes: what they hold before means nothing.
-_ONLY_WRITTEN: dict[str, frozenset[int | str]] = {
-    name: frozenset(places)
-    for name, places in {
-        "recv": (0, "tensor"),
-        "irecv": (0, "tensor"),
-        "all_gather": (0, "tensor_list"),
-        "gather": (1, "gather_list"),
-        "scatter": (0, "tensor"),
-        "reduce_scatter": (0, "output"),
-        "_reduce_scatter_base": (0, "output_tensor"),
-        "_all_gather_base": (0, "output_tensor"),
-        "all_to_all_single": (0, "output"),
-        "all_to_all": (0, "output_tensor_list"),
-        "all_gather_into_tensor": (0, "output_tensor"),
-        "all_gather_single": (0, "output_tensor"),
-        "reduce_scatter_tensor": (0, "output"),
-        "reduce_scatter_single": (0, "output"),
-    }.items()
-}
-# A batch of these has a record of each; the module in which torch asks which function an operation has.
-_BATCH, _OF_BATCHES = "batch_isend_irecv", ("isend", "irecv")
-_HOME = "torch.distributed.distributed_c10d"
-# What tells that a work has done: by False that it has not.
-_ARRIVALS = ("wait", "is_completed")
 
 
 class _Call(NamedTuple):

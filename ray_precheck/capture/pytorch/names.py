@@ -1,11 +1,16 @@
-"""The names that a dump has for torch's functions.
+"""What a call of torch is: the name of its function in a dump, and how the call was written.
 
-Comes in: a function as torch hands it to a `TorchFunctionMode`. Goes out: its prefix and name, or None
-where its calls are not recorded. Called once for each function.
+Comes in: a function as torch hands it to a `TorchFunctionMode`, with its arguments and the frame of the
+caller. Goes out: its prefix and name, or None where its calls are not recorded; and the arguments as they
+stand in the source. Names are looked up once for each function.
 
 A function is found by what it is, not by the name it was called by, so that `from torch import relu` is
 seen too. One that stands in several places (`torch.conv2d` is `torch.nn.functional.conv2d`) has the first
 of Functional, Torch, Tensor, and there the name that torch documents (`torch.mm` is `torch.spmm` too).
+
+torch hands the arguments of its Python functions on with all defaults filled in, and most of them by
+keyword. The number of arguments by position and the names of the others stand in the caller's bytecode.
+Where they cannot be read there (`f(*args)`, a call out of C), what equals its default is left out.
 """
 
 import dis
@@ -21,6 +26,157 @@ import torch.nn.functional
 
 from ray_precheck.capture.recording.arguments import argument_places, silently_changed
 from ray_precheck.operators.table import UNDOCUMENTED
+
+# Prefixes of msprobe for operators of these namespaces; the others have the namespace's own name.
+_OP_PREFIXES = {"aten": "Aten", "npu": "NPU"}
+# The classes of what `torch.ops.{namespace}.{name}` gives, and of one of its overloads.
+_OPERATORS = (type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))
+# Modules whose functions stand in `torch.nn.functional` and belong there; None are those of C.
+_OWN_MODULES = (
+    None,
+    "torch",
+    *(f"torch.{name}" for name in ("nn.functional", "_C._nn", "_jit_internal")),
+)
+_SUBMODULES = ("linalg", "fft", "special", "sparse", "nested")
+# Functions of torch with a private name that other functions of torch call: those of public ones without an
+# override of their own, and those that quantized and nested layers call.
+_CALLED_WITHIN = {"_sparse_sum": "sparse.sum"}
+_PRIVATE = (
+    "_foreach_",
+    "_fused_",
+    "_scaled_",
+    "_amp_",
+    "_fake_quantize_learnable_",
+    "_nested_",
+    "_sparse_",
+    "_transformer_encoder_layer_fwd",
+    "_native_multi_head_attention",
+)
+
+
+class CallName(NamedTuple):
+    """The prefix and the name of an API, and how it changes its arguments.
+
+    `in_place` says that the first argument is changed; `returns_nothing` that the changed argument is
+    recorded as the output. `is_python` is true of a function that torch wrote in Python: it hands on its
+    arguments with the defaults filled in.
+    """
+
+    prefix: str
+    name: str
+    in_place: bool = False
+    returns_nothing: bool = False
+    is_python: bool = False
+    # The arguments that it may change without a new version: "input.1", "kwargs.running_mean".
+    silent: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> str:
+        """The name without the number of the call."""
+        return f"{self.prefix}.{self.name}"
+
+
+class FunctionNames(dict[Any, "CallName | None"]):
+    """The names by function; one that is asked for the first time is looked up."""
+
+    def __init__(self, recorded_namespaces: Iterable[str] = ()) -> None:
+        super().__init__()
+        # They are kept as long as the names, for all steps.
+        self.forms = CallForms()
+        self._standard = _standard_functions()
+        self._namespaces = frozenset(recorded_namespaces)
+
+    def __missing__(self, function: Any) -> "CallName | None":
+        name = self._standard.get(function) or self._of_operator(function)
+        self[function] = name
+        return name
+
+    def _of_operator(self, function: Any) -> "CallName | None":
+        """Return the name of an operator that is called as `torch.ops.{namespace}.{name}`."""
+        if not isinstance(function, _OPERATORS):
+            return None
+        packet: Any = getattr(function, "overloadpacket", function)
+        namespace, _, name = packet._qualified_op_name.partition("::")
+        if self._namespaces and namespace not in self._namespaces and namespace not in _OP_PREFIXES:
+            return None
+        if name in _NOT_RECORDED or namespace in (
+            "prim",
+            "profiler",
+            "inductor",
+            "_c10d_functional",
+        ):
+            return None
+        found = call_name(_OP_PREFIXES.get(namespace, namespace), name)
+        return found._replace(silent=found.silent | _written_by(packet))
+
+
+def _written_by(packet: Any) -> frozenset[str]:
+    """Return the arguments that the schemas of an operator say it writes to; kernels of others may do so
+    without a new version."""
+    schemas = (getattr(packet, overload)._schema for overload in packet.overloads())
+    return argument_places(
+        (place, argument.name)
+        for schema in schemas
+        for place, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def call_name(prefix: str, name: str, is_python: bool = False) -> CallName:
+    """Return the name of a function; what ends with one underscore changes its first argument."""
+    in_place = name in _IN_PLACE_DUNDERS or (name.endswith("_") and not name.endswith("__"))
+    silent = silently_changed(f"{prefix}.{name}", "pytorch")
+    return CallName(prefix, name, in_place, name == "__setitem__", is_python, silent)
+
+
+@functools.cache
+def _standard_functions() -> dict[Callable[..., Any], CallName]:
+    """Return the functions of torch's namespaces; of several documented names in one, that which torch
+    gave it."""
+    found: dict[Callable[..., Any], CallName] = {}
+    for prefix, root, names in _roots():
+        for name in names:
+            function = getattr(root, name, None)
+            if name in _NOT_RECORDED or isinstance(function, type) or not callable(function):
+                continue
+            if name.startswith("__") and prefix != "Tensor":
+                continue
+            before = found.get(function)
+            own_name = getattr(function, "__name__", "")
+            if before is not None and before.prefix == prefix and name != own_name:
+                continue
+            is_python = isinstance(function, types.FunctionType)
+            found[function] = call_name(prefix, _full(root, name), is_python)
+    return found
+
+
+def _roots() -> Iterable[tuple[str, Any, Iterable[str]]]:
+    yield "Tensor", torch.Tensor, dir(torch.Tensor)
+    for submodule in _SUBMODULES:
+        module = getattr(torch, submodule)
+        yield "Torch", module, [name for name in dir(module) if not name.startswith("_")]
+    of_torch = [name for name in dir(torch) if f"torch.{name}" not in UNDOCUMENTED]
+    yield "Torch", torch, [name for name in of_torch if not _is_hidden(name)]
+    functional = torch.nn.functional
+    public = [name for name in dir(functional) if not _is_hidden(name)]
+    yield "Functional", functional, [name for name in public if _is_own(functional, name)]
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith("_") and not name.startswith(_PRIVATE)
+
+
+def _is_own(functional: types.ModuleType, name: str) -> bool:
+    """Return whether a name of `torch.nn.functional` is a function of it, and no import of a helper."""
+    module = getattr(getattr(functional, name), "__module__", None)
+    return module in _OWN_MODULES
+
+
+def _full(root: Any, name: str) -> str:
+    submodule = getattr(root, "__name__", "").rpartition(".")[2]
+    if root is torch:
+        return _CALLED_WITHIN.get(name, name)
+    return f"{submodule}.{name}" if submodule in _SUBMODULES else name
 
 
 class CallForm(NamedTuple):
@@ -145,55 +301,6 @@ def _form_of(
     return None
 
 
-# Prefixes of msprobe for operators of these namespaces; the others have the namespace's own name.
-_OP_PREFIXES = {"aten": "Aten", "npu": "NPU"}
-# The classes of what `torch.ops.{namespace}.{name}` gives, and of one of its overloads.
-_OPERATORS = (type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))
-# Modules whose functions stand in `torch.nn.functional` and belong there; None are those of C.
-_OWN_MODULES = (
-    None,
-    "torch",
-    *(f"torch.{name}" for name in ("nn.functional", "_C._nn", "_jit_internal")),
-)
-_SUBMODULES = ("linalg", "fft", "special", "sparse", "nested")
-# Functions of torch with a private name that other functions of torch call: those of public ones without an
-# override of their own, and those that quantized and nested layers call.
-_CALLED_WITHIN = {"_sparse_sum": "sparse.sum"}
-_PRIVATE = (
-    "_foreach_",
-    "_fused_",
-    "_scaled_",
-    "_amp_",
-    "_fake_quantize_learnable_",
-    "_nested_",
-    "_sparse_",
-    "_transformer_encoder_layer_fwd",
-    "_native_multi_head_attention",
-)
-
-
-class CallName(NamedTuple):
-    """The prefix and the name of an API, and how it changes its arguments.
-
-    `in_place` says that the first argument is changed; `returns_nothing` that the changed argument is
-    recorded as the output. `is_python` is true of a function that torch wrote in Python: it hands on its
-    arguments with the defaults filled in.
-    """
-
-    prefix: str
-    name: str
-    in_place: bool = False
-    returns_nothing: bool = False
-    is_python: bool = False
-    # The arguments that it may change without a new version: "input.1", "kwargs.running_mean".
-    silent: frozenset[str] = frozenset()
-
-    @property
-    def key(self) -> str:
-        """The name without the number of the call."""
-        return f"{self.prefix}.{self.name}"
-
-
 def names_of(text: str) -> frozenset[str]:
     """Return the words of a text as a set."""
     return frozenset(text.split())
@@ -240,106 +347,3 @@ _IN_PLACE_DUNDERS = names_of(
     "__iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"
     " __ilshift__ __irshift__ __idiv__ __setitem__"
 )
-
-
-class FunctionNames(dict[Any, "CallName | None"]):
-    """The names by function; one that is asked for the first time is looked up."""
-
-    def __init__(self, recorded_namespaces: Iterable[str] = ()) -> None:
-        super().__init__()
-        # They are kept as long as the names, for all steps.
-        self.forms = CallForms()
-        self._standard = _standard_functions()
-        self._namespaces = frozenset(recorded_namespaces)
-
-    def __missing__(self, function: Any) -> "CallName | None":
-        name = self._standard.get(function) or self._of_operator(function)
-        self[function] = name
-        return name
-
-    def _of_operator(self, function: Any) -> "CallName | None":
-        """Return the name of an operator that is called as `torch.ops.{namespace}.{name}`."""
-        if not isinstance(function, _OPERATORS):
-            return None
-        packet: Any = getattr(function, "overloadpacket", function)
-        namespace, _, name = packet._qualified_op_name.partition("::")
-        if self._namespaces and namespace not in self._namespaces and namespace not in _OP_PREFIXES:
-            return None
-        if name in _NOT_RECORDED or namespace in (
-            "prim",
-            "profiler",
-            "inductor",
-            "_c10d_functional",
-        ):
-            return None
-        found = call_name(_OP_PREFIXES.get(namespace, namespace), name)
-        return found._replace(silent=found.silent | _written_by(packet))
-
-
-def _written_by(packet: Any) -> frozenset[str]:
-    """Return the arguments that the schemas of an operator say it writes to; kernels of others may do so
-    without a new version."""
-    schemas = (getattr(packet, overload)._schema for overload in packet.overloads())
-    return argument_places(
-        (place, argument.name)
-        for schema in schemas
-        for place, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-
-
-def call_name(prefix: str, name: str, is_python: bool = False) -> CallName:
-    """Return the name of a function; what ends with one underscore changes its first argument."""
-    in_place = name in _IN_PLACE_DUNDERS or (name.endswith("_") and not name.endswith("__"))
-    silent = silently_changed(f"{prefix}.{name}", "pytorch")
-    return CallName(prefix, name, in_place, name == "__setitem__", is_python, silent)
-
-
-@functools.cache
-def _standard_functions() -> dict[Callable[..., Any], CallName]:
-    """Return the functions of torch's namespaces; of several documented names in one, that which torch
-    gave it."""
-    found: dict[Callable[..., Any], CallName] = {}
-    for prefix, root, names in _roots():
-        for name in names:
-            function = getattr(root, name, None)
-            if name in _NOT_RECORDED or isinstance(function, type) or not callable(function):
-                continue
-            if name.startswith("__") and prefix != "Tensor":
-                continue
-            before = found.get(function)
-            own_name = getattr(function, "__name__", "")
-            if before is not None and before.prefix == prefix and name != own_name:
-                continue
-            is_python = isinstance(function, types.FunctionType)
-            found[function] = call_name(prefix, _full(root, name), is_python)
-    return found
-
-
-def _roots() -> Iterable[tuple[str, Any, Iterable[str]]]:
-    yield "Tensor", torch.Tensor, dir(torch.Tensor)
-    for submodule in _SUBMODULES:
-        module = getattr(torch, submodule)
-        yield "Torch", module, [name for name in dir(module) if not name.startswith("_")]
-    of_torch = [name for name in dir(torch) if f"torch.{name}" not in UNDOCUMENTED]
-    yield "Torch", torch, [name for name in of_torch if not _is_hidden(name)]
-    functional = torch.nn.functional
-    public = [name for name in dir(functional) if not _is_hidden(name)]
-    yield "Functional", functional, [name for name in public if _is_own(functional, name)]
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith("_") and not name.startswith(_PRIVATE)
-
-
-def _is_own(functional: types.ModuleType, name: str) -> bool:
-    """Return whether a name of `torch.nn.functional` is a function of it, and no import of a helper."""
-    module = getattr(getattr(functional, name), "__module__", None)
-    return module in _OWN_MODULES
-
-
-def _full(root: Any, name: str) -> str:
-    submodule = getattr(root, "__name__", "").rpartition(".")[2]
-    if root is torch:
-        return _CALLED_WITHIN.get(name, name)
-    return f"{submodule}.{name}" if submodule in _SUBMODULES else name

@@ -1,7 +1,7 @@
 """The records of one captured step.
 
 Comes in: calls, modules and gradients, while they happen. Goes out: their records, in the step's log. Made
-by `step` for each captured step.
+by `probe` for each captured step.
 """
 
 import functools
@@ -64,35 +64,6 @@ from ray_precheck.frameworks.pytorch.float32 import KINDS, computed_in, formats_
 from ray_precheck.schema.float32 import Float32, header_field
 
 _NO_VERSION = -1  # of inference tensors
-
-
-def noted(tensor: torch.Tensor, place: str, fields: str) -> Given:
-    """Return a tensor of a call with its version and what is known of it."""
-    version = _NO_VERSION if tensor.is_inference() else tensor._version
-    return given_of((tensor, version, place, fields))
-
-
-def touched_by(name: CallName, given: list[Given]) -> list[Given]:
-    """Return the tensors that have another version since the call, and those that it may change without."""
-    silent = name.silent
-    # Attributes of a named tuple take longer than places, and nearly all calls touch nothing.
-    return [
-        each
-        for each in given
-        if (_NO_VERSION if each[0].is_inference() else each[0]._version) != each[1]
-        or (silent and each.root in silent)
-    ]
-
-
-def outputs_among(
-    name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-) -> frozenset[int]:
-    """Return the memory of the tensors that a call changes as its outputs: the first argument in place,
-    `out`, and what it returns. A view of them has changed with them."""
-    first = args[:1] if name.in_place else ()
-    return frozenset(map(address_of, tensors_in((first, kwargs.get("out"), output)))) - {0}
-
-
 # The same tensor requires a gradient in the second run of a checkpointed region only.
 _NEEDS_GRADIENT = re.compile(r', "(?:requires_grad": (?:true|false)|data_name": "[^"]*")')
 T = TypeVar("T")
@@ -426,3 +397,30 @@ def _states_of(model: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]
         yield PARAMETER, name, parameter
     for name, buffer in model.named_buffers():
         yield BUFFER, name, buffer
+
+
+def noted(tensor: torch.Tensor, place: str, fields: str) -> Given:
+    """Return a tensor of a call with its version and what is known of it."""
+    version = _NO_VERSION if tensor.is_inference() else tensor._version
+    return given_of((tensor, version, place, fields))
+
+
+def touched_by(name: CallName, given: list[Given]) -> list[Given]:
+    """Return the tensors that have another version since the call, and those that it may change without."""
+    silent = name.silent
+    # Attributes of a named tuple take longer than places, and nearly all calls touch nothing.
+    return [
+        each
+        for each in given
+        if (_NO_VERSION if each[0].is_inference() else each[0]._version) != each[1]
+        or (silent and each.root in silent)
+    ]
+
+
+def outputs_among(
+    name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> frozenset[int]:
+    """Return the memory of the tensors that a call changes as its outputs: the first argument in place,
+    `out`, and what it returns. A view of them has changed with them."""
+    first = args[:1] if name.in_place else ()
+    return frozenset(map(address_of, tensors_in((first, kwargs.get("out"), output)))) - {0}

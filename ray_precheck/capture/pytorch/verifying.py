@@ -1,7 +1,16 @@
-"""Digests of the bytes of tensors, and of the states of random generators.
+"""Verifying that a capture of PyTorch changes nothing: traces of a step, and the state that it starts from.
 
-Comes in: values as operators get and give them. Goes out: texts that are equal where every bit is. Called by
-the tracing of a step. Nothing here moves a random state, passes through a mode or has a gradient.
+Comes in: when a step begins and ends, as for any capture. Goes out: its `StepTrace`. Made for a step that is
+verified, in the place of the probe that only captures.
+
+A plain run has hooks where a step begins and ends alone: at the optimizer, at the model, and where the
+backward pass begins. The operators run as they do without this package. Digests move no random state, pass
+through no mode and have no gradient. In the captured run each tensor is compared with its record when that
+is written, and with its file when the step has ended.
+
+Values are written back into the tensors that were there, because optimizers and the script hold these.
+What else a step changes (attributes of modules, a place in a list of batches) is not known here: such a
+step does not repeat itself, which its verification says.
 """
 
 import copy
@@ -45,6 +54,8 @@ from ray_precheck.foreign import caught
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 
 dense_of = TensorTexts(lambda _: "").dense
+# Sums of float32 are this exact, as shares of the root mean square and of the norm.
+_OF_MEAN, _OF_NORM, _OF_SIZES = 1e-4, 1e-4, 1e-6
 
 
 def unseen() -> AbstractContextManager[Any]:
@@ -188,10 +199,6 @@ def _copied(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_copied(each) for each in value)
     return copy.deepcopy(value)
-
-
-# Sums of float32 are this exact, as shares of the root mean square and of the norm.
-_OF_MEAN, _OF_NORM, _OF_SIZES = 1e-4, 1e-4, 1e-6
 
 
 class HeldValues:

@@ -1,9 +1,14 @@
-"""The names that a model has for what its operators get: its inputs, its parameters, its buffers.
+"""What a record says of the arguments of a call beside their values: their names, and which were changed.
 
 Comes in: the arguments of a call, and the frame that makes it. Goes out: a field of each tensor that the
-model has a name for, which msprobe ignores: `"argument": "attention_mask"`, `"parameter":
-"layers.0.weight"` or `"buffer": "rotary.inv_freq"`. The recorders of both frameworks ask while they write
-the arguments of a call. A tensor is known by its identity: what was computed from it has no name.
+model has a name for, which msprobe ignores (`"argument": "attention_mask"`, `"parameter": "layers.0.weight"`,
+`"buffer": "rotary.inv_freq"`), and the tensors that the call has changed, each with the path of the argument
+that it is. The recorders of both frameworks ask. A tensor is known by its identity: what was computed from it
+has no name.
+
+A new version tells that a tensor was changed, but kernels change tensors without one (the running
+statistics of batch_norm): which operators do is known (`operators.effects`). Of both the statistics say
+whether the values are others; a call that changes a tensor and puts it back has changed nothing.
 """
 
 import functools
@@ -25,6 +30,7 @@ _VARIADIC = inspect.Parameter.VAR_POSITIONAL
 _DEEPEST = 2
 _MOST_INPUTS = 256
 _FIELD = re.compile(rf', "(?:{ARGUMENT}|{PARAMETER}|{BUFFER})": "(?:[^"\\]|\\.)*"')
+_ROOTS = (("input.", "input_args."), ("kwargs.", "input_kwargs."))
 
 
 def without_names(fields: str) -> str:
@@ -138,9 +144,6 @@ def _add(found: dict[int, str], name: str, value: Any, depth: int = 0) -> None:
         return
     for key, each in inner if depth < _DEEPEST else ():
         _add(found, f"{name}.{key}", each, depth + 1)
-
-
-_ROOTS = (("input.", "input_args."), ("kwargs.", "input_kwargs."))
 
 
 class Given(NamedTuple):

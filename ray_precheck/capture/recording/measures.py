@@ -1,7 +1,19 @@
-"""The part of a tensor that is looked at and saved.
+"""What a capture computes of a tensor's values beside its statistics, whatever the framework.
 
-Comes in: a tensor's shape, and the slices of the settings. Goes out: an index. Called by the tensors of each
-framework, for each tensor of each call.
+Comes in: arrays of numpy, or what gives a part of a tensor as one. Goes out: the part that the settings
+choose, checksums, the structure of the values, and the sketch of a part of a sharded tensor. Called by the
+tensors of each framework.
+
+Checksums are as msprobe 26.2 has them: `md5` is the CRC-32 of the bytes; `xor` the exclusive or of the bytes
+read as 64-bit words (zeros fill the last one), or the value itself of a tensor without dimensions.
+
+The structure says how many values differ, which rows are all zero, masked or equal, which have a mean that
+is large beside their deviation, and how many values are NaN, for the arguments of those operators that
+behave in another way there (`inputs.roles.table.looks_of`). A few values are looked at first: both ends of
+each row, or a few rows. All are read only where these show what is looked for, which is seldom.
+
+The sketch of a part is keyed by the places of its elements in the whole, such that the sketches of all parts
+add up to that of the whole. Plain tuples describe the part, so nothing here needs torch.
 """
 
 import math
@@ -30,6 +42,28 @@ from ray_precheck.numerics.sketch import largest_of, sketch, sketch_at, zeros
 from ray_precheck.numerics.sketch_map import Array
 from ray_precheck.numerics.statistics import MAX, MIN
 
+_WORD_BYTES = 8
+_WORD = (1 << 64) - 1
+Raw = np.ndarray[Any, np.dtype[np.uint8]]
+# What gives the part of a tensor that an index chooses, with numbers that numpy knows.
+Part = Callable[[Any], Array]
+# Of so many values different ones are counted, so many rows are looked at first, and so many values of few.
+_MOST_SORTED, _MOST_COUNTED, _MOST_LOOKED_AT = 1 << 12, 1 << 20, 1 << 22
+_MOST_ROWS = 512
+_FEW_ROWS, _FEW_VALUES, _FEW_VALUES_OF_EACH = 8, 64, 8
+# A mean is large beside a deviation from here on.
+_LARGE_MEAN = 16.0
+# What a dimension of the mesh does: shards this dimension of the tensor, or replicates (None); a text
+# names whatever else it does.
+Placing: TypeAlias = int | str | None
+# Runs of so many elements are sketched one by one.
+_LONG = 4096
+# Elements of the window into which short runs are put between zeros, and how thinly they may lie there:
+# a look-up of an element takes some 40 times as long as an element of the window.
+_WINDOW, _THINNEST = 1 << 17, 32
+# Rows whose numbers are computed at a time.
+_ROWS_AT_ONCE = 1 << 14
+
 
 def chosen_part(shape: Sequence[int], slices: Sequence[TensorSlice]) -> tuple[slice, ...] | None:
     """Return the index of the part that is chosen; None for the whole, where no slice fits.
@@ -44,11 +78,6 @@ def chosen_part(shape: Sequence[int], slices: Sequence[TensorSlice]) -> tuple[sl
     if not chosen:
         return None
     return tuple(chosen.get(dim, slice(None)) for dim in range(len(shape)))
-
-
-_WORD_BYTES = 8
-_WORD = (1 << 64) - 1
-Raw = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def raw_bytes(values: np.ndarray[Any, Any]) -> Raw:
@@ -76,17 +105,6 @@ def xor_text(raw: Raw, single: object = None) -> str:
     words = np.zeros(-(-raw.size // _WORD_BYTES), np.uint64)
     words.view(np.uint8)[: raw.size] = raw
     return f'"0x{int(np.bitwise_xor.reduce(words)):016x}"'
-
-
-# What gives the part of a tensor that an index chooses, with numbers that numpy knows.
-Part = Callable[[Any], Array]
-
-# Of so many values different ones are counted, so many rows are looked at first, and so many values of few.
-_MOST_SORTED, _MOST_COUNTED, _MOST_LOOKED_AT = 1 << 12, 1 << 20, 1 << 22
-_MOST_ROWS = 512
-_FEW_ROWS, _FEW_VALUES, _FEW_VALUES_OF_EACH = 8, 64, 8
-# A mean is large beside a deviation from here on.
-_LARGE_MEAN = 16.0
 
 
 def structure_field(
@@ -219,19 +237,6 @@ def _means_of(lines: Array) -> dict[str, str]:
         return {}
     low, high = float(means.min()), float(means.max())
     return {"row_means": f"[{number(low)}, {number(high)}]", "row_deviation": number(deviation)}
-
-
-# What a dimension of the mesh does: shards this dimension of the tensor, or replicates (None); a text
-# names whatever else it does.
-Placing: TypeAlias = int | str | None
-
-# Runs of so many elements are sketched one by one.
-_LONG = 4096
-# Elements of the window into which short runs are put between zeros, and how thinly they may lie there:
-# a look-up of an element takes some 40 times as long as an element of the window.
-_WINDOW, _THINNEST = 1 << 17, 32
-# Rows whose numbers are computed at a time.
-_ROWS_AT_ONCE = 1 << 14
 
 
 class PartsDoNotAddUp(ValueError):

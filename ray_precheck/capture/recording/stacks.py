@@ -1,8 +1,8 @@
-"""The lines of the program that led to a call, each different stack once.
+"""Where in the program a call is made: its stack, its line, the modules around it.
 
-Comes in: the frame of a call. Goes out: the number of its stack, whose lines stand in stack.json. Called
-for each call: frames are told apart by their code and the place in it, and are turned into text the first
-time only.
+Comes in: the frame of a call. Goes out: the number of its stack, whose lines stand in stack.json; each
+different stack has one. Called for each call: frames are told apart by their code and the place in it, and
+are turned into text the first time only.
 """
 
 import concurrent.futures

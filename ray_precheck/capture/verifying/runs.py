@@ -1,10 +1,12 @@
-"""The verification of a step of a script, which is run several times up to the end of that step.
+"""The runs of a step that is verified: of a script, or of a function in this process.
 
-Comes in: the words of a command, and the settings of the capture. Goes out: a verdict. Called by
-`capture --verify`.
+Comes in: the words of a command, or a function with the model and the optimizer that it changes. Goes out: a
+verdict. Called by `capture --verify`, and by users as `ray_precheck.capture.verify`.
 
-Runs begin in the same state if the script has fixed its seeds; that two runs without capture come to the same
-is looked at first. Python's seed of hashes is fixed here, because scripts cannot fix it themselves.
+Runs of a script go to the end of the first captured step. They begin in the same state if the script has
+fixed its seeds; that two runs without capture come to the same is looked at first. Python's seed of hashes
+is fixed here, because scripts cannot fix it themselves. A function runs each time from a state that is put
+back.
 """
 
 import signal

@@ -1,7 +1,9 @@
-"""One traced step, with its capture or without; what it came to is taken by its framework.
+"""One traced step, with its capture or without.
 
-Comes in: when the step begins and ends, and what is seen of it. Goes out: its `StepTrace`. The tracing of
-each framework derives its own probes and steps from these.
+Comes in: when the step begins and ends, and what is seen of it. Goes out: its `StepTrace`, made of digests
+that are equal where every bit is: of what the step computed, of random states and, in a watched run, of what
+each operator gets and gives. The tracing of each framework derives its own probes, steps and digests from
+these, and says how the bytes of its tensors are read.
 """
 
 import hashlib
@@ -28,6 +30,9 @@ _BYTES = 8
 _PLAIN = (bool, int, float, complex, str)
 # What operators of these names give is whatever the memory held before.
 _UNFILLED = ("empty", "resize")
+# Chooses no call: a watched run has the hooks of the capture, and none of its records.
+_NO_CALL = ("name-regex((?!))",)
+Restore = Callable[[], object]
 
 
 class Digests(ABC):
@@ -141,11 +146,6 @@ class OperatorDigests:
     def note(self, key: str, moment: Moment, value: Any) -> None:
         """Take the digest of a value."""
         self.sights.append(Sight(key, moment.value, self._digests.of(value)))
-
-
-# Chooses no call: a watched run has the hooks of the capture, and none of its records.
-_NO_CALL = ("name-regex((?!))",)
-Restore = Callable[[], object]
 
 
 class TracedStep:

@@ -1,7 +1,8 @@
 """Whether looking at a step changed it.
 
-Comes in: a function that runs the step from the same state, in one of four ways. Goes out: a verdict with its
-sentence. Called for scripts and for functions; it knows neither.
+Comes in: a function that runs the step from the same state, in one of four ways, and returns the traces of
+the run: digests of what each process computed. Goes out: a verdict with its sentence. Called for scripts and
+for functions; it knows neither.
 
 The step runs twice without capture, to see whether it repeats itself, and once with it. Only if these
 differ it runs three times more, with digests at each operator, which name the first one.
@@ -13,6 +14,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 NOTHING = ""  # the digest of a gradient that is not there
+_SHOWN = 3
 
 
 class TracedRun(Enum):
@@ -134,7 +136,6 @@ def _numbered(trace: StepTrace) -> Iterator[tuple[tuple[str, str, int], str]]:
         yield (key, moment, count), digest
 
 
-_SHOWN = 3
 Runs: TypeAlias = Callable[[TracedRun], Traces]
 
 

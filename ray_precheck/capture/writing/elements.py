@@ -1,8 +1,9 @@
 """One argument or output of a call as JSON, in msprobe's form.
 
 Comes in: any Python value, and the place of it ("input.0") for the name of a tensor's file. Goes out: its
-JSON. Called for each argument, output and gradient of each call; what belongs to one framework is added by
-its folder.
+JSON, with NaN and the infinities as the bare words that Python's own reader takes. Called for each argument,
+output and gradient of each call, so that texts are put together without building objects first; what belongs
+to one framework is added by its folder.
 
 A list, a tuple and a range become an array, a named tuple, a dataclass and a dict an object, tensors an
 object with dtype, shape and statistics; what msprobe has no form for is null, as there, but for a complex
@@ -22,6 +23,12 @@ from ray_precheck.numerics.statistics import FIELDS, MAX, TensorSummary
 
 _WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 quoted = json.encoder.encode_basestring_ascii
+_DEEPEST = 10
+NULL = "null"
+NO_STATISTICS = ", ".join(f'"{name}": null' for name in FIELDS)
+# What stands in the fields of a tensor with a NaN in it.
+HAS_NAN = f'"{MAX}": NaN'
+Write = Callable[[Any], str]
 
 
 def number(value: float) -> str:
@@ -47,13 +54,6 @@ def array(texts: Iterable[str]) -> str:
 def mapping(items: Iterable[tuple[str, str]]) -> str:
     """Return a JSON object of names and of values that are texts already."""
     return "{" + ", ".join(f"{quoted(name)}: {text}" for name, text in items) + "}"
-
-
-_DEEPEST = 10
-NULL = "null"
-NO_STATISTICS = ", ".join(f'"{name}": null' for name in FIELDS)
-# What stands in the fields of a tensor with a NaN in it.
-HAS_NAN = f'"{MAX}": NaN'
 
 
 def statistics_text(summary: TensorSummary | None) -> str:
@@ -122,7 +122,6 @@ def _array(value: np.ndarray[Any, Any]) -> str:
     return f"{{{header}, {statistics_text(found)}}}"
 
 
-Write = Callable[[Any], str]
 # Types by identity, which is faster than asking for a base; the bases are asked after these.
 PLAIN: Mapping[type, Write] = {
     bool: lambda v: '{"type": "bool", "value": true}' if v else '{"type": "bool", "value": false}',
@@ -133,6 +132,7 @@ PLAIN: Mapping[type, Write] = {
     slice: _slice,
     type(Ellipsis): lambda _: '{"type": "ellipsis", "value": "..."}',
 }
+
 BASES: tuple[tuple[type, Write], ...] = (
     (np.ndarray, _array),
     (np.generic, _numpy),

@@ -9,9 +9,10 @@ written at once, so that whatever kills the process costs the call that was bein
                   {"Functional.relu.0.forward": {"input_args": [..], .., "stack": 3, "parent": ".."}}
     stack.jsonl   {"3": ["File train.py, line 12, in <module>, \\n loss.backward()", ..]}
 
-The process that writes dump.jsonl holds its lock (flock), which ends with the process. dump.json is
-put in its place as the last one of the three files, and then the log is removed: where both are there,
-only this removal is missing.
+The process that writes dump.jsonl holds its lock (flock), which ends with the process; others may read
+meanwhile, since a `LineFile` ends with a line break whatever happens between two calls. dump.json is put in
+its place as the last one of the three files, and then the log is removed: where both are there, only this
+removal is missing.
 """
 
 import errno
@@ -34,6 +35,9 @@ from ray_precheck.foreign import regular_file
 _PATIENCE_S = 0.5
 _INTERVAL_S = 0.01
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_OPEN: "weakref.WeakSet[LineFile]" = weakref.WeakSet()
+LOG, STACK_LOG = "dump.jsonl", "stack.jsonl"
+DUMP, STACKS, CONSTRUCT, TENSORS = "dump.json", "stack.json", "construct.json", "dump_tensor_data"
 
 
 class LineFile:
@@ -133,9 +137,6 @@ def _is_still(path: Path, file: int) -> bool:
         return False
 
 
-_OPEN: "weakref.WeakSet[LineFile]" = weakref.WeakSet()
-
-
 def _leave_to_the_parent() -> None:
     """Close the files in a forked child, such as a worker of a data loader.
 
@@ -146,9 +147,6 @@ def _leave_to_the_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
-
-LOG, STACK_LOG = "dump.jsonl", "stack.jsonl"
-DUMP, STACKS, CONSTRUCT, TENSORS = "dump.json", "stack.json", "construct.json", "dump_tensor_data"
 
 
 class StepLog:

@@ -1,7 +1,16 @@
-"""What each of the three hooks does with a call.
+"""The three hooks: lines of JSON, arrays of numpy, and an error where something overflows.
 
-Comes in: a call of an operator, or the gradients that passed through one. Goes out: files. Called by the
-sink of `register_hook`, and by the hooks where a script registers them at a module itself.
+Comes in: a call of an operator, or the gradients that passed through one. Goes out: files, or an error that
+names the call and its layer. Called by the sink of `register_hook`, and by the hooks where a script registers
+them at a module itself.
+
+`AsyncArrays` leaves the writing of `.npy` files to a thread, while the training goes on:
+
+    16_Functional_relu_backward_input0_shape[2,1]_stride[1,1]_offset[0]_format[2].npy
+
+An NPU has a status word that says whether anything overflowed. Elsewhere the values are looked at: a call
+has overflowed if it gives NaN or infinity. Masks are no overflow: minus infinity may come from an argument
+that has it, and either infinity and NaN from a number that the call was given.
 """
 
 import atexit
@@ -34,6 +43,34 @@ from ray_precheck.capture.pytorch.classic.lines import (
 from ray_precheck.capture.pytorch.names import CallName, names_of
 from ray_precheck.capture.pytorch.tensors.memory import array_of
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
+
+# What moves, copies or converts a tensor, or fills one: it computes nothing that two devices could do
+# differently. torch_npu.hooks had none of these either, so that a script may move its model and its data
+# between two dumps.
+_MOVES = names_of(
+    """
+    to cpu cuda npu xpu ipu clone contiguous copy_ zero_ uniform_ random_ element_size
+    float double half bfloat16 int long short char byte bool cfloat cdouble chalf
+    """
+)
+# Of the functions that make a tensor out of numbers those that torch_npu.hooks had; it had none of those
+# that draw random numbers, which differ on each device.
+_MAKERS = names_of(
+    """
+    arange bartlett_window blackman_window eye full hamming_window hann_window kaiser_window linspace
+    logspace ones range scalar_tensor sparse_coo_tensor tril_indices triu_indices
+    """
+)
+SAMPLED = 10
+_DEEPEST = 10
+_WIDE = (torch.float32, torch.float64)
+_STANDARD = (torch.float16, torch.bfloat16, *_WIDE)
+_unpacked = TensorTexts(lambda _: "").dense
+FEWEST, MOST = 3, 2048
+_ND = 2  # ACL_FORMAT_ND: the elements lie as shape, stride and offset tell_user
+# They leave in their result what was in the memory before.
+_UNWRITTEN = names_of("empty_like new_empty new_empty_strided resize_as_")
+_TRIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +107,6 @@ class Kind(ABC):
 
     def close(self) -> None:  # noqa: B027 (not all have something to finish)
         """Finish what is not written yet."""
-
-
-# What moves, copies or converts a tensor, or fills one: it computes nothing that two devices could do
-# differently. torch_npu.hooks had none of these either, so that a script may move its model and its data
-# between two dumps.
-_MOVES = names_of(
-    """
-    to cpu cuda npu xpu ipu clone contiguous copy_ zero_ uniform_ random_ element_size
-    float double half bfloat16 int long short char byte bool cfloat cdouble chalf
-    """
-)
-# Of the functions that make a tensor out of numbers those that torch_npu.hooks had; it had none of those
-# that draw random numbers, which differ on each device.
-_MAKERS = names_of(
-    """
-    arange bartlett_window blackman_window eye full hamming_window hann_window kaiser_window linspace
-    logspace ones range scalar_tensor sparse_coo_tensor tril_indices triu_indices
-    """
-)
-
-SAMPLED = 10
-_DEEPEST = 10
-_WIDE = (torch.float32, torch.float64)
-_STANDARD = (torch.float16, torch.bfloat16, *_WIDE)
-_unpacked = TensorTexts(lambda _: "").dense
 
 
 def places(value: Any, suffix: str = "") -> Iterator[tuple[str, Any]]:
@@ -227,10 +239,6 @@ class AccuracyLines(Kind):
                     f"{DUMP_FILE.failure}; nothing is dumped any more, and the script goes on"
                 )
                 return
-
-
-FEWEST, MOST = 3, 2048
-_ND = 2  # ACL_FORMAT_ND: the elements lie as shape, stride and offset tell_user
 
 
 class AsyncArrays(Kind):
@@ -381,11 +389,6 @@ def _saved(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     if tensor.dtype is torch.float16 or tensor.is_complex():
         return array_of(tensor.cpu())
     return as_array(tensor)
-
-
-# They leave in their result what was in the memory before.
-_UNWRITTEN = names_of("empty_like new_empty new_empty_strided resize_as_")
-_TRIES = 1000
 
 
 class OverflowCheck(Kind):

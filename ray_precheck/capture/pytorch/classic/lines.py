@@ -1,8 +1,9 @@
-"""A file of JSON lines, one for each tensor.
+"""What a script sets without torch: the file of lines, and the steps that are dumped.
 
-Comes in: the name of a tensor, its values, dtype and shape. Goes out: a line, written at once, so that a
-process that is killed leaves whole lines and at most one that was cut off. Called by the hooks that
-write lines; torch is not imported here.
+Comes in: a path, a schedule, and `step_schedule.step()` from the script at the end of each step. Goes out: a
+file of JSON lines, one for each tensor and written at once, so that a process that is killed leaves whole
+lines and at most one that was cut off; and whether the current step is dumped. Errors are of the types that
+torch_npu.hooks raised, which scripts written for it catch.
 
     ["0_Functional_linear_forward_input.0", [0.5, -1.25], "torch.float32", [1, 2]]
 """
@@ -17,6 +18,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from ray_precheck.errors import PrecheckError, UsageError
+
+_REASONS = {
+    errno.EISDIR: "it is a folder",
+    errno.ENOENT: "its folder does not exist",
+    errno.ENOTDIR: "a part of its path is a file",
+}
+Schedule: TypeAlias = Callable[[int], bool]
 
 
 class HookUsageError(UsageError, RuntimeError):
@@ -137,11 +145,6 @@ def _opened(path: str | os.PathLike[str] | None) -> HookLines:
     )
 
 
-_REASONS = {
-    errno.EISDIR: "it is a folder",
-    errno.ENOENT: "its folder does not exist",
-    errno.ENOTDIR: "a part of its path is a file",
-}
 DUMP_FILE = DumpFile()
 
 
@@ -152,9 +155,6 @@ def set_dump_path(fpath: str | os.PathLike[str] | None = None) -> None:
         HookUsageError: the path is a folder, its folder does not exist, or it cannot be written.
     """
     DUMP_FILE.set_path(fpath)
-
-
-Schedule: TypeAlias = Callable[[int], bool]
 
 
 def schedule(begin: int = 0, end: int = sys.maxsize, stride: int = 1) -> Schedule:

@@ -4,7 +4,9 @@ Comes in: a tensor of any kind. Goes out: its JSON without the braces' end that 
 Called for each tensor of each call.
 
 What is looked at is the memory that this process has: the local part of a DTensor, the values of a nested
-or sparse tensor, what a transform of `torch.func` has wrapped. Meta and fake tensors have no values.
+or sparse tensor, what a transform of `torch.func` has wrapped. Meta and fake tensors have no values. How
+sparse, quantized and nested tensors hold their values stands in fields that msprobe ignores, from which
+`dump.fields` tells how to build one like it.
 """
 
 import weakref
@@ -17,6 +19,28 @@ import torch
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.tensors.memory import Glimpse, glimpse_of, is_freed
 from ray_precheck.capture.writing.elements import NO_STATISTICS, quoted
+
+# Layouts by the indices that they compress.
+_COMPRESSED = {
+    torch.sparse_csr: torch.Tensor.crow_indices,
+    torch.sparse_bsr: torch.Tensor.crow_indices,
+    torch.sparse_csc: torch.Tensor.ccol_indices,
+    torch.sparse_bsc: torch.Tensor.ccol_indices,
+}
+_BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
+_DEEPEST = 10
+_is_functional: Any = private_parts.find(private_parts.IS_FUNCTIONAL)
+_sync: Any = private_parts.find(private_parts.FUNCTIONAL_SYNC)
+_from_functional: Any = private_parts.find(private_parts.FROM_FUNCTIONAL)
+# The types that msprobe writes, which are the full names of torch's classes.
+_FAKE, UNDER_WAY, _NESTED = (
+    f"torch.{name}"
+    for name in (
+        "_subclasses.fake_tensor.FakeTensor",
+        "distributed._functional_collectives.AsyncCollectiveTensor",
+        "nested._internal.nested_tensor.NestedTensor",
+    )
+)
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -36,16 +60,6 @@ def _collect(values: Iterable[Any], found: list[torch.Tensor], depth: int) -> No
             _collect(each, found, depth + 1)
         elif isinstance(each, dict):
             _collect(each.values(), found, depth + 1)
-
-
-# Layouts by the indices that they compress.
-_COMPRESSED = {
-    torch.sparse_csr: torch.Tensor.crow_indices,
-    torch.sparse_bsr: torch.Tensor.crow_indices,
-    torch.sparse_csc: torch.Tensor.ccol_indices,
-    torch.sparse_bsc: torch.Tensor.ccol_indices,
-}
-_BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
 
 
 def values_in(tensor: torch.Tensor) -> torch.Tensor:
@@ -133,21 +147,6 @@ def parts_of(packed: Any) -> dict[str, Any] | None:
         ways = ("stride", "padding", "dilation", "groups")
         parts |= {name: getattr(packed, name)() for name in ways}
     return parts
-
-
-_DEEPEST = 10
-_is_functional: Any = private_parts.find(private_parts.IS_FUNCTIONAL)
-_sync: Any = private_parts.find(private_parts.FUNCTIONAL_SYNC)
-_from_functional: Any = private_parts.find(private_parts.FROM_FUNCTIONAL)
-# The types that msprobe writes, which are the full names of torch's classes.
-_FAKE, UNDER_WAY, _NESTED = (
-    f"torch.{name}"
-    for name in (
-        "_subclasses.fake_tensor.FakeTensor",
-        "distributed._functional_collectives.AsyncCollectiveTensor",
-        "nested._internal.nested_tensor.NestedTensor",
-    )
-)
 
 
 class _Known(NamedTuple):
