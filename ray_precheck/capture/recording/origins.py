@@ -10,18 +10,21 @@ until the step ends or a collection of all objects begins. From then on, and whe
 itself, nothing can be told.
 """
 
+import functools
 import gc
+import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FrameType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ray_precheck.capture.recording.recorder import StepRecorder
 
+Take: TypeAlias = Callable[[FrameType, tuple[Any, ...], dict[str, Any], Any], None]
 _DEEPEST = 6
 _OLDEST = 2
 # So many tensors are asked for their age at once; while few objects are new, each at once.
@@ -200,6 +203,18 @@ class Strangers(ABC):
 
     def _safely(self, action: Callable[[], None]) -> None:
         self._recorder.guarded("what has no record", action)
+
+
+def followed(original: Callable[..., Any], take: Take) -> Callable[..., Any]:
+    """Return a function after whose calls `take` gets the caller's frame, the arguments and the result."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        take(sys._getframe(1), args, kwargs, result)
+        return result
+
+    return call
 
 
 def in_thread(thread: threading.Thread, name: str) -> str:
