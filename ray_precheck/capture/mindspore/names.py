@@ -169,15 +169,17 @@ _HOMES_OF_NONE = _names(
 
 def recorded_primitives() -> list[type]:
     """Return the classes that say how a primitive is called: those of operators, and their bases."""
-    found: dict[int, type] = {id(each): each for each in _below(Primitive)}
+    found: dict[int, type] = {id(each): each for each in classes_below(Primitive)}
     own = [each for each in found.values() if "__call__" in vars(each) and not _is_helper(each)]
     return [Primitive, *own, *_direct_classes()]
 
 
-def _below(base: Any) -> Iterator[type]:
-    for each in base.__subclasses__():
+def classes_below(base: Any) -> Iterator[type]:
+    """Yield the classes that derive from one, those of the script among them."""
+    found: list[type] = type.__subclasses__(base)
+    for each in found:
         yield each
-        yield from _below(each)
+        yield from classes_below(each)
 
 
 def _is_helper(kind: type) -> bool:

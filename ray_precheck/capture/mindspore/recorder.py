@@ -4,7 +4,7 @@ Comes in: calls, Cells and gradients, while they happen. Goes out: their records
 by `probe` for each captured step.
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ray_precheck.capture.recording.arguments import (
     PARAMETER,
     Given,
     GivenNames,
+    found_in,
     silently_changed,
     without_names,
 )
@@ -193,7 +194,7 @@ class MindSporeRecorder(StepRecorder):
 
     def watch(self, key: str, edges: list[Edge | None], output: Any, stack: int | None) -> None:
         """Record the gradients of a call when they have passed through it."""
-        outputs, parent = list(tensors_within(output)), self.backward_parent
+        outputs, parent = tensors_within(output), self.backward_parent
 
         def write(seen: BorderGradients) -> None:
             self.write(key, self.around(key, seen.arrived, seen.passed_on), stack, parent)
@@ -266,13 +267,6 @@ def _wait_for(handle: Any, depth: int = 0) -> None:
         handle.wait()
 
 
-def tensors_within(value: Any, depth: int = 0) -> Iterator[ms.Tensor]:
-    """Yield the tensors of a nested value in the order in which they are written."""
-    if isinstance(value, ms.Tensor):
-        yield value
-    elif isinstance(value, tuple | list) and depth < _DEEPEST:
-        for each in value:
-            yield from tensors_within(each, depth + 1)
-    elif isinstance(value, dict) and depth < _DEEPEST:
-        for each in value.values():
-            yield from tensors_within(each, depth + 1)
+def tensors_within(value: Any) -> list[ms.Tensor]:
+    """Return the tensors of a nested value in the order in which they are written."""
+    return found_in(value, ms.Tensor)

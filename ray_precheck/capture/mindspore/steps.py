@@ -21,7 +21,7 @@ import numpy as np
 from mindspore import amp, nn
 from mindspore.experimental.optim.optimizer import Optimizer as MintOptimizer
 
-from ray_precheck.capture.mindspore.names import region_name
+from ray_precheck.capture.mindspore.names import classes_below, region_name
 from ray_precheck.capture.mindspore.patches import Patches, keep_out_of_compilers, tracing
 from ray_precheck.foreign import caught
 
@@ -50,7 +50,7 @@ class ScaledUpdates:
         """Watch the classes of scalers that there are by now."""
         self.remove()
         self._on_skipped = on_skipped
-        for kind in _scaler_classes():
+        for kind in (amp.LossScaler, *classes_below(amp.LossScaler)):
             for name, told in (("scale", self._scale), ("adjust", self._adjust)):
                 if name in vars(kind):
                     self._patches.put(kind, name, self._replaced(vars(kind)[name], told))
@@ -123,15 +123,6 @@ class ScaledUpdates:
             self._is_pending = False
             self._note("update_skipped", lambda: True)
             self._on_skipped()
-
-
-def _scaler_classes() -> Iterator[type]:
-    """Yield the classes of loss scalers, those of the script among them."""
-    waiting: list[type] = [amp.LossScaler]
-    while waiting:
-        kind = waiting.pop()
-        waiting += type.__subclasses__(kind)
-        yield kind
 
 
 def _number(scale: Any) -> float | None:

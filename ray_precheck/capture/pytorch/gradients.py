@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from ray_precheck.capture.pytorch.tensors.text import tensors_in, unwrapped
+from ray_precheck.capture.recording.recorder import GradientWait
 from ray_precheck.foreign import caught
 
 # A node of autograd's graph and the number of its output, or a leaf and `_LEAF`.
@@ -256,31 +257,28 @@ def key_behind(node: Any, number: int, wanted: Mapping[Any, Sequence[int]]) -> A
     return _input_behind(node, number, wanted)[0]
 
 
-class Border:
-    """Waits for the gradients of one call. A backward pass that does not reach all of its nodes leaves
-    it waiting until `close`; a second pass through the same graph is not looked at."""
+class Border(GradientWait):
+    """Waits for the gradients at the nodes of one call."""
 
     def __init__(self, done: OnGradients, outputs: int, inputs: Sequence[int]) -> None:
+        super().__init__()
         self._done = done
         self._arrived: list[torch.Tensor | None] = [None] * outputs
         self._passed_on: dict[int, torch.Tensor | None] = dict.fromkeys(inputs)
         # What has reached an output from within the operator.
         self._inside: dict[int, list[torch.Tensor]] = {}
         self._first_of: dict[int, int] = {}
-        self._waiting = 0
-        self._seen = False
-        self._handles: list[Any] = []
 
     @classmethod
     def of_one(cls, node: Any, exits: Sequence[Exit], done: OnGradients) -> "Border":
         """Watch a single node."""
         border = cls(done, 0, ())
-        border._waiting = 1
+        border._left = 1
         indices = {each.place: each.input for each in exits}
 
         def hook(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
-            if border._waiting == 1:
-                border._waiting = 0
+            if border._left == 1:
+                border._left = 0
                 places = [indices.get(place) for place in range(len(passed_on))] if indices else []
                 done(PassedGradients(arrived, passed_on, places))
 
@@ -312,23 +310,14 @@ class Border:
     def watch_given_back(self, node: Any, places: Sequence[tuple[int, int, int]]) -> None:
         """Watch what arrives at a node that made inputs which are outputs as well: the number of its
         output, and the indices of the output and of the input."""
-        self._waiting += 1
-        fired = False
 
-        def hook(arrived: tuple[Any, ...]) -> None:
-            nonlocal fired
-            if fired or self._waiting <= 0:
-                return
-            fired = self._seen = True
+        def take(arrived: tuple[Any, ...]) -> None:
             for number, output, index in places:
                 self._arrived[output] = arrived[number]
                 if self._passed_on[index] is None:
                     self._passed_on[index] = arrived[number]
-            self._waiting -= 1
-            if not self._waiting:
-                self._hand_over()
 
-        self._handles.append(node.register_prehook(hook))
+        self.wait_for(node.register_prehook, take)
 
     def _watch_inside(self, node: Any, places: Sequence[tuple[int, int]]) -> None:
         """Watch what a node passes on to outputs, before these pass it on."""
@@ -336,7 +325,7 @@ class Border:
 
         def hook(passed_on: tuple[Any, ...], _: tuple[Any, ...]) -> None:
             nonlocal fired
-            if fired or self._waiting <= 0:
+            if fired or self._left <= 0:
                 return
             fired = True
             for place, index in places:
@@ -347,14 +336,7 @@ class Border:
         self._handles.append(node.register_hook(hook))
 
     def _watch(self, node: Any, outputs: dict[int, int], exits: Sequence[Exit]) -> None:
-        self._waiting += 1
-        fired = False
-
-        def hook(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
-            nonlocal fired
-            if fired or self._waiting <= 0:
-                return
-            fired = self._seen = True
+        def take(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
             for number, index in outputs.items():
                 self._arrived[index] = arrived[number]
             for place, found, dtype in exits:
@@ -365,22 +347,11 @@ class Border:
                 if dtype is not None:
                     gradient = gradient.to(dtype)
                 self._passed_on[index] = gradient if before is None else before + gradient
-            self._waiting -= 1
-            if not self._waiting:
-                self._hand_over()
 
-        self._handles.append(node.register_hook(hook))
+        self.wait_for(node.register_hook, take)
 
-    def close(self) -> None:
-        """Hand over what has arrived so far, because no more will come, and remove the hooks."""
-        if self._seen and self._waiting > 0:
-            self._hand_over()
-        self._waiting = 0
-        for handle in self._handles:
-            handle.remove()
-
-    def _hand_over(self) -> None:
-        self._waiting = 0
+    def hand_over(self) -> None:
+        """Hand over what has arrived so far."""
         indices = [None if index in self._first_of else index for index in self._passed_on]
         passed_on = list(self._passed_on.values())
         self._done(PassedGradients(self._arrived, passed_on, indices, self._inside))

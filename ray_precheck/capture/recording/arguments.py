@@ -29,6 +29,7 @@ _VARIADIC = inspect.Parameter.VAR_POSITIONAL
 # Batches are dictionaries or lists of tensors; deeper ones are not looked into.
 _DEEPEST = 2
 _MOST_INPUTS = 256
+_DEEPEST_TENSOR = 10
 _FIELD = re.compile(rf', "(?:{ARGUMENT}|{PARAMETER}|{BUFFER})": "(?:[^"\\]|\\.)*"')
 _ROOTS = (("input.", "input_args."), ("kwargs.", "input_kwargs."))
 
@@ -197,3 +198,22 @@ def argument_places(arguments: Iterable[tuple[int, str]]) -> frozenset[str]:
     return frozenset(
         each for place, name in arguments for each in (f"input.{place}", f"kwargs.{name}")
     )
+
+
+def found_in(value: Any, kind: type) -> list[Any]:
+    """Return the objects of a kind in a nested value, in the order in which they are written."""
+    found: list[Any] = []
+    _collect((value,), kind, found, 0)
+    return found
+
+
+def _collect(values: Iterable[Any], kind: type, found: list[Any], depth: int) -> None:
+    for each in values:
+        if isinstance(each, kind):
+            found.append(each)
+        elif depth > _DEEPEST_TENSOR:
+            continue
+        elif isinstance(each, tuple | list):
+            _collect(each, kind, found, depth + 1)
+        elif isinstance(each, dict):
+            _collect(each.values(), kind, found, depth + 1)

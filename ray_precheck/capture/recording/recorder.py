@@ -43,6 +43,53 @@ class SeenCall(NamedTuple):
     run: Callable[[], Any]
 
 
+class GradientWait(ABC):
+    """Waits for the gradients of one call, until each hook was called.
+
+    A backward pass that does not reach all of them leaves it waiting until `close`; a second pass through the
+    same graph is not looked at.
+    """
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._seen = False
+        self._handles: list[Any] = []
+
+    @abstractmethod
+    def hand_over(self) -> None:
+        """Hand over what has arrived so far; it is called once."""
+
+    def wait_for(
+        self, register: Callable[[Callable[..., None]], Any], take: Callable[..., bool | None]
+    ) -> None:
+        """Let `take` have what the first call of a hook brings, which `register` puts on, and wait for it.
+
+        Where `take` returns False the hook has brought nothing yet.
+        """
+        self._left += 1
+        fired = False
+
+        def hook(*gradients: Any) -> None:
+            nonlocal fired
+            if fired or self._left <= 0 or take(*gradients) is False:
+                return
+            fired = self._seen = True
+            self._left -= 1
+            if not self._left:
+                self.hand_over()
+
+        self._handles.append(register(hook))
+
+    def close(self) -> None:
+        """Hand over what has arrived so far, because no more will come, and remove the hooks."""
+        is_some, self._left = self._seen and self._left > 0, 0
+        if is_some:
+            self.hand_over()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
 class StepRecorder(ABC):
     """Writes the records of calls into the log of a step.
 
@@ -89,7 +136,7 @@ class StepRecorder(ABC):
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         self._modules: list[str] = []
         # What waits for the gradients of calls; it is told when no more will come.
-        self._borders: list[Any] = []
+        self._borders: list[GradientWait] = []
         self.sketches = SketchFile(folder) if settings.sketch else None
         # The calls of regions that may be computed again, by what tells them apart there.
         self._regions: dict[Hashable, list[str]] = {}

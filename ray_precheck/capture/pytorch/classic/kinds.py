@@ -147,12 +147,12 @@ def float_lines(value: Any, suffix: str, *, sample: bool) -> list[Line]:
     values. Those of float64 are written as they are, all others as float32.
     """
     lines = []
-    for place, each in places(value):
+    for place, each in places(value, suffix):
         if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dim():
             found = dense(each)
             if found is not None:
                 values = _sampled(found) if sample else as_array(found).reshape(-1).tolist()
-                lines.append(Line(suffix + place, values, str(each.dtype), tuple(found.shape)))
+                lines.append(Line(place, values, str(each.dtype), tuple(found.shape)))
     return lines
 
 
@@ -165,21 +165,6 @@ def _sampled(tensor: torch.Tensor) -> list[float]:
         tensor = tensor.float()
     ends = torch.stack((tensor.max(), tensor.min(), tensor.mean()))
     return first + [float(each) for each in as_array(ends)]
-
-
-def all_lines(value: Any, suffix: str) -> list[tuple[Line | None, str, Any]]:
-    """Return everything in a value: a line for a tensor, else None, the place, and what is no tensor."""
-    found: list[tuple[Line | None, str, Any]] = []
-    for place, each in places(value):
-        if not isinstance(each, torch.Tensor):
-            found.append((None, suffix + place, each))
-            continue
-        values = dense(each)
-        if values is not None:
-            flat = as_array(values).reshape(-1).tolist()
-            line = Line(suffix + place, flat, str(each.dtype), tuple(values.shape))
-            found.append((line, suffix + place, None))
-    return found
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -493,12 +478,13 @@ def _written(place: Place, args: Any, output: Any) -> str:
         for index, line in enumerate(place.stack()):
             file.write(json.dumps([f"{place.name}_stack_info.{index}", line]) + "\n")
         for suffix, value in (("_input", args), ("_output", output)):
-            for tensor_line, where, other in all_lines(value, suffix):
-                if tensor_line is not None:
-                    file.write(tensor_line.text(place.name))
-                else:
-                    shown = json.dumps([f"{place.name}{where}", other], default=repr)
-                    file.write(f"{shown}\n")
+            for where, each in places(value, suffix):
+                if not isinstance(each, torch.Tensor):
+                    file.write(json.dumps([f"{place.name}{where}", each], default=repr) + "\n")
+                elif (found := dense(each)) is not None:
+                    flat = as_array(found).reshape(-1).tolist()
+                    told = Line(where, flat, str(each.dtype), tuple(found.shape))
+                    file.write(told.text(place.name))
     except OSError as error:
         return f"its values are cut off in {file.path}: {error.strerror or error}"
     finally:

@@ -10,7 +10,7 @@ sparse, quantized and nested tensors hold their values stands in fields that msp
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import orjson
@@ -18,6 +18,7 @@ import torch
 
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.tensors.memory import Glimpse, glimpse_of, is_freed
+from ray_precheck.capture.recording.arguments import found_in
 from ray_precheck.capture.writing.elements import NO_STATISTICS, quoted
 
 # Layouts by the indices that they compress.
@@ -45,21 +46,7 @@ _FAKE, UNDER_WAY, _NESTED = (
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors of a nested value in the order in which they are written."""
-    found: list[torch.Tensor] = []
-    _collect((value,), found, 0)
-    return found
-
-
-def _collect(values: Iterable[Any], found: list[torch.Tensor], depth: int) -> None:
-    for each in values:
-        if isinstance(each, torch.Tensor):
-            found.append(each)
-        elif depth > _DEEPEST:
-            continue
-        elif isinstance(each, tuple | list):
-            _collect(each, found, depth + 1)
-        elif isinstance(each, dict):
-            _collect(each.values(), found, depth + 1)
+    return found_in(value, torch.Tensor)
 
 
 def values_in(tensor: torch.Tensor) -> torch.Tensor:
