@@ -27,12 +27,13 @@ from ray_precheck.capture.pytorch.gradients import (
 )
 from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.resharding import Resharding
-from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of, tensors_in
 from ray_precheck.capture.pytorch.tensors.values import (
+    MARK,
+    DeviceValues,
     host_summary,
     sliced,
     statistics,

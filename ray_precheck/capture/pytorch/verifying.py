@@ -35,9 +35,8 @@ from ray_precheck.capture.pytorch.calls import Sink, detour, is_compiling
 from ray_precheck.capture.pytorch.elements import Elements
 from ray_precheck.capture.pytorch.probe import TorchProbe
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
-from ray_precheck.capture.pytorch.tensors.device_values import MARK
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, tensors_in
-from ray_precheck.capture.pytorch.tensors.values import WITHOUT_VALUES, bytes_of, sliced
+from ray_precheck.capture.pytorch.tensors.values import MARK, WITHOUT_VALUES, bytes_of, sliced
 from ray_precheck.capture.pytorch.updates import Arguments
 from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.verifying.step import (

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_precheck.capture.pytorch.tensors.device_values import DeviceValues
 from ray_precheck.capture.pytorch.tensors.memory import Glimpse, SeenTensors, array_of, glimpse_of
-from ray_precheck.capture.pytorch.tensors.values import WITHOUT_VALUES
+from ray_precheck.capture.pytorch.tensors.values import WITHOUT_VALUES, DeviceValues
 from ray_precheck.capture.recording.measures import (
     PartsDoNotAddUp,
     Placing,
