@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.pytorch.calls import Aside, CallMode
+from ray_precheck.capture.pytorch.calls import Aside, CallMode, Resharding
 from ray_precheck.capture.pytorch.elements import Elements, autocast_field
 from ray_precheck.capture.pytorch.gradients import (
     MODULE,
@@ -26,7 +26,6 @@ from ray_precheck.capture.pytorch.gradients import (
     watch,
 )
 from ray_precheck.capture.pytorch.names import CallName
-from ray_precheck.capture.pytorch.resharding import Resharding
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
