@@ -16,6 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -111,7 +112,7 @@ class PrecisionDebugger:
         require_models(model)
         session = self._opened(model)
         if rank_id is not None:
-            session.rank = _rank(rank_id)
+            session.rank = _require_number("rank_id", rank_id)
         if model is not None:
             session.models = model
         self._starts += 1
@@ -170,10 +171,8 @@ class PrecisionDebugger:
     @classmethod
     def set_init_step(cls, step: int) -> None:
         """Give the step that runs another number; the next ones count from there."""
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise UsageError(f"the first step is {step!r}; expected a number that is not negative")
-        self = cls._get()
-        self._opened(None).number = step
+        number = _require_number("the first step", step)
+        cls._get()._opened(None).number = number
 
     @classmethod
     def register_custom_api(cls, module: Any, api: str, api_prefix: str | None = None) -> None:
@@ -189,7 +188,7 @@ class PrecisionDebugger:
             record: Callable[..., Any] | None = getattr(opened, "custom_call", None)
             if record is None:
                 return original(*args, **kwargs)
-            frame, run = sys._getframe(1), functools.partial(original, *args, **kwargs)
+            frame, run = sys._getframe(1), partial(original, *args, **kwargs)
             return record(prefix, api, SeenCall(None, frame, args, kwargs, run))
 
         setattr(module, api, recorded)
@@ -297,10 +296,10 @@ class PrecisionDebugger:
             self._session.pause()
 
 
-def _rank(rank: Any) -> int:
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-        raise UsageError(f"rank_id is {rank!r}; expected a number that is not negative")
-    return rank
+def _require_number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UsageError(f"{name} is {value!r}; expected a number that is not negative")
+    return value
 
 
 def _token_range(found: Any) -> tuple[int, int]:
@@ -333,7 +332,7 @@ class SavedValues:
         self._data[key] = self._read(value, key)
         if save_backward:
             self._data[gradient_key] = self._waiting(
-                value, gradient_key, _setter(self._data, gradient_key)
+                value, gradient_key, partial(self._data.__setitem__, gradient_key)
             )
 
     def _waiting(self, value: Any, place: str, put: Callable[[Any], None]) -> Any:
@@ -344,13 +343,15 @@ class SavedValues:
         if isinstance(value, dict):
             named: dict[str, Any] = {}
             for key, each in value.items():
-                inner = self._waiting(each, f"{place}.{key}", _setter(named, str(key)))
+                inner = self._waiting(each, f"{place}.{key}", partial(named.__setitem__, str(key)))
                 named[str(key)] = inner
             return named
         if isinstance(value, list | tuple):
             listed: list[Any] = [None] * len(value)
             for index, each in enumerate(value):
-                listed[index] = self._waiting(each, f"{place}.{index}", _setter(listed, index))
+                listed[index] = self._waiting(
+                    each, f"{place}.{index}", partial(listed.__setitem__, index)
+                )
             return listed
         return None
 
@@ -372,10 +373,3 @@ class SavedValues:
             json.dumps({**header, "data": self._data}, indent=1) + "\n", encoding="utf-8"
         )
         os.replace(part, self._folder / DEBUG_FILE)
-
-
-def _setter(holder: Any, index: str | int) -> Callable[[Any], None]:
-    def put(found: Any) -> None:
-        holder[index] = found
-
-    return put

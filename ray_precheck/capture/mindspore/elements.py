@@ -29,7 +29,7 @@ from ray_precheck.capture.writing.elements import (
     NULL,
     FrameworkValues,
     PlainElements,
-    health_text,
+    health_field,
     mapping,
     quoted,
     statistics_text,
@@ -106,9 +106,8 @@ class MindSporeTensors:
         if look is not None or nan:
             text += _structure(values, look, nan)
         if self._sketches is not None and values.size:
-            health = health_text(health_of(values, str(tensor.dtype).lower()))
             text += f", {self._sketches.append(sketch(values))}"
-            text += "" if health is None else f', "health": {health}'
+            text += health_field(health_of(values, str(tensor.dtype).lower()))
         if is_saved:
             np.save(self._folder / f"{name}.npy", values, allow_pickle=False)
             self._file_bytes += values.nbytes

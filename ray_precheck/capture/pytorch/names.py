@@ -301,14 +301,9 @@ def _form_of(
     return None
 
 
-def names_of(text: str) -> frozenset[str]:
-    """Return the words of a text as a set."""
-    return frozenset(text.split())
-
-
 # What only asks a tensor something, or hands it on: no operator to blame. `backward` and its like run
 # operators that have records of their own.
-_NOT_RECORDED = names_of(
+_NOT_RECORDED = frozenset(
     """
     __array__ __array_wrap__ __complex__ __contains__ __cuda_array_interface__ __deepcopy__
     __dir__ __dlpack__ __dlpack_device__ __float__ __format__ __hash__ __index__ __int__ __iter__ __len__
@@ -341,9 +336,9 @@ _NOT_RECORDED = names_of(
     _disable_functionalization _mirror_autograd_meta_to _freeze_functional_tensor _print
     set_default_dtype set_default_device set_grad_enabled set_num_threads typename
     from_numpy frombuffer from_file from_dlpack utils_unpack_dual unpack_dual
-    """
+    """.split()
 )
-_IN_PLACE_DUNDERS = names_of(
+_IN_PLACE_DUNDERS = frozenset(
     "__iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"
-    " __ilshift__ __irshift__ __idiv__ __setitem__"
+    " __ilshift__ __irshift__ __idiv__ __setitem__".split()
 )

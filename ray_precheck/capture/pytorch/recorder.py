@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -47,7 +47,7 @@ from ray_precheck.capture.recording.arguments import (
     given_of,
     without_names,
 )
-from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder
+from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder, T
 from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
 from ray_precheck.capture.writing.elements import (
@@ -66,7 +66,6 @@ from ray_precheck.schema.float32 import Float32, header_field
 _NO_VERSION = -1  # of inference tensors
 # The same tensor requires a gradient in the second run of a checkpointed region only.
 _NEEDS_GRADIENT = re.compile(r', "(?:requires_grad": (?:true|false)|data_name": "[^"]*")')
-T = TypeVar("T")
 
 
 class TorchRecorder(StepRecorder):

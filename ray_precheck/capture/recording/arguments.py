@@ -18,12 +18,13 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ray_precheck.capture.writing.elements import quoted
 from ray_precheck.foreign import caught
 from ray_precheck.operators.effects import CHANGES
 
+Kind: TypeAlias = type | tuple[type, ...]
 ARGUMENT, PARAMETER, BUFFER = "argument", "parameter", "buffer"
 _VARIADIC = inspect.Parameter.VAR_POSITIONAL
 # Batches are dictionaries or lists of tensors; deeper ones are not looked into.
@@ -31,7 +32,8 @@ _DEEPEST = 2
 _MOST_INPUTS = 256
 _DEEPEST_TENSOR = 10
 _FIELD = re.compile(rf', "(?:{ARGUMENT}|{PARAMETER}|{BUFFER})": "(?:[^"\\]|\\.)*"')
-_ROOTS = (("input.", "input_args."), ("kwargs.", "input_kwargs."))
+# The argument paths of the places of arguments.
+_ARGUMENTS = {"input": "input_args", "kwargs": "input_kwargs"}
 
 
 def without_names(fields: str) -> str:
@@ -164,14 +166,7 @@ class Given(NamedTuple):
     @property
     def path(self) -> str:
         """The argument path in a dump: input_args.1."""
-        return next(
-            (
-                f"{path}{self.place[len(root) :]}"
-                for root, path in _ROOTS
-                if self.place.startswith(root)
-            ),
-            self.place,
-        )
+        return argument_path(self.place)
 
     @property
     def place_after(self) -> str:
@@ -193,6 +188,12 @@ def silently_changed(type_name: str, framework: str) -> frozenset[str]:
     return argument_places(names)
 
 
+def argument_path(place: str) -> str:
+    """Return the argument path in a dump of a place among the values of a call: input_args.1 of input.1."""
+    kind, _, rest = place.partition(".")
+    return f"{_ARGUMENTS[kind]}.{rest}"
+
+
 def argument_places(arguments: Iterable[tuple[int, str]]) -> frozenset[str]:
     """Return the places of arguments, by position and by name."""
     return frozenset(
@@ -200,14 +201,14 @@ def argument_places(arguments: Iterable[tuple[int, str]]) -> frozenset[str]:
     )
 
 
-def found_in(value: Any, kind: type) -> list[Any]:
+def found_in(value: Any, kind: Kind) -> list[Any]:
     """Return the objects of a kind in a nested value, in the order in which they are written."""
     found: list[Any] = []
     _collect((value,), kind, found, 0)
     return found
 
 
-def _collect(values: Iterable[Any], kind: type, found: list[Any], depth: int) -> None:
+def _collect(values: Iterable[Any], kind: Kind, found: list[Any], depth: int) -> None:
     for each in values:
         if isinstance(each, kind):
             found.append(each)

@@ -70,17 +70,18 @@ class Origins(ABC):
 
     def know(self, tensor: Any) -> None:
         """Take note of a tensor that may come into calls."""
-        anchor = self.anchor(tensor)
-        if anchor is not None:
-            self._know(anchor)
+        self.meet(tensor)
 
     def _know(self, anchor: Any) -> bool:
         """Take note of what stands for a tensor, and return whether it was known."""
+        is_known = self._is_known(anchor)
+        if not is_known:
+            self._known[id(anchor)] = weakref.ref(anchor)
+        return is_known
+
+    def _is_known(self, anchor: Any) -> bool:
         found = self._known.get(id(anchor))
-        if found is not None and found() is anchor:
-            return True
-        self._known[id(anchor)] = weakref.ref(anchor)
-        return False
+        return found is not None and found() is anchor
 
     def meet(self, tensor: Any) -> bool:
         """Take note of a tensor, and return whether it was known; of one without an anchor nothing can be
@@ -99,10 +100,7 @@ class Origins(ABC):
     def knows(self, tensor: Any) -> bool:
         """Return whether a tensor is known; of one without an anchor nothing can be told."""
         anchor = self.anchor(tensor)
-        if anchor is None:
-            return True
-        found = self._known.get(id(anchor))
-        return found is not None and found() is anchor
+        return anchor is None or self._is_known(anchor)
 
     def made_now(self, tensors: Iterable[Any]) -> list[Any]:
         """Return those of some tensors that were made since the step began, as far as that can be told."""

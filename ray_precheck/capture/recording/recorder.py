@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ray_precheck.capture.account import DarkPlaces
-from ray_precheck.capture.recording.arguments import GivenNames
+from ray_precheck.capture.recording.arguments import GivenNames, argument_path
 from ray_precheck.capture.recording.scope import Scope
 from ray_precheck.capture.recording.stacks import Stacks, modules_around, place_of, program_frame
 from ray_precheck.capture.settings import ALL_RISKS, FULL, RAISE, STRUCTURE, CaptureSettings
@@ -41,8 +41,6 @@ T = TypeVar("T")
 _NOTHING: Mapping[str, str] = {}
 # Files in this folder are no part of the program that is captured.
 _OWN = str(Path(__file__).parents[2])
-# The argument paths of the places of arguments.
-_ARGUMENTS = {"input": "input_args", "kwargs": "input_kwargs"}
 
 
 class SeenCall(NamedTuple):
@@ -176,8 +174,7 @@ class StepRecorder(ABC):
         earlier = memory.setdefault(address, place)
         if not address or earlier == place:
             return ""
-        kind, _, rest = earlier.partition(".")
-        return f', "shares": {quoted(f"{_ARGUMENTS[kind]}.{rest}")}'
+        return f', "shares": {quoted(argument_path(earlier))}'
 
     @abstractmethod
     def guarded(self, key: str, action: Callable[[], T]) -> T | None:

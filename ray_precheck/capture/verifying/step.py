@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ray_precheck.capture.probe import StepProbe
+from ray_precheck.capture.recording.arguments import found_in
 from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.recording.scope import Scope
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.verifying.verdict import NOTHING, Moment, Sight, StepTrace, TracedRun
 
-_DEEPEST = 10
 _BYTES = 8
 _PLAIN = (bool, int, float, complex, str)
 # What operators of these names give is whatever the memory held before.
@@ -54,7 +54,7 @@ class Digests(ABC):
         Of a tensor that cannot be read it has the dtype and shape.
         """
         found = hashlib.blake2b(digest_size=_BYTES)
-        for leaf in self._leaves(value, 0):
+        for leaf in found_in(value, (self.tensor, *_PLAIN)):
             if isinstance(leaf, self.tensor):
                 found.update(f"{leaf.dtype} {tuple(leaf.shape)};".encode())
                 raw = self.raw(leaf)
@@ -63,15 +63,6 @@ class Digests(ABC):
             else:
                 found.update(f"{type(leaf).__name__} {leaf!r};".encode())
         return found.hexdigest()
-
-    def _leaves(self, value: Any, depth: int) -> Iterator[Any]:
-        if isinstance(value, (self.tensor, *_PLAIN)):
-            yield value
-        elif depth > _DEEPEST:
-            return
-        elif isinstance(value, dict | tuple | list):
-            for each in value.values() if isinstance(value, dict) else value:
-                yield from self._leaves(each, depth + 1)
 
     def of_random(self) -> str:
         """Return one digest of the states of the framework's generators, taken behind each operator."""

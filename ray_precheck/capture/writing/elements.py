@@ -68,10 +68,10 @@ def statistics_text(summary: TensorSummary | None) -> str:
     return ", ".join([f'"{name}": {scalar(value)}' for name, value in fields.items()])
 
 
-def health_text(health: Health) -> str | None:
-    """Return the JSON of a record's `health`: counts that are not 0, and the headroom in powers of two.
+def health_field(health: Health) -> str:
+    """Return the field of an element's `health`: counts that are not 0, and the headroom in powers of two.
 
-    `{"nan": 3, "+inf": 1, "-inf": 2, "zero": 7, "subnormal": 4, "headroom": 12.3}`; None where nothing
+    `{"nan": 3, "+inf": 1, "-inf": 2, "zero": 7, "subnormal": 4, "headroom": 12.3}`; "" where nothing
     but the headroom could be said, and that follows from Max, Min and dtype.
     """
     counts = {
@@ -83,10 +83,10 @@ def health_text(health: Health) -> str | None:
     }
     items = [(name, str(count)) for name, count in counts.items() if count]
     if not items:
-        return None
+        return ""
     if health.headroom is not None:
         items.append(("headroom", number(round(health.headroom, 1))))
-    return mapping(items)
+    return f', "health": {mapping(items)}'
 
 
 def _slice(value: slice) -> str:

@@ -40,26 +40,26 @@ from ray_precheck.capture.pytorch.classic.lines import (
     OverflowFoundError,
     tell_user,
 )
-from ray_precheck.capture.pytorch.names import CallName, names_of
+from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.memory import array_of
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
 
 # What moves, copies or converts a tensor, or fills one: it computes nothing that two devices could do
 # differently. torch_npu.hooks had none of these either, so that a script may move its model and its data
 # between two dumps.
-_MOVES = names_of(
+_MOVES = frozenset(
     """
     to cpu cuda npu xpu ipu clone contiguous copy_ zero_ uniform_ random_ element_size
     float double half bfloat16 int long short char byte bool cfloat cdouble chalf
-    """
+    """.split()
 )
 # Of the functions that make a tensor out of numbers those that torch_npu.hooks had; it had none of those
 # that draw random numbers, which differ on each device.
-_MAKERS = names_of(
+_MAKERS = frozenset(
     """
     arange bartlett_window blackman_window eye full hamming_window hann_window kaiser_window linspace
     logspace ones range scalar_tensor sparse_coo_tensor tril_indices triu_indices
-    """
+    """.split()
 )
 SAMPLED = 10
 _DEEPEST = 10
@@ -69,7 +69,7 @@ _unpacked = TensorTexts(lambda _: "").dense
 FEWEST, MOST = 3, 2048
 _ND = 2  # ACL_FORMAT_ND: the elements lie as shape, stride and offset tell_user
 # They leave in their result what was in the memory before.
-_UNWRITTEN = names_of("empty_like new_empty new_empty_strided resize_as_")
+_UNWRITTEN = frozenset("empty_like new_empty new_empty_strided resize_as_".split())
 _TRIES = 1000
 
 

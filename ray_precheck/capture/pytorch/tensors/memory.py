@@ -273,15 +273,12 @@ class SeenTensors:
         self._glimpse = glimpse
         self._ordered = ordered
         self._by_memory: dict[int, dict[Hashable, _Known]] = {}
-        self.asked = self.looked = 0
 
     def of(self, tensor: torch.Tensor) -> str:
         """Return what is known of a dense tensor with memory, and look at it if nothing is."""
-        self.asked += 1
         try:
             memory, version = tensor.untyped_storage().data_ptr(), tensor._version
         except RuntimeError:  # an inference tensor has no version
-            self.looked += 1
             return self._look(tensor)
         key = self._layout(tensor)
         known_here = self._by_memory.get(memory)
@@ -297,7 +294,6 @@ class SeenTensors:
                     and known.glimpse[0](tensor) == known.glimpse[1]
                 ):
                     return known.text
-        self.looked += 1
         glimpse = self._glimpse(tensor)
         text = self._look(tensor)
         known_here[key] = _Known(weakref.ref(tensor), version, glimpse, text)

@@ -29,7 +29,7 @@ from ray_precheck.capture.recording.measures import (
     local_part,
     sketch_part,
 )
-from ray_precheck.capture.writing.elements import health_text
+from ray_precheck.capture.writing.elements import health_field
 from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.numerics.health import (
     Health,
@@ -98,18 +98,18 @@ class Sketching:
         row = self._device.later(device_sketch(tensor), self._row)
         health = self._device.later(
             device_health(tensor),
-            lambda numbers: _health_field(health_text(health_from(np.array(numbers), dtype))),
+            lambda numbers: health_field(health_from(np.array(numbers), dtype)),
         )
         return row + health
 
     def _of_host(self, tensor: torch.Tensor) -> str:
         values, dtype = host_values(tensor)
         if values.dtype.kind != "f":
-            return self._written(sketch(values), health_text(health_of(values, dtype)))
+            return self._written(sketch(values), health_field(health_of(values, dtype)))
         ends = self._ends[1] if self._ends[0] is tensor else None
         high, low = ends or (float(values.max()), float(values.min()))
         largest = math.nan if math.isnan(high) else max(high, -low)
-        health = health_text(health_of(values, dtype, high, low))
+        health = health_field(health_of(values, dtype, high, low))
         return self._written(sketch(values, 0, largest), health)
 
     def _sharded(self, tensor: Any, dense: torch.Tensor) -> str:
@@ -118,7 +118,7 @@ class Sketching:
         A part that several processes hold says so on all but the first, so that a sum takes it once.
         """
         values, dtype = host_values(dense.cpu())
-        health = health_text(health_of(values, dtype))
+        health = health_field(health_of(values, dtype))
         mesh = tensor.device_mesh
         coordinate = mesh.get_coordinate()
         placings = [_placing(placement) for placement in tensor.placements]
@@ -128,7 +128,7 @@ class Sketching:
             PartsDoNotAddUp,
             ValueError,
         ):  # a sum that is not made yet, or a mesh without this process
-            return _health_field(health)
+            return health
         again = "" if part.counted else ', "sketch_counted": false'
         sketched = sketch_part(values, tuple(tensor.shape), part.offsets)
         return self._written(sketched, health) + again
@@ -136,8 +136,8 @@ class Sketching:
     def _row(self, numbers: list[Any]) -> str:
         return f", {self._file.append(buckets_of(np.array(numbers)))}"
 
-    def _written(self, buckets: Any, health: str | None) -> str:
-        return f", {self._file.append(buckets)}{_health_field(health)}"
+    def _written(self, buckets: Any, health: str) -> str:
+        return f", {self._file.append(buckets)}{health}"
 
 
 def host_values(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
@@ -149,10 +149,6 @@ def host_values(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
     elif tensor.dtype is torch.complex32:
         tensor = tensor.to(torch.complex64)
     return array_of(tensor), name
-
-
-def _health_field(text: str | None) -> str:
-    return f', "health": {text}' if text else ""
 
 
 def _placing(placement: Any) -> Placing:
@@ -184,7 +180,7 @@ def device_sketch(
         lower, upper = max(start, chunk * _CHUNK), min(end, (chunk + 1) * _CHUNK)
         piece = flat[lower - start : upper - start]
         if factor is not None:
-            piece = torch.nan_to_num(piece, nan=0.0, posinf=0.0, neginf=0.0) * factor
+            piece = _finite(piece) * factor
         total = total + _sketch_chunk(piece.float(), chunk, lower - chunk * _CHUNK)
     return torch.cat([total, exponent])
 
@@ -205,7 +201,8 @@ def device_health(tensor: torch.Tensor) -> torch.Tensor:
     wide = torch.float64 if flat.device.type in ("cpu", "cuda") else torch.float32
     if not flat.is_floating_point() or not flat.numel():
         zero = (flat == 0).sum()
-        return torch.stack([_none(zero)] * 3 + [zero] + [_none(zero)] * 2).to(wide)
+        none = torch.zeros_like(zero)
+        return torch.stack([none, none, none, zero, none, none]).to(wide)
     sizes = flat.abs()
     small = (sizes < smallest_normal(str(flat.dtype)[6:])).sum()
     zero = (flat == 0).sum()
@@ -220,10 +217,6 @@ def health_from(copied: Array, dtype: str) -> Health:
     limit = largest_finite(dtype)
     room = None if limit is None else headroom(float(copied[5]), limit)
     return Health(nan, positive, negative, zero, subnormal, room)
-
-
-def _none(count: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(count)
 
 
 def _real_values(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -260,7 +260,8 @@ class TensorTexts:
     def _unusual(self, tensor: torch.Tensor, needs: str) -> str:
         kind, dense, more = _kind_of(tensor)
         header = _header_of(kind, tensor if dense is None else dense)
-        if not tensor.is_nested and (tensor.layout is not torch.strided or _is_odd(tensor)):
+        has_own_values = tensor.layout is torch.strided and not tensor.is_quantized
+        if not tensor.is_nested and (not has_own_values or _is_wrapped(tensor)):
             header = _header_of(kind, tensor)
         elif dense is not None and not dense.is_meta:
             more += _layout(dense)
@@ -357,8 +358,3 @@ def _placement(tensor: Any) -> str:
         f', "device_mesh": {mesh}, "placements": [{", ".join(placements)}],'
         f' "global_shape": {list(tensor.shape)}'
     )
-
-
-def _is_odd(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor of the usual class has no values of its own dtype in its memory."""
-    return tensor.is_quantized or _is_wrapped(tensor)

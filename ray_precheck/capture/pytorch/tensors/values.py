@@ -135,7 +135,8 @@ def _of_floats(flat: torch.Tensor, repeated: int) -> TensorSummary:
     else:
         found = _of_pieces(flat, values)
     if found is None:
-        return TensorSummary(*_wide_ends(values), *_wide_sums(values, repeated))
+        ends = float(_highest(values)), float(_lowest(values))
+        return TensorSummary(*ends, *_wide_sums(values, repeated))
     top, bottom, total, squares = found
     return TensorSummary(top, bottom, total / size, math.sqrt(squares * repeated))
 
@@ -174,11 +175,6 @@ def _of_few(values: np.ndarray[Any, Any]) -> _Found | None:
     if not _SMALL < squares < _LARGE and (highest or lowest):
         return None
     return highest, lowest, float(np.dot(values, _ONES[: values.size])), squares
-
-
-def _wide_ends(values: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Return the largest and the smallest value, NaN where one of them is NaN."""
-    return float(_highest(values)), float(_lowest(values))
 
 
 def _wide_sums(values: np.ndarray[Any, Any], repeated: int) -> tuple[float, float]:
