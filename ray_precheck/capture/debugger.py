@@ -356,7 +356,7 @@ class SavedValues:
         return None
 
     def _read(self, value: Any, place: str) -> Any:
-        return json.loads(self._tensors.text(value, place))
+        return json.loads(self._tensors.elements.one(value, place))
 
     def finish(self) -> None:
         """Write debug.json, which appears as a whole."""

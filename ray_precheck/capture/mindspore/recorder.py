@@ -217,14 +217,14 @@ class MindSporeRecorder(StepRecorder):
 
     def _tensor(self, tensor: ms.Tensor, place: str) -> str:
         try:
-            is_saved = self.settings.wants_tensors(self._place)
+            is_saved = self.settings.wants_tensors(self.place)
             look = self.look_at(place) if self._looks else None
-            name = f"{self._place}.{place}"
+            name = f"{self.place}.{place}"
             more = self.shared(tensor, place) + self.named(tensor)
             return self._texts.text(tensor, name, more, is_saved=is_saved, look=look)
         except OSError as error:
             self.fail(
-                f"the tensor {self._place}.{place} cannot be written to {self._log.folder}:"
+                f"the tensor {self.place}.{place} cannot be written to {self.folder}:"
                 f" {error.strerror or error}"
             )
             return "null"

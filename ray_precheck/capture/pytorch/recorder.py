@@ -315,11 +315,11 @@ class TorchRecorder(StepRecorder):
         dense = self._texts.dense(tensor)
         if self._sketching is not None:
             fields += self._sketching.fields(tensor, dense)
-        is_saved = self._files is not None and self.settings.wants_tensors(self._place)
+        is_saved = self._files is not None and self.settings.wants_tensors(self.place)
         if self._files is not None and is_saved:
             whole = self._texts.saved(tensor, dense)
             if whole is not None:
-                fields += self._saved(self._files, whole, f"{self._place}.{place}")
+                fields += self._saved(self._files, whole, f"{self.place}.{place}")
         return f"{{{fields}}}"
 
     def _structure(self, tensor: torch.Tensor, look: str | None, nan: bool) -> str:
@@ -338,7 +338,7 @@ class TorchRecorder(StepRecorder):
         try:
             return f', "data_name": {quoted(files.save(dense, name))}'
         except (OSError, RuntimeError) as error:
-            self.fail(f"the tensor {name} cannot be written to {self._log.folder}: {error}")
+            self.fail(f"the tensor {name} cannot be written to {self.folder}: {error}")
             return ""
 
     def _values(self, tensor: torch.Tensor) -> str:

@@ -83,10 +83,13 @@ class StepRecorder(ABC):
         # What a sentence calls the first of nested modules; the probe knows their names.
         self.module_shown: Callable[[list[Any]], str] = lambda modules: ""
         self._log = step_log(settings, folder, self.framework, stacks.lines)
+        self.folder = folder
+        # The fields of the dump's header that are known during the step only.
+        self.noted = self._log.noted
         self._stacks = stacks
         self._on_failure = on_failure
-        # The record whose values are written.
-        self._place = ""
+        # The key of the record whose values are written.
+        self.place = ""
         # What is looked at of the arguments that are written, by their places.
         self._looks = _NOTHING
         # What the model calls its inputs and states, which the probe knows; and the field of the name of an
@@ -106,24 +109,9 @@ class StepRecorder(ABC):
         self._regions: dict[Hashable, list[str]] = {}
 
     @property
-    def folder(self) -> Path:
-        """The folder of the dump."""
-        return self._log.folder
-
-    @property
-    def noted(self) -> dict[str, object]:
-        """The fields of the dump's header that are known during the step only."""
-        return self._log.noted
-
-    @property
     @abstractmethod
     def tensor_bytes(self) -> int:
         """How many bytes of tensors the step has in files."""
-
-    @property
-    def place(self) -> str:
-        """The key of the record whose values are written."""
-        return self._place
 
     def number(self, name: str) -> int:
         """Return the number of the next call of that name."""
@@ -139,7 +127,7 @@ class StepRecorder(ABC):
         """Return the fields of what a call gets that a frame makes; without a frame tensors have no names."""
         if self.settings.task == STRUCTURE or not self.settings.wants("forward", "input"):
             return ""
-        self._place = key
+        self.place = key
         self._looks = looks_of(key.rsplit(".", 2)[0], self.framework)
         self._memory, self._first = {}, None
         if self.given_names is not None and frame is not None:
@@ -202,14 +190,14 @@ class StepRecorder(ABC):
         """Return the fields of what a call gave, which follow those of `before`."""
         if self.settings.task == STRUCTURE or not self.settings.wants("forward", "output"):
             return ""
-        self._place = key
+        self.place = key
         return f', "output": {self.elements.outputs(output)}'
 
     def around(self, key: str, arrived: Sequence[Any], passed_on: Sequence[Any]) -> str:
         """Return the fields of the gradients that arrived at the outputs of a call, and that it passed on."""
         if self.settings.task == STRUCTURE:
             return ""
-        self._place = key
+        self.place = key
         fields = ""
         if self.settings.wants("backward", "input"):
             fields += f', "input": {self.elements.arguments(tuple(arrived), "input")}'
@@ -221,7 +209,7 @@ class StepRecorder(ABC):
         """Return the field of a module's own parameters, which follows others."""
         if self.settings.task == STRUCTURE:
             return ""
-        self._place = key
+        self.place = key
         texts = [
             f"{quoted(name)}: {self.elements.one(each, f'parameters.{name}')}"
             for name, each in values.items()
@@ -232,7 +220,7 @@ class StepRecorder(ABC):
         """Return the field of the gradient of a parameter."""
         if self.settings.task == STRUCTURE:
             return ""
-        self._place = key
+        self.place = key
         return f"{quoted(name)}: [{self.elements.one(gradient, name)}]"
 
     @property
@@ -309,7 +297,7 @@ class StepRecorder(ABC):
             return
         dark = self.dark_header()
         if dark is not None:
-            self._log.noted["dark"] = dark
+            self.noted["dark"] = dark
         self.stopped = True  # Cells that enclose the end of the step have no record
         self._log.finish(with_construct=self.settings.modules, cut_short=cut_short)
 

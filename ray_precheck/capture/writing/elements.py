@@ -240,10 +240,6 @@ class FrameworkValues:
     def __init__(self) -> None:
         self._handles: list[Any] = []
 
-    def text(self, value: Any, place: str) -> str:
-        """Return a value as JSON; the files of its tensors have names that begin with `place`."""
-        return self.elements.one(value, place)
-
     def on_gradient(self, tensor: Any, take: Callable[[Any], None]) -> None:
         """Let `take` have the gradient of a tensor when it arrives; where none does it is never called."""
         self._handles.append(tensor.register_hook(take))
