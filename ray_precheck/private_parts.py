@@ -199,11 +199,6 @@ MINDSPORE_STRIDES = PrivatePart(
     "places the inputs of a call in memory as they lay in the captured program",
     "MindSpore's inputs are contiguous",
 )
-TENSOR_REBUILDING = PrivatePart(
-    ("torch._utils:_rebuild_tensor_v2",),
-    "is named by the files of captured tensors, which are written without torch.save",
-    "torch.save writes them, which takes four times as long",
-)
 DTENSOR_MOVES = PrivatePart(
     ("torch.distributed.tensor:_dispatch",),
     "sees which parts torch moves within a call of a DTensor",

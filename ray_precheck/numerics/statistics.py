@@ -2,7 +2,7 @@
 
 Comes in: values on the host, or the statistics of the parts of a tensor. Goes out: a `TensorSummary`, and the
 table from which writers, readers and comparisons take names. `capture.pytorch.tensors` computes the same with
-torch, on the CPU (`summary`) and on a device (`device_values`).
+torch, on the CPU and on a device (`values`).
 """
 
 import math

@@ -28,9 +28,8 @@ from ray_precheck.capture.mindspore.names import (
     recorded_primitives,
     region_name,
 )
-from ray_precheck.capture.mindspore.patches import Patches
+from ray_precheck.capture.mindspore.patches import Patches, keep_out_of_compilers, tracing
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
-from ray_precheck.capture.mindspore.regions import keep_out_of_compilers, tracing
 from ray_precheck.capture.recording.recorder import SeenCall
 
 

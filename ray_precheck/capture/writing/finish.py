@@ -16,8 +16,14 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from ray_precheck.capture.writing.lines import open_locked
-from ray_precheck.capture.writing.log import DUMP, LOG, STACK_LOG, remove_log, write_dump
+from ray_precheck.capture.writing.log import (
+    DUMP,
+    LOG,
+    STACK_LOG,
+    open_locked,
+    remove_log,
+    write_dump,
+)
 from ray_precheck.dump.folders import FIELD, KILLED, dumps_below, standing_for
 from ray_precheck.dump.log import (
     DATA,

@@ -63,7 +63,7 @@ def _require_usable(settings: CaptureSettings) -> None:
 
 def _verify(values: dict[str, Any], words: list[str]) -> int:
     """Run the script with and without capture up to the end of a step, and say whether they differ."""
-    from ray_precheck.capture.verifying.script import verify_script
+    from ray_precheck.capture.verifying.runs import verify_script
 
     if values.get("ranks") is not None:
         raise UsageError(

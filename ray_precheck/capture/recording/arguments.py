@@ -1,28 +1,39 @@
-"""The names that a model has for what its operators get: its inputs, its parameters, its buffers.
+"""What a record says of the arguments of a call beside their values: their names, and which were changed.
 
 Comes in: the arguments of a call, and the frame that makes it. Goes out: a field of each tensor that the
-model has a name for, which msprobe ignores: `"argument": "attention_mask"`, `"parameter":
-"layers.0.weight"` or `"buffer": "rotary.inv_freq"`. The recorders of both frameworks ask while they write
-the arguments of a call. A tensor is known by its identity: what was computed from it has no name.
+model has a name for, which msprobe ignores (`"argument": "attention_mask"`, `"parameter": "layers.0.weight"`,
+`"buffer": "rotary.inv_freq"`), and the tensors that the call has changed, each with the path of the argument
+that it is. The recorders of both frameworks ask. A tensor is known by its identity: what was computed from it
+has no name.
+
+A new version tells that a tensor was changed, but kernels change tensors without one (the running
+statistics of batch_norm): which operators do is known (`operators.effects`). Of both the statistics say
+whether the values are others; a call that changes a tensor and puts it back has changed nothing.
 """
 
+import functools
 import inspect
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
-from ray_precheck.capture.writing.text import quoted
+from ray_precheck.capture.writing.elements import quoted
 from ray_precheck.foreign import caught
+from ray_precheck.operators.effects import CHANGES
 
+Kind: TypeAlias = type | tuple[type, ...]
 ARGUMENT, PARAMETER, BUFFER = "argument", "parameter", "buffer"
 _VARIADIC = inspect.Parameter.VAR_POSITIONAL
 # Batches are dictionaries or lists of tensors; deeper ones are not looked into.
 _DEEPEST = 2
 _MOST_INPUTS = 256
+_DEEPEST_TENSOR = 10
 _FIELD = re.compile(rf', "(?:{ARGUMENT}|{PARAMETER}|{BUFFER})": "(?:[^"\\]|\\.)*"')
+# The argument paths of the places of arguments.
+_ARGUMENTS = {"input": "input_args", "kwargs": "input_kwargs"}
 
 
 def without_names(fields: str) -> str:
@@ -136,3 +147,74 @@ def _add(found: dict[int, str], name: str, value: Any, depth: int = 0) -> None:
         return
     for key, each in inner if depth < _DEEPEST else ():
         _add(found, f"{name}.{key}", each, depth + 1)
+
+
+class Given(NamedTuple):
+    """A tensor that a call got: its version, its place among the values ("input.1", "kwargs.out") and what
+    was known of its values, which is compared with what is known after the call."""
+
+    tensor: Any
+    version: int
+    place: str
+    known: object
+
+    @property
+    def root(self) -> str:
+        """The place of the argument that it is, or is in."""
+        return ".".join(self.place.split(".", 2)[:2])
+
+    @property
+    def path(self) -> str:
+        """The argument path in a dump: input_args.1."""
+        return argument_path(self.place)
+
+    @property
+    def place_after(self) -> str:
+        """The place of its values after the call, for the name of their file: changed.1."""
+        return f"changed.{self.place.partition('.')[2]}"
+
+
+# Given(tensor, ...) takes three times as long as tuple.__new__, and each tensor of each call is noted.
+given_of = functools.partial(tuple.__new__, Given)
+
+
+@functools.lru_cache(1 << 12)
+def silently_changed(type_name: str, framework: str) -> frozenset[str]:
+    """Return the arguments that calls of an operator may change without a new version: "input.1" and
+    "kwargs.running_mean". Those that change if another one is given get a new version."""
+    row = CHANGES.of(type_name, framework)
+    words = list(enumerate(row.split())) if row else []
+    names = [(place, word[:-1]) for place, word in words if word.endswith("!")]
+    return argument_places(names)
+
+
+def argument_path(place: str) -> str:
+    """Return the argument path in a dump of a place among the values of a call: input_args.1 of input.1."""
+    kind, _, rest = place.partition(".")
+    return f"{_ARGUMENTS[kind]}.{rest}"
+
+
+def argument_places(arguments: Iterable[tuple[int, str]]) -> frozenset[str]:
+    """Return the places of arguments, by position and by name."""
+    return frozenset(
+        each for place, name in arguments for each in (f"input.{place}", f"kwargs.{name}")
+    )
+
+
+def found_in(value: Any, kind: Kind) -> list[Any]:
+    """Return the objects of a kind in a nested value, in the order in which they are written."""
+    found: list[Any] = []
+    _collect((value,), kind, found, 0)
+    return found
+
+
+def _collect(values: Iterable[Any], kind: Kind, found: list[Any], depth: int) -> None:
+    for each in values:
+        if isinstance(each, kind):
+            found.append(each)
+        elif depth > _DEEPEST_TENSOR:
+            continue
+        elif isinstance(each, tuple | list):
+            _collect(each, kind, found, depth + 1)
+        elif isinstance(each, dict):
+            _collect(each.values(), kind, found, depth + 1)
