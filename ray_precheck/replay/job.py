@@ -145,7 +145,7 @@ class PrecheckRunner:
         is_near: bool = False,
     ) -> Any:
         """Check a call, or measure it on the device for a bench elsewhere; see `runtime.job`."""
-        from ray_precheck.check.sides.device import DeviceNeeded
+        from ray_precheck.check.device import DeviceNeeded
 
         self._message, began_s = "", time.time()
         if stage is Stage.DEVICE:
