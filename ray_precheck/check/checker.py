@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ray_precheck.bench.registry import References
 from ray_precheck.bench.run import Bench, computing_threads
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.decode import decode
 from ray_precheck.check.device import Device, DeviceNeeded, layout_notes, run_transposed, run_twice
 from ray_precheck.check.explain import with_explanations
@@ -31,7 +32,6 @@ from ray_precheck.check.judge import (
     judge_forward,
 )
 from ray_precheck.check.judged import DirectionCheck, Judged
-from ray_precheck.check.measured import Measured
 from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.random.judge import (
     judge_random_backward,

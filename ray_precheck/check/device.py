@@ -14,12 +14,17 @@ import numpy as np
 from ray_precheck.bench.drawing import seed_of
 from ray_precheck.bench.registry import References
 from ray_precheck.bench.run import Bench, computing_threads
+from ray_precheck.check.attempt import (
+    Failure,
+    Measured,
+    attempt_forward,
+    attempt_gradients,
+    describe,
+)
 from ray_precheck.check.inputs import Inputs, cotangents_of, safer_inputs, transposed_inputs
-from ray_precheck.check.measured import Failure, Measured
 from ray_precheck.check.options import ALWAYS, NEVER
 from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides.attempt import attempt_forward, attempt_gradients, describe
 from ray_precheck.check.sides.bench import attempt_bench
 from ray_precheck.check.sides.captured import has_captured_gradients
 from ray_precheck.check.sides.tested import UnderTest

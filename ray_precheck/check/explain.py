@@ -16,9 +16,9 @@ from ray_precheck.accuracy.cause import likely_cause
 from ray_precheck.accuracy.standards.base import ROUNDING, Standard, ulp
 from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.accuracy.thresholds import ROUNDING_NOISE_ULP
+from ray_precheck.check.attempt import OutOfMemory, attempt
 from ray_precheck.check.inputs import Inputs
 from ray_precheck.check.judged import Compared, DirectionCheck
-from ray_precheck.check.sides.attempt import OutOfMemory, attempt
 from ray_precheck.frameworks.base import map_leaves
 from ray_precheck.numerics.rounding import spacing
 from ray_precheck.operators.effects import MULTILINEAR

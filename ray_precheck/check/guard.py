@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from ray_precheck.check.attempt import describe, is_out_of_memory
 from ray_precheck.check.device import Device, DeviceNeeded
-from ray_precheck.check.sides.attempt import describe, is_out_of_memory
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import caught
 from ray_precheck.schema.failure import Cause

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.by_dtype import as_in_dtype
 from ray_precheck.check.decode import Decoded
-from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.descriptors.known import find_framework, is_framework
 from ray_precheck.dump.tensors import CapturedTensors

@@ -16,11 +16,10 @@ from ray_precheck.accuracy.comparison import no_implementations
 from ray_precheck.accuracy.exact import is_exact
 from ray_precheck.accuracy.outputs import Judge
 from ray_precheck.accuracy.steps import quantized_like
+from ray_precheck.check.attempt import Failure, attempt, attempt_gradients, describe
 from ray_precheck.check.inputs import Inputs, cotangents_of
 from ray_precheck.check.judged import Compared, DirectionCheck, compared
-from ray_precheck.check.measured import Failure
 from ray_precheck.check.settings import Terms
-from ray_precheck.check.sides.attempt import attempt, attempt_gradients, describe
 from ray_precheck.check.sides.bench import Benched, changed_pairs, gradients_as_dumped
 from ray_precheck.check.sides.captured import captured_gradients, has_captured_gradients
 from ray_precheck.check.sides.implementations import Implementations, Pick

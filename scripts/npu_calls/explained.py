@@ -144,7 +144,7 @@ def _kind(pattern: str, what: str, sought: str = "", *, files: bool = False) -> 
 # A text of ours that may be a fact about NPUs.
 FACT = re.compile(r"ASCEND|[Aa]scend|davinci|npu-smi|npu:\d|'npu::")
 # Constants whose texts are all words of the libraries, by module.
-WORDS_OF_LIBRARIES = {"ray_precheck.check.sides.attempt": "_NO_MEMORY"}
+WORDS_OF_LIBRARIES = {"ray_precheck.check.attempt": "_NO_MEMORY"}
 FACT_KINDS = (
     _kind(r"ASCEND_\w+", "variable", "{}"),
     _kind(r"/dev/davinci.*", "device files", "/dev/davinci"),

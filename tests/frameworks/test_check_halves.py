@@ -8,8 +8,8 @@ import pytest
 import torch
 from records import call, ms_tensor, raising, tensor
 
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker, DeviceNeeded
-from ray_precheck.check.measured import Measured
 from ray_precheck.check.options import RECORDED
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.decode import decode_record

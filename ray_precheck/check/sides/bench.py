@@ -16,8 +16,8 @@ import numpy as np
 
 from ray_precheck.bench.checkable import changed_tensors
 from ray_precheck.bench.run import Bench
+from ray_precheck.check.attempt import Attempt, attempt_forward
 from ray_precheck.check.inputs import Inputs
-from ray_precheck.check.sides.attempt import Attempt, attempt_forward
 from ray_precheck.check.sides.captured import tensors_of
 from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.descriptors.known import find_framework

@@ -30,7 +30,7 @@ from ray_precheck.bench.rounded import (
     in_short_bits,
     rounded_arithmetic,
 )
-from ray_precheck.check.sides.attempt import OutOfMemory, attempt
+from ray_precheck.check.attempt import OutOfMemory, attempt
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf, map_leaves
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace

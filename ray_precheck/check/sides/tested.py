@@ -7,9 +7,8 @@ Made by `check.sides.device`, by `held_by_dump` for captured results (real mode)
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ray_precheck.check.attempt import Attempt, Measured
 from ray_precheck.check.inputs import Inputs
-from ray_precheck.check.measured import Measured
-from ray_precheck.check.sides.attempt import Attempt
 from ray_precheck.check.sides.captured import captured_changes, captured_outputs
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.inputs.generate import GeneratedTensors
