@@ -42,7 +42,7 @@ from ray_precheck.check.random.quiet_dropout import judge_identity_backward, qui
 from ray_precheck.check.row import make_row
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides.bench import Benched, run_bench
-from ray_precheck.check.sides.tested import UnderTest, handed_over, held_by_dump, measured_elsewhere
+from ray_precheck.check.tested import UnderTest, handed_over, held_by_dump, measured_elsewhere
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Backend
 from ray_precheck.inputs.generate import TensorSource

@@ -26,8 +26,7 @@ from ray_precheck.check.options import ALWAYS, NEVER
 from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides.bench import attempt_bench
-from ray_precheck.check.sides.captured import has_captured_gradients
-from ray_precheck.check.sides.tested import UnderTest
+from ray_precheck.check.tested import UnderTest, has_captured_gradients
 from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import Backend, Leaf, Precise, changed_by
 from ray_precheck.frameworks.registry import open_backend

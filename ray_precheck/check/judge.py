@@ -21,8 +21,8 @@ from ray_precheck.check.inputs import Inputs, cotangents_of
 from ray_precheck.check.judged import Compared, DirectionCheck, compared
 from ray_precheck.check.settings import Terms
 from ray_precheck.check.sides.bench import Benched, changed_pairs, gradients_as_dumped
-from ray_precheck.check.sides.captured import captured_gradients, has_captured_gradients
 from ray_precheck.check.sides.implementations import Implementations, Pick
+from ray_precheck.check.tested import captured_gradients, has_captured_gradients
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by
 from ray_precheck.numerics.rounding import machine_epsilon, saturated_like

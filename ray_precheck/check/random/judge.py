@@ -23,8 +23,7 @@ from ray_precheck.check.random.arguments import RandomCall, bind
 from ray_precheck.check.random.rules import RandomRule, is_seeded, rule_of
 from ray_precheck.check.settings import Terms
 from ray_precheck.check.sides.bench import run_bench
-from ray_precheck.check.sides.captured import captured_gradients
-from ray_precheck.check.sides.tested import UnderTest
+from ray_precheck.check.tested import UnderTest, captured_gradients
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.operators.drawing import SELF_SEEDED

@@ -21,7 +21,7 @@ from ray_precheck.check.judged import Compared, DirectionCheck, compared
 from ray_precheck.check.random.arguments import bind
 from ray_precheck.check.settings import Terms
 from ray_precheck.check.sides.bench import Benched, run_bench
-from ray_precheck.check.sides.tested import UnderTest
+from ray_precheck.check.tested import UnderTest
 from ray_precheck.descriptors.known import find_framework
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf

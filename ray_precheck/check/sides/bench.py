@@ -18,8 +18,7 @@ from ray_precheck.bench.checkable import changed_tensors
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.attempt import Attempt, attempt_forward
 from ray_precheck.check.inputs import Inputs
-from ray_precheck.check.sides.captured import tensors_of
-from ray_precheck.check.sides.tested import UnderTest
+from ray_precheck.check.tested import UnderTest, tensors_of
 from ray_precheck.descriptors.known import find_framework
 from ray_precheck.frameworks.base import Execution, changed_by
 from ray_precheck.frameworks.pytorch.names import resolve_torch

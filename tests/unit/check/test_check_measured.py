@@ -18,7 +18,7 @@ from ray_precheck.check.inputs import Inputs, make_inputs
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides.tested import UnderTest, measured_elsewhere
+from ray_precheck.check.tested import UnderTest, measured_elsewhere
 from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf
 from ray_precheck.inputs.generate import GeneratedTensors
