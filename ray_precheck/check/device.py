@@ -21,11 +21,11 @@ from ray_precheck.check.attempt import (
     attempt_gradients,
     describe,
 )
+from ray_precheck.check.bench import attempt_bench
 from ray_precheck.check.inputs import Inputs, cotangents_of, safer_inputs, transposed_inputs
 from ray_precheck.check.options import ALWAYS, NEVER
 from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides.bench import attempt_bench
 from ray_precheck.check.tested import UnderTest, has_captured_gradients
 from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import Backend, Leaf, Precise, changed_by

@@ -17,11 +17,16 @@ from ray_precheck.accuracy.exact import is_exact
 from ray_precheck.accuracy.outputs import Judge
 from ray_precheck.accuracy.steps import quantized_like
 from ray_precheck.check.attempt import Failure, attempt, attempt_gradients, describe
+from ray_precheck.check.bench import (
+    Benched,
+    Implementations,
+    Pick,
+    changed_pairs,
+    gradients_as_dumped,
+)
 from ray_precheck.check.inputs import Inputs, cotangents_of
 from ray_precheck.check.judged import Compared, DirectionCheck, compared
 from ray_precheck.check.settings import Terms
-from ray_precheck.check.sides.bench import Benched, changed_pairs, gradients_as_dumped
-from ray_precheck.check.sides.implementations import Implementations, Pick
 from ray_precheck.check.tested import captured_gradients, has_captured_gradients
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ray_precheck.accuracy.standards.user_file import load_standard
 from ray_precheck.capture import Capture
+from ray_precheck.check.bench import Implementations
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides.implementations import Implementations
 from ray_precheck.commands.compare.report import format_comparison_summary
 from ray_precheck.commands.compare.run import compare_captures
 from ray_precheck.commands.locate.options import LocationConfig

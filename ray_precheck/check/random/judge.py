@@ -15,6 +15,7 @@ from ray_precheck.accuracy.random.pooled import Drawn, drawn_text
 from ray_precheck.accuracy.random.statistics import Observation
 from ray_precheck.bench.drawing import is_dropping, seed_of
 from ray_precheck.bench.run import Bench
+from ray_precheck.check.bench import run_bench
 from ray_precheck.check.device import AGAIN
 from ray_precheck.check.inputs import Inputs, cotangents_of
 from ray_precheck.check.judge import device_failed
@@ -22,7 +23,6 @@ from ray_precheck.check.judged import Compared, DirectionCheck
 from ray_precheck.check.random.arguments import RandomCall, bind
 from ray_precheck.check.random.rules import RandomRule, is_seeded, rule_of
 from ray_precheck.check.settings import Terms
-from ray_precheck.check.sides.bench import run_bench
 from ray_precheck.check.tested import UnderTest, captured_gradients
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
