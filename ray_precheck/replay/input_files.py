@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any
 
-from ray_precheck.check.memory import needed_bytes
+from ray_precheck.check.decode import needed_bytes
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import Dump

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.bench.checkable import skip_by_record
-from ray_precheck.check.memory import needed_bytes
+from ray_precheck.check.decode import needed_bytes
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.shown import LONGEST, shown
 from ray_precheck.errors import NotCheckable
