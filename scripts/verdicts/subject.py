@@ -15,8 +15,8 @@ from ray_precheck.bench.checkable import skip_by_name, skip_by_record
 from ray_precheck.bench.drawing import is_random
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.bench import Implementations
-from ray_precheck.check.by_dtype import as_in_dtype
 from ray_precheck.check.decode import call_plan
+from ray_precheck.check.inputs import as_in_dtype
 from ray_precheck.check.options import RECORDED
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.tensors import CapturedTensors
