@@ -27,12 +27,13 @@ from ray_precheck.check.inputs import (
     transposed_inputs,
 )
 from ray_precheck.check.judge import (
+    DirectionCheck,
+    Judged,
     backward_transposed,
     forward_transposed,
     judge_backward,
     judge_forward,
 )
-from ray_precheck.check.judged import DirectionCheck, Judged
 from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.random.judge import (
     judge_random_backward,

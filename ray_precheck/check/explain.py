@@ -18,7 +18,7 @@ from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.accuracy.thresholds import ROUNDING_NOISE_ULP
 from ray_precheck.check.attempt import OutOfMemory, attempt
 from ray_precheck.check.inputs import Inputs
-from ray_precheck.check.judged import Compared, DirectionCheck
+from ray_precheck.check.judge import Compared, DirectionCheck
 from ray_precheck.frameworks.base import map_leaves
 from ray_precheck.numerics.rounding import spacing
 from ray_precheck.operators.effects import MULTILINEAR

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ray_precheck.check.judged import Judged
+from ray_precheck.check.judge import Judged
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.store.error_data import Replay, save_error_data

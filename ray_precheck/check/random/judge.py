@@ -18,8 +18,7 @@ from ray_precheck.bench.run import Bench
 from ray_precheck.check.bench import run_bench
 from ray_precheck.check.device import AGAIN
 from ray_precheck.check.inputs import Inputs, cotangents_of
-from ray_precheck.check.judge import device_failed
-from ray_precheck.check.judged import Compared, DirectionCheck
+from ray_precheck.check.judge import Compared, DirectionCheck, device_failed
 from ray_precheck.check.random.arguments import RandomCall, bind
 from ray_precheck.check.random.rules import RandomRule, is_seeded, rule_of
 from ray_precheck.check.settings import Terms

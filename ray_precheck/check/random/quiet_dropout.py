@@ -17,8 +17,7 @@ from ray_precheck.bench.run import Bench
 from ray_precheck.check.bench import Benched, run_bench
 from ray_precheck.check.decode import decoded_record
 from ray_precheck.check.inputs import cotangents_of, make_inputs
-from ray_precheck.check.judge import judge_forward
-from ray_precheck.check.judged import Compared, DirectionCheck, compared
+from ray_precheck.check.judge import Compared, DirectionCheck, compared, judge_forward
 from ray_precheck.check.random.arguments import bind
 from ray_precheck.check.settings import Terms
 from ray_precheck.check.tested import UnderTest

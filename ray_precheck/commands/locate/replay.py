@@ -15,7 +15,7 @@ import numpy as np
 from ray_precheck.accuracy.sentence import EXACT
 from ray_precheck.accuracy.standards.base import ulp
 from ray_precheck.check.checker import Checker, DeviceNeeded
-from ray_precheck.check.judged import Compared, Judged
+from ray_precheck.check.judge import Compared, Judged
 from ray_precheck.commands.locate.payload import LocationPayload
 from ray_precheck.commands.locate.walk.evidence import OwnError
 from ray_precheck.commands.locate.walk.roots import INFINITE

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.inputs import Inputs
-from ray_precheck.check.judged import Judged
+from ray_precheck.check.judge import Judged
 from ray_precheck.commands.naive.elsewhere import PlainProcesses
 from ray_precheck.commands.naive.runs import CallRuns, first_unlike
 from ray_precheck.commands.naive.units import OutputContrast, contrasted

@@ -16,7 +16,7 @@ from ray_precheck.accuracy.outputs import same_value
 from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.inputs import Inputs
-from ray_precheck.check.judged import Judged
+from ray_precheck.check.judge import Judged
 from ray_precheck.commands.naive.elsewhere import PlainProcesses, PlainRun
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.frameworks.switches import SwitchBoard

@@ -14,7 +14,7 @@ import numpy as np
 
 from ray_precheck.accuracy.errors import is_measurable
 from ray_precheck.accuracy.standards.auto.envelope import Distance, distance
-from ray_precheck.check.judged import Compared
+from ray_precheck.check.judge import Compared
 from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
