@@ -17,7 +17,6 @@ from ray_precheck.check.attempt import Measured
 from ray_precheck.check.bench import Benched, run_bench
 from ray_precheck.check.decode import decode
 from ray_precheck.check.device import Device, DeviceNeeded, layout_notes, run_transposed, run_twice
-from ray_precheck.check.explain import with_explanations
 from ray_precheck.check.guard import Guard
 from ray_precheck.check.inputs import (
     Inputs,
@@ -41,7 +40,7 @@ from ray_precheck.check.random.judge import (
     require_rule,
 )
 from ray_precheck.check.random.quiet_dropout import judge_identity_backward, quiet_dropout
-from ray_precheck.check.row import make_row
+from ray_precheck.check.row import make_row, with_explanations
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.tested import UnderTest, handed_over, held_by_dump, measured_elsewhere
 from ray_precheck.errors import NotCheckable
