@@ -22,9 +22,9 @@ from ray_precheck.check.attempt import (
     describe,
 )
 from ray_precheck.check.bench import attempt_bench
+from ray_precheck.check.checker import PhaseClock
 from ray_precheck.check.inputs import Inputs, cotangents_of, safer_inputs, transposed_inputs
 from ray_precheck.check.options import ALWAYS, NEVER
-from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.tested import UnderTest, has_captured_gradients
 from ray_precheck.errors import BackendMissingError, NotCheckable

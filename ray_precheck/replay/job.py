@@ -113,8 +113,7 @@ class PrecheckOpener:
 
         prefer_native()
         # Imported here: the frameworks behind it must not be loaded before the process is pinned.
-        from ray_precheck.check.checker import Checker
-        from ray_precheck.check.phases import PhaseClock
+        from ray_precheck.check.checker import Checker, PhaseClock
 
         checker = Checker(self.settings, slot.kind, PhaseClock(tell))
         checker.prove()

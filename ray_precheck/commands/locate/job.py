@@ -134,8 +134,7 @@ class LocationOpener:
 
         prefer_native()
         # Imported here: the frameworks behind it must not be loaded before the process is pinned.
-        from ray_precheck.check.checker import Checker
-        from ray_precheck.check.phases import PhaseClock
+        from ray_precheck.check.checker import Checker, PhaseClock
         from ray_precheck.commands.locate.replay import CallReplay
 
         target = Checker(self.settings.target, BENCH, PhaseClock(tell))
