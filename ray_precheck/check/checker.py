@@ -34,11 +34,12 @@ from ray_precheck.check.judge import (
     judge_forward,
 )
 from ray_precheck.check.random.judge import (
+    judge_identity_backward,
     judge_random_backward,
     judge_random_forward,
+    quiet_dropout,
     require_rule,
 )
-from ray_precheck.check.random.quiet_dropout import judge_identity_backward, quiet_dropout
 from ray_precheck.check.row import make_row, with_explanations
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.tested import UnderTest, handed_over, held_by_dump, measured_elsewhere
