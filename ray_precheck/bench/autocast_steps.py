@@ -1,7 +1,7 @@
 """Float64 arithmetic that rounds as a function does whose steps autocast sees on an accelerator.
 
 Comes in: a half type. Goes out: a context in which the steps of a function are rounded to it, but for those
-that autocast has in float32. Called by `check.sides.implementations`, for the functions of
+that autocast has in float32. Called by `check.bench`, for the functions of
 `operators.autocast`.
 """
 

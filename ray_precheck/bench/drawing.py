@@ -1,7 +1,7 @@
 """Calls that draw random numbers: always, or because of their arguments.
 
 Comes in: a record. Goes out: whether two right runs of the call may differ, and the call with its
-drawing switched off. Called by `bench.checkable` and by `check.random.quiet_dropout`. Every operator of torch
+drawing switched off. Called by `bench.checkable` and by `check.random.judge`. Every operator of torch
 and MindSpore that takes a probability to drop, a `training` flag, a seed or a generator stands in the
 table `operators.drawing`; a test reads the signatures of the installed frameworks and names what is
 missing.

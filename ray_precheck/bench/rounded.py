@@ -2,7 +2,7 @@
 
 Comes in: a dtype. Goes out: a context in which every elementary operator of torch, forward and
 backward, rounds its float64 result to that dtype; fused operators are taken apart first, by torch's
-own decompositions. Called by `check.sides.implementations`, which runs the bench inside of it: the results
+own decompositions. Called by `check.bench`, which runs the bench inside of it: the results
 are those of an honest implementation that rounds after each step, for every API.
 """
 

@@ -1,8 +1,9 @@
 """Runs a call on one side, forward and backward; exceptions are returned as values.
 
 Comes in: a side (a backend or the bench) and a call. Goes out: an `Attempt`, gradients, or the error; its
-text as one line, and whether memory ran out. Called by every module that runs a side, and by `check.guard`
-for all other exceptions.
+text as one line, and whether memory ran out. Called by every module that runs a side, and by `check.checker`
+for all other exceptions. `Measured` is what a device gave, in host arrays and text only: it goes from the
+device's half of a check to the bench's half, which may be in another process or on another machine.
 """
 
 import re
@@ -19,6 +20,23 @@ from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
 
 T = TypeVar("T")
+_LONGEST_REASON = 300
+# MindSpore's name of a node in its graph, whose numbers count the calls that came before.
+_NODE = re.compile(r" node: @\w+:CNode_\d+.*")
+# Parts of what torch's allocators (CPU, CUDA, NPU), MindSpore's (CPU, Ascend) and CANN (its error EL0004)
+# say when memory runs out. `scripts.npu_calls` seeks them in the releases of torch_npu and MindSpore.
+_NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "Allocate memory failed",
+    "Memory not enough",
+    "memory isn't enough",
+    "device memory failed",
+    "workspace memory failed",
+    "physical memory failed",
+    "Failed to allocate memory",
+)
 
 
 class Side(Protocol):
@@ -84,25 +102,6 @@ def attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
     if error is not None and is_out_of_memory(error):
         raise OutOfMemory(describe(error)) from error
     return value, error
-
-
-_LONGEST_REASON = 300
-# MindSpore's name of a node in its graph, whose numbers count the calls that came before.
-_NODE = re.compile(r" node: @\w+:CNode_\d+.*")
-# Parts of what torch's allocators (CPU, CUDA, NPU), MindSpore's (CPU, Ascend) and CANN (its error EL0004)
-# say when memory runs out. `scripts.npu_calls` seeks them in the releases of torch_npu and MindSpore.
-_NO_MEMORY = (
-    "can't allocate memory",
-    "out of memory",
-    "bad_alloc",
-    "Allocate memory failed",
-    "Memory not enough",
-    "memory isn't enough",
-    "device memory failed",
-    "workspace memory failed",
-    "physical memory failed",
-    "Failed to allocate memory",
-)
 
 
 class OutOfMemory(Exception):

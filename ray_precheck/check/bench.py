@@ -1,4 +1,4 @@
-"""The station of the bench: it runs a call forward in float64.
+"""The station of the bench: it runs a call forward in float64, and in other honest ways.
 
 Comes in: `UnderTest`. Goes out: `Benched`, of which the judge gets gradients, and which can run again on
 other inputs; and what both sides have changed beside the outputs, as the judge compares it. Called by the
@@ -6,6 +6,13 @@ checker, and by `check.random.judge` where a device has raised.
 
 A call may change a tensor and need not: statistics stay where a network is evaluated. So a tensor counts
 where one side has changed it, and what neither has changed has no row.
+
+`Implementations` are honest other ones of a call on this machine's CPU, by which `auto` and `benchmark`
+estimate how large an error may be; one is computed when a standard reads it. They run on one thread and draw
+with fixed keys, so every process computes the same bits. They are computed in float64, without kernels of the
+tested dtype: a wrong kernel cannot vouch for itself. torch's own kernel is available beside them as `kernel`,
+unless it is the kernel under test. Implementations of float64 results have the errors of shorter arithmetic,
+made as much smaller as float64 is longer.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,6 +48,12 @@ from ray_precheck.schema.float32 import FRACTION_BITS, FULL_FLOAT32, Float32
 from ray_precheck.schema.storage import Nested, Sparse
 from ray_precheck.schema.values import HostCall, HostTensor
 from ray_precheck.store.error_data import input_tensors
+
+Cotangents = Sequence[HostTensor | None]
+# Gives the compared leaves of an execution of the call, which gets the incoming gradients.
+Pick = Callable[[Execution, list[HostTensor | None]], Sequence[Leaf]]
+# So many parts of a unit in the last place tell the benches of moved inputs apart in float64.
+_FARTHER = 2.0**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +168,6 @@ def _is_same(before: HostTensor, after: HostTensor) -> bool:
     return bool(np.array_equal(before.data.astype(after.data.dtype), after.data, equal_nan=True))
 
 
-Cotangents = Sequence[HostTensor | None]
-# Gives the compared leaves of an execution of the call, which gets the incoming gradients.
-Pick = Callable[[Execution, list[HostTensor | None]], Sequence[Leaf]]
-
-
 @dataclass(frozen=True, slots=True)
 class Way:
     """A way to compute a call: in float64 (`widen`) or in the recorded dtypes.
@@ -216,8 +224,6 @@ AUTOCAST = Way(widen=True, casts=True)
 # Moves by half an ulp, as rounding the inputs does, and by so little that only equal numbers part;
 # each in both directions.
 MOVES = tuple(Way(widen=True, moves=moves) for moves in (0.5, -0.5, 2.0**-7, -(2.0**-7)))
-# So many parts of a unit in the last place tell the benches of moved inputs apart in float64.
-_FARTHER = 2.0**10
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 Comes in: a `TaskPayload`. Goes out: a `TaskResult`; an API that fails gives a result and never an
 exception. Called by the check process and by `session.rerun`. The checker walks the stations that the
-docstring of the package lists. A check can be divided: `measure` runs the device, and `check` with
-what `measure` returned does the rest, in this process or another.
+docstring of the package lists. Every exception on the way becomes a result that says why the call could not
+be checked. A check can be divided: `measure` runs the device, and `check` with what `measure` returned does
+the rest, in this process or another.
 """
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +17,14 @@ from ray_precheck.bench.run import Bench, computing_threads
 from ray_precheck.check.attempt import Measured, describe, is_out_of_memory
 from ray_precheck.check.bench import Benched, run_bench
 from ray_precheck.check.decode import decode
-from ray_precheck.check.device import Device, DeviceNeeded, layout_notes, run_transposed, run_twice
+from ray_precheck.check.device import (
+    Device,
+    DeviceNeeded,
+    PhaseClock,
+    layout_notes,
+    run_transposed,
+    run_twice,
+)
 from ray_precheck.check.inputs import (
     Inputs,
     make_inputs,
@@ -56,104 +63,6 @@ if TYPE_CHECKING:
     from ray_precheck.dump.tensors import TensorFiles
 
 
-class Guard:
-    """Guards one check after the other; `damage` is how the last check has damaged this process."""
-
-    def __init__(self, device: Device, prove: Callable[[], None], limit_bytes: int) -> None:
-        self._device = device
-        self._prove = prove
-        self._limit_bytes = limit_bytes
-        self.damage: Cause | None = None
-
-    def guarded(self, payload: TaskPayload, check: Callable[[], T]) -> T | TaskResult:
-        """Return what a check returns, or the result of a call that could not be checked.
-
-        Raises:
-            DeviceNeeded: this process has no device and the check needs one.
-        """
-        self.damage, self._device.has_raised = None, False
-        # A bug of this program must neither be blamed on the API nor end the run.
-        value, error = caught(check, DeviceNeeded)
-        if error is None:
-            found: T | TaskResult = value  # type: ignore[assignment]
-        elif isinstance(error, NotCheckable):
-            found = _skipped_row(payload, str(error))
-        elif is_out_of_memory(error):
-            self.damage = Cause.OUT_OF_MEMORY
-            return _out_of_memory_row(payload, error, self._limit_bytes)
-        else:
-            found = _skipped_row(payload, f"ray_precheck failed on this record: {describe(error)}")
-        why = self._unusable() if self._device.has_raised else ""
-        return _with_note(found, why) if why and isinstance(found, TaskResult) else found
-
-    def _unusable(self) -> str:
-        """Let the device prove itself; return the reason if it fails, "" if it works."""
-        # The proof uses APIs of the framework, which may raise anything.
-        _, error = caught(self._prove)
-        if error is None:
-            return ""
-        self.damage = Cause.POISONED
-        return describe(error)
-
-
-def _with_note(result: TaskResult, why: str) -> TaskResult:
-    note = f"the device was unusable afterwards: {why}"
-    return replace(result, message="; ".join(filter(None, [result.message, note])))
-
-
-def _skipped_row(payload: TaskPayload, reason: str) -> TaskResult:
-    """Return the result of a call that cannot be checked."""
-    return skipped(payload.index, payload.name, reason, payload.backward is not None)
-
-
-def _out_of_memory_row(payload: TaskPayload, error: Exception, limit_bytes: int) -> TaskResult:
-    """Return the result of a call for which there was not enough memory.
-
-    `limit_bytes` is the limit of the worker, which the reason names; 0 for no limit.
-    """
-    limit = limit_bytes / 2**30
-    allowed = f" (a worker may take {limit:.3g} GiB, --max-memory)" if limit else ""
-    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-    reason = f"ran out of memory: {describe(cause)}{allowed}"
-    has_backward = payload.backward is not None
-    return failed(payload.index, payload.name, Outcome.CRASHED, reason, has_backward)
-
-
-class PhaseClock:
-    """Counts the seconds of each phase of one check; calls `tell` at every change of phase."""
-
-    def __init__(self, tell: Callable[[Phase], None] = lambda phase: None) -> None:
-        self._tell = tell
-        self._phase = Phase.INPUTS
-        self._since = time.perf_counter()
-        self.seconds = dict.fromkeys(Phase, 0.0)
-
-    def start(self) -> None:
-        """Begin a check, in the phase of its inputs, with all seconds at 0."""
-        self.enter(Phase.INPUTS)
-        self.seconds = dict.fromkeys(Phase, 0.0)
-
-    def enter(self, phase: Phase) -> Phase:
-        """Begin a phase; return the phase before."""
-        now = time.perf_counter()
-        before = self._phase
-        self.seconds[before] += now - self._since
-        self._phase, self._since = phase, now
-        if phase is not before:
-            self._tell(phase)
-        return before
-
-    @contextmanager
-    def during(self, phase: Phase) -> Iterator[None]:
-        """Count the seconds of a block as this phase; afterwards the phase before goes on."""
-        before = self.enter(phase)
-        try:
-            yield
-        finally:
-            self.enter(before)
-
-
-__all__ = ["Checker", "DeviceNeeded"]
 T = TypeVar("T")
 Gradients = Callable[[], DirectionCheck]
 
@@ -161,13 +70,16 @@ Gradients = Callable[[], DirectionCheck]
 class Checker:
     """Checks one call after the other; holds the bench and, once it is needed, the device.
 
-    `kind` is the kind of the device, or `BENCH` where there is none.
+    `kind` is the kind of the device, or `BENCH` where there is none. `tell` is called at every change of
+    phase.
     """
 
-    def __init__(self, settings: CheckSettings, kind: str, clock: PhaseClock | None = None) -> None:
+    def __init__(
+        self, settings: CheckSettings, kind: str, tell: Callable[[Phase], None] = lambda phase: None
+    ) -> None:
         self._settings = settings
         self._kind = kind
-        self._clock = clock or PhaseClock()
+        self._clock = PhaseClock(tell)
         self.framework = settings.framework
         self.terms = settings.terms(kind)
         references = References(settings.framework, settings.bench_modules)
@@ -175,7 +87,7 @@ class Checker:
         if not settings.tests_dump and kind != BENCH:
             self._device.backend()
         self.bench = Bench(settings.framework, references)
-        self._guard = Guard(self._device, self.prove, settings.memory_limit_bytes)
+        self._damage: Cause | None = None
 
     def device(self) -> Backend:
         """Return the framework under test, opened at the first call; raises as `Device.backend`."""
@@ -198,7 +110,7 @@ class Checker:
 
     def damage(self) -> Cause | None:
         """Return how the last check has damaged this process, None if it has not."""
-        return self._guard.damage
+        return self._damage
 
     def check(
         self,
@@ -321,12 +233,44 @@ class Checker:
         return self._clock.during(Phase.DEVICE)
 
     def _timed(self, payload: TaskPayload, walk: Callable[[], T]) -> T | TaskResult:
-        """Walk the stations inside the guard, and count the seconds of each phase."""
+        """Walk the stations, and count the seconds of each phase."""
         self._clock.start()
         try:
-            return self._guard.guarded(payload, walk)
+            return self._guarded(payload, walk)
         finally:
             self._clock.enter(Phase.INPUTS)
+
+    def _guarded(self, payload: TaskPayload, walk: Callable[[], T]) -> T | TaskResult:
+        """Return what a walk returns, or the result of a call that could not be checked.
+
+        After an error of the device it must prove itself, and the damage is noted.
+
+        Raises:
+            DeviceNeeded: this process has no device and the check needs one.
+        """
+        self._damage, self._device.has_raised = None, False
+        # A bug of this program must neither be blamed on the API nor end the run.
+        value, error = caught(walk, DeviceNeeded)
+        if error is None:
+            found: T | TaskResult = value  # type: ignore[assignment]
+        elif isinstance(error, NotCheckable):
+            found = _skipped_row(payload, str(error))
+        elif is_out_of_memory(error):
+            self._damage = Cause.OUT_OF_MEMORY
+            return _out_of_memory_row(payload, error, self._settings.memory_limit_bytes)
+        else:
+            found = _skipped_row(payload, f"ray_precheck failed on this record: {describe(error)}")
+        why = self._unusable() if self._device.has_raised else ""
+        return _with_note(found, why) if why and isinstance(found, TaskResult) else found
+
+    def _unusable(self) -> str:
+        """Let the device prove itself; return the reason if it fails, "" if it works."""
+        # The proof uses APIs of the framework, which may raise anything.
+        _, error = caught(self.prove)
+        if error is None:
+            return ""
+        self._damage = Cause.POISONED
+        return describe(error)
 
     def _inputs(
         self,
@@ -417,3 +361,26 @@ def _backward(inputs: Inputs, forward: DirectionCheck, gradients: Gradients) -> 
         return gradients()
     except NotCheckable as reason:
         return DirectionCheck(ruled=Verdict.SKIP, notes=(str(reason),))
+
+
+def _with_note(result: TaskResult, why: str) -> TaskResult:
+    note = f"the device was unusable afterwards: {why}"
+    return replace(result, message="; ".join(filter(None, [result.message, note])))
+
+
+def _skipped_row(payload: TaskPayload, reason: str) -> TaskResult:
+    """Return the result of a call that cannot be checked."""
+    return skipped(payload.index, payload.name, reason, payload.backward is not None)
+
+
+def _out_of_memory_row(payload: TaskPayload, error: Exception, limit_bytes: int) -> TaskResult:
+    """Return the result of a call for which there was not enough memory.
+
+    `limit_bytes` is the limit of the worker, which the reason names; 0 for no limit.
+    """
+    limit = limit_bytes / 2**30
+    allowed = f" (a worker may take {limit:.3g} GiB, --max-memory)" if limit else ""
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    reason = f"ran out of memory: {describe(cause)}{allowed}"
+    has_backward = payload.backward is not None
+    return failed(payload.index, payload.name, Outcome.CRASHED, reason, has_backward)

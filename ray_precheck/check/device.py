@@ -1,10 +1,19 @@
-"""The station of the device: it runs a call, forward and backward.
+"""The station of the device: it runs a call, forward and backward, and where it helps a second time.
 
-Comes in: `Inputs`. Goes out: `UnderTest`. Called by the checker and by `check.sides.again`. Holds
-the framework under test, which is opened once, where it is first needed.
+Comes in: `Inputs`. Goes out: `UnderTest`. Called by the checker, also for the device's half of a divided
+check. Holds the framework under test, which is opened once, where it is first needed.
+
+Safer inputs are for a call whose generated inputs made both sides raise: `Measured.safer` then tells the
+bench's half to make them, too. Transposed inputs find kernels that are wrong for some strides alone. Their
+values are the same, and so is the bench: what is judged again are outputs and gradients of which a bit
+differs.
+
+Every change of phase is told to the worker that watches the process, because the device and the bench have
+limits of their own: a device that gives no answer is an error, a bench that takes too long is a SKIP.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
@@ -22,7 +31,6 @@ from ray_precheck.check.attempt import (
     describe,
 )
 from ray_precheck.check.bench import attempt_bench
-from ray_precheck.check.checker import PhaseClock
 from ray_precheck.check.inputs import Inputs, cotangents_of, safer_inputs, transposed_inputs
 from ray_precheck.check.options import ALWAYS, NEVER
 from ray_precheck.check.settings import CheckSettings
@@ -46,6 +54,14 @@ _DRAWN_AGAIN = 1 << 18
 _COMPARED = 1 << 24
 # Stand behind the name by which further draws are seeded.
 AGAIN = ("\0again", "\0once more")
+IN_VAIN = "also with safer inputs"
+_AUTO = "auto"
+_NOT_EXERCISED = "layout not exercised"
+# Calls with more elements in their inputs are costly.
+_CHEAP_ELEMENTS = 1 << 20
+# Of the calls of an operator `auto` runs the first one again, and those with these numbers: all of them took
+# 1.2 (PyTorch) to 2.5 times (MindSpore) of a run's time.
+_AGAIN = frozenset({0, *(4**power for power in range(1, 16))})
 
 
 class DeviceNeeded(Exception):
@@ -58,6 +74,40 @@ class Seeded(Protocol):
 
     def seed(self, seed: int) -> None:
         """Seed every generator of the framework and its device."""
+
+
+class PhaseClock:
+    """Counts the seconds of each phase of one check; calls `tell` at every change of phase."""
+
+    def __init__(self, tell: Callable[[Phase], None] = lambda phase: None) -> None:
+        self._tell = tell
+        self._phase = Phase.INPUTS
+        self._since = time.perf_counter()
+        self.seconds = dict.fromkeys(Phase, 0.0)
+
+    def start(self) -> None:
+        """Begin a check, in the phase of its inputs, with all seconds at 0."""
+        self.enter(Phase.INPUTS)
+        self.seconds = dict.fromkeys(Phase, 0.0)
+
+    def enter(self, phase: Phase) -> Phase:
+        """Begin a phase; return the phase before."""
+        now = time.perf_counter()
+        before = self._phase
+        self.seconds[before] += now - self._since
+        self._phase, self._since = phase, now
+        if phase is not before:
+            self._tell(phase)
+        return before
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Count the seconds of a block as this phase; afterwards the phase before goes on."""
+        before = self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
 
 
 class Device:
@@ -230,16 +280,6 @@ def _measure(backend: Backend, inputs: Inputs) -> tuple[Measured, Cotangents | N
 def _failure(backend: Backend, error: Exception | None) -> Failure:
     lacks_kernel = error is not None and backend.lacks_kernel(error)
     return Failure(describe(error), lacks_kernel)
-
-
-IN_VAIN = "also with safer inputs"
-_AUTO = "auto"
-_NOT_EXERCISED = "layout not exercised"
-# Calls with more elements in their inputs are costly.
-_CHEAP_ELEMENTS = 1 << 20
-# Of the calls of an operator `auto` runs the first one again, and those with these numbers: all of them took
-# 1.2 (PyTorch) to 2.5 times (MindSpore) of a run's time.
-_AGAIN = frozenset({0, *(4**power for power in range(1, 16))})
 
 
 def run_twice(device: Device, bench: Bench, inputs: Inputs) -> UnderTest:

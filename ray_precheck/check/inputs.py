@@ -3,6 +3,11 @@
 Comes in: `Decoded`, and the source of its tensors: a generator, the files of a dump, or files that were
 saved for a replay. Goes out: `Inputs`. Called by the checker; the later stations take the incoming
 gradients from the same source.
+
+The bench, which computes in float64, gets the call as its dtype has it: Python's numbers are rounded as the
+kernels take them (`x == 0.1`), and arguments that are left out have the values that the operator gives them
+for this dtype (the largest number of `nan_to_num`). `SCALARS` is the table of the operators that take
+Python's numbers.
 """
 
 from collections.abc import Callable
@@ -87,130 +92,6 @@ SCALARS: FactTable[str] = FactTable(
 
 _REAL = {"complex64": "float32", "complex128": "float64"}
 _COMPUTED_IN = {"float16": "float32", "bfloat16": "float32"}
-
-
-@dataclass(frozen=True, slots=True)
-class Default:
-    """An argument that an operator computes from the first tensor where it is None.
-
-    `position` is its place among the positional arguments, -1 for a keyword alone. It stays as it is where
-    one of the arguments `unless` is given.
-    """
-
-    name: str
-    position: int
-    value: Callable[[HostTensor], Any]
-    unless: tuple[str, ...] = ()
-
-    def filled(self, call: HostCall, tensor: HostTensor) -> HostCall:
-        """Return the call with this argument."""
-        if any(call.kwargs.get(name) is not None for name in (self.name, *self.unless)):
-            return call
-        if not 0 <= self.position < len(call.args):
-            return replace(call, kwargs={**call.kwargs, self.name: self.value(tensor)})
-        if call.args[self.position] is not None:
-            return call
-        args = list(call.args)
-        args[self.position] = self.value(tensor)
-        return replace(call, args=tuple(args))
-
-
-def _largest(tensor: HostTensor) -> float:
-    return DTYPES[tensor.dtype].largest
-
-
-def _computed_eps(tensor: HostTensor) -> float:
-    """Return the distance from 1 to the next number of the type in which the kernel computes.
-
-    torch 2.13, layer_norm.cpp: `rms_norm_composite` widens half types first, and takes float32's.
-    """
-    name = _real(tensor)
-    return machine_epsilon(_COMPUTED_IN.get(name, name))
-
-
-def _rank_tolerance(tensor: HostTensor) -> float:
-    """Return the larger extent of a matrix times the eps of its dtype (torch.linalg.matrix_rank)."""
-    return max(tensor.shape[-2:], default=1) * machine_epsilon(_real(tensor))
-
-
-def _real(tensor: HostTensor) -> str:
-    return _REAL.get(tensor.dtype, tensor.dtype)
-
-
-_DEFAULTS: FactTable[tuple[Default, ...]] = FactTable(
-    "arguments by dtype",
-    [
-        ("torch torch.nn.functional: rms_norm", (Default("eps", 3, _computed_eps),)),
-        (
-            """
-            torch torch.Tensor: nan_to_num nan_to_num_
-            mindspore.mint mindspore.Tensor mindspore.ops: nan_to_num
-            """,
-            (
-                Default("posinf", 2, _largest),
-                Default("neginf", 3, lambda tensor: -_largest(tensor)),
-            ),
-        ),
-        (
-            "torch.linalg: matrix_rank",
-            (Default("rtol", -1, _rank_tolerance, ("tol", "atol")),),
-        ),
-        ("torch.linalg: pinv", (Default("rtol", -1, _rank_tolerance, ("atol", "rcond")),)),
-        ("torch.linalg: lstsq", (Default("rcond", 2, _rank_tolerance),)),
-        ("torch torch.Tensor: nextafter", (Default("dtype", -1, lambda tensor: tensor.dtype),)),
-        ("torch.Tensor: nextafter_", (Default("dtype", -1, lambda tensor: tensor.dtype),)),
-    ],
-)
-
-
-def as_in_dtype(type_name: str, framework: str, call: HostCall) -> HostCall:
-    """Return a call for the bench, with what depends on the dtype of its tensors."""
-    defaults = _DEFAULTS.of(type_name, framework) or ()
-    precision = SCALARS.of(type_name, framework)
-    tensors = _tensors(call) if defaults or precision else []
-    if not tensors:
-        return call
-    if DTYPES[tensors[0].dtype].kind in ("float", "complex"):
-        for default in defaults:
-            call = default.filled(call, tensors[0])
-    if precision is None:
-        return call
-    dtype = _common_dtype(tensors)
-    if precision == "computed":
-        dtype = _COMPUTED_IN.get(dtype, dtype)
-
-    def rounded(value: Any) -> Any:
-        if type(value) is complex:
-            return complex(rounded(value.real), rounded(value.imag))
-        if type(value) is not float or not np.isfinite(value):
-            return value
-        return float(round_to_dtype(np.asarray(value), dtype))
-
-    return HostCall(map_leaves(call.args, rounded), map_leaves(call.kwargs, rounded))
-
-
-def _tensors(call: HostCall) -> list[HostTensor]:
-    found: list[HostTensor] = []
-
-    def noted(value: Any) -> Any:
-        if isinstance(value, HostTensor):
-            found.append(value)
-        return value
-
-    map_leaves((call.args, call.kwargs), noted)
-    return found
-
-
-def _common_dtype(tensors: list[HostTensor]) -> str:
-    """Return the dtype that torch's promotion gives to tensors and a Python float: that of those with
-    dimensions, else that of the others; float32 where all are whole numbers."""
-    floats = [t for t in tensors if DTYPES[t.dtype].kind in ("float", "complex")]
-    found = {_real(t) for t in floats if t.shape} or {_real(t) for t in floats}
-    if len(found) == 1:
-        return next(iter(found))
-    return "float64" if "float64" in found else "float32"
-
-
 _HALF_TYPES = frozenset({"float16", "bfloat16"})
 
 
@@ -438,3 +319,125 @@ def _placed_again(saved: list[HostTensor | None], record: ApiRecord) -> list[Hos
         else tensor
         for tensor, spec in zip(saved, specs, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """An argument that an operator computes from the first tensor where it is None.
+
+    `position` is its place among the positional arguments, -1 for a keyword alone. It stays as it is where
+    one of the arguments `unless` is given.
+    """
+
+    name: str
+    position: int
+    value: Callable[[HostTensor], Any]
+    unless: tuple[str, ...] = ()
+
+    def filled(self, call: HostCall, tensor: HostTensor) -> HostCall:
+        """Return the call with this argument."""
+        if any(call.kwargs.get(name) is not None for name in (self.name, *self.unless)):
+            return call
+        if not 0 <= self.position < len(call.args):
+            return replace(call, kwargs={**call.kwargs, self.name: self.value(tensor)})
+        if call.args[self.position] is not None:
+            return call
+        args = list(call.args)
+        args[self.position] = self.value(tensor)
+        return replace(call, args=tuple(args))
+
+
+def _largest(tensor: HostTensor) -> float:
+    return DTYPES[tensor.dtype].largest
+
+
+def _computed_eps(tensor: HostTensor) -> float:
+    """Return the distance from 1 to the next number of the type in which the kernel computes.
+
+    torch 2.13, layer_norm.cpp: `rms_norm_composite` widens half types first, and takes float32's.
+    """
+    name = _real(tensor)
+    return machine_epsilon(_COMPUTED_IN.get(name, name))
+
+
+def _rank_tolerance(tensor: HostTensor) -> float:
+    """Return the larger extent of a matrix times the eps of its dtype (torch.linalg.matrix_rank)."""
+    return max(tensor.shape[-2:], default=1) * machine_epsilon(_real(tensor))
+
+
+def _real(tensor: HostTensor) -> str:
+    return _REAL.get(tensor.dtype, tensor.dtype)
+
+
+_DEFAULTS: FactTable[tuple[Default, ...]] = FactTable(
+    "arguments by dtype",
+    [
+        ("torch torch.nn.functional: rms_norm", (Default("eps", 3, _computed_eps),)),
+        (
+            """
+            torch torch.Tensor: nan_to_num nan_to_num_
+            mindspore.mint mindspore.Tensor mindspore.ops: nan_to_num
+            """,
+            (
+                Default("posinf", 2, _largest),
+                Default("neginf", 3, lambda tensor: -_largest(tensor)),
+            ),
+        ),
+        (
+            "torch.linalg: matrix_rank",
+            (Default("rtol", -1, _rank_tolerance, ("tol", "atol")),),
+        ),
+        ("torch.linalg: pinv", (Default("rtol", -1, _rank_tolerance, ("atol", "rcond")),)),
+        ("torch.linalg: lstsq", (Default("rcond", 2, _rank_tolerance),)),
+        ("torch torch.Tensor: nextafter", (Default("dtype", -1, lambda tensor: tensor.dtype),)),
+        ("torch.Tensor: nextafter_", (Default("dtype", -1, lambda tensor: tensor.dtype),)),
+    ],
+)
+
+
+def as_in_dtype(type_name: str, framework: str, call: HostCall) -> HostCall:
+    """Return a call for the bench, with what depends on the dtype of its tensors."""
+    defaults = _DEFAULTS.of(type_name, framework) or ()
+    precision = SCALARS.of(type_name, framework)
+    tensors = _tensors(call) if defaults or precision else []
+    if not tensors:
+        return call
+    if DTYPES[tensors[0].dtype].kind in ("float", "complex"):
+        for default in defaults:
+            call = default.filled(call, tensors[0])
+    if precision is None:
+        return call
+    dtype = _common_dtype(tensors)
+    if precision == "computed":
+        dtype = _COMPUTED_IN.get(dtype, dtype)
+
+    def rounded(value: Any) -> Any:
+        if type(value) is complex:
+            return complex(rounded(value.real), rounded(value.imag))
+        if type(value) is not float or not np.isfinite(value):
+            return value
+        return float(round_to_dtype(np.asarray(value), dtype))
+
+    return HostCall(map_leaves(call.args, rounded), map_leaves(call.kwargs, rounded))
+
+
+def _tensors(call: HostCall) -> list[HostTensor]:
+    found: list[HostTensor] = []
+
+    def noted(value: Any) -> Any:
+        if isinstance(value, HostTensor):
+            found.append(value)
+        return value
+
+    map_leaves((call.args, call.kwargs), noted)
+    return found
+
+
+def _common_dtype(tensors: list[HostTensor]) -> str:
+    """Return the dtype that torch's promotion gives to tensors and a Python float: that of those with
+    dimensions, else that of the others; float32 where all are whole numbers."""
+    floats = [t for t in tensors if DTYPES[t.dtype].kind in ("float", "complex")]
+    found = {_real(t) for t in floats if t.shape} or {_real(t) for t in floats}
+    if len(found) == 1:
+        return next(iter(found))
+    return "float64" if "float64" in found else "float32"

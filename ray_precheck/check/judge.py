@@ -1,8 +1,8 @@
 """The station that judges: it compares the tested outputs and gradients with the bench's.
 
-Comes in: `Benched`. Goes out: a `DirectionCheck`. Called by the checker, and by
-`check.random.quiet_dropout`. The tested results are the captured ones (real mode) or the device's; the
-bench is the same for both.
+Comes in: `Benched`. Goes out: a `DirectionCheck`: rows, notes and a verdict. Called by the checker, and by
+`check.random.judge`. The tested results are the captured ones (real mode) or the device's; the bench is the
+same for both.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,6 +42,12 @@ from ray_precheck.store.error_data import input_tensors
 
 # Gives the bench's leaves, in the order of the rows, for other inputs and cotangents.
 Recompute = Callable[[HostCall, list[HostTensor | None]], Sequence[Leaf]]
+_UNDERIVABLE = Uncompared(
+    "torch has no derivative by this argument, although the dump asks for one"
+)
+# How many times the error with contiguous inputs, or the distance of two numbers, is none of the layout.
+_NEAR = 8.0
+ImplementationsByPlace = Callable[[int, Leaf], Callable[[], Sequence[Array]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +135,6 @@ class Judged:
     def rows(self) -> tuple[Compared, ...]:
         """The detail rows."""
         return (*self.forward.rows, *self.backward.rows)
-
-
-_UNDERIVABLE = Uncompared(
-    "torch has no derivative by this argument, although the dump asks for one"
-)
-# How many times the error with contiguous inputs, or the distance of two numbers, is none of the layout.
-_NEAR = 8.0
-ImplementationsByPlace = Callable[[int, Leaf], Callable[[], Sequence[Array]]]
 
 
 def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:

@@ -1,8 +1,12 @@
-"""The station that makes the row: the judgement of both directions becomes a `TaskResult`.
+"""The station that makes the row: errors are explained, and the judgement becomes a `TaskResult`.
 
 Comes in: `Judged`. Goes out: a `TaskResult`; of an error with its evidence, the tensors of the call, saved
 for a closer look and for a rerun, or sent with the result where their folder is on another machine. Called
 by the checker, last of all stations.
+
+Before, after each direction, errors by msprobe's rule are explained: by rounding that no kernel can avoid, or
+else by the likely cause that the numbers show. Verdicts do not change here. The other standards measure
+rounding and name causes themselves.
 """
 
 from collections.abc import Callable
@@ -29,6 +33,8 @@ from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, Outcome, TaskResult, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 from ray_precheck.store.error_data import Replay, save_error_data
+
+Files = tuple[tuple[str, bytes], ...]
 
 
 def make_row(judged: Judged, settings: CheckSettings, device: str) -> TaskResult:
@@ -60,9 +66,6 @@ def _row(judged: Judged) -> TaskResult:
         message="; ".join(notes),
         checks=tuple(row.check for row in judged.rows),
     )
-
-
-Files = tuple[tuple[str, bytes], ...]
 
 
 def _with_evidence(

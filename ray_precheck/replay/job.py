@@ -113,9 +113,9 @@ class PrecheckOpener:
 
         prefer_native()
         # Imported here: the frameworks behind it must not be loaded before the process is pinned.
-        from ray_precheck.check.checker import Checker, PhaseClock
+        from ray_precheck.check.checker import Checker
 
-        checker = Checker(self.settings, slot.kind, PhaseClock(tell))
+        checker = Checker(self.settings, slot.kind, tell)
         checker.prove()
         return PrecheckRunner(checker, added_headings(self.settings.standard))
 

@@ -42,6 +42,11 @@ from ray_precheck.schema.values import HostTensor, TensorSpec
 _JUDGED = "its output is random: judged by statistics"
 _REPEATED = Observation("another run with another seed drew the same", passed=False)
 _OWN_SEED = "it has a seed of its own, which may be another call's: they are not judged together"
+_SWITCHED_OFF = (
+    "dropout was switched off when this was captured, as msprobe's seed_all(rm_dropout=True) does"
+)
+IDENTITY = f"the output is the input exactly: {_SWITCHED_OFF}"
+WITHOUT = f"the output is that without dropout: {_SWITCHED_OFF}"
 
 
 def require_rule(record: ApiRecord, framework: str) -> RandomRule:
@@ -222,13 +227,6 @@ def _captured_gradient(inputs: Inputs) -> dict[int, HostTensor]:
 def _gradient_error(tested: UnderTest) -> str:
     failure = None if tested.measured is None else tested.measured.gradient_error
     return "unknown error" if failure is None else failure.text
-
-
-_SWITCHED_OFF = (
-    "dropout was switched off when this was captured, as msprobe's seed_all(rm_dropout=True) does"
-)
-IDENTITY = f"the output is the input exactly: {_SWITCHED_OFF}"
-WITHOUT = f"the output is that without dropout: {_SWITCHED_OFF}"
 
 
 @dataclass(frozen=True, slots=True)

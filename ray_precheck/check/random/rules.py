@@ -1,4 +1,4 @@
-"""The table of random APIs: the distribution that each of them draws from.
+"""The rules of random APIs: the table of them, and how the draws of each are tested.
 
 Comes in: the name of a call, then its arguments and outputs. Goes out: the tests of its outputs and
 gradients. Called by `check.random.judge`. To judge one more operator, add a row here under its full
@@ -41,6 +41,52 @@ from ray_precheck.operators.table import FactTable
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostTensor
+
+RRELU = "input lower=0.125 upper=0.3333333333333333 ..."
+_Make = Callable[[float, int | None], Dropping]
+# How an API drops, and over how many leading dimensions it decides separately, by the number of
+# dimensions of its input (torch.nn.functional: an input without a batch has one dimension less).
+DROPPINGS: dict[str, tuple[_Make, dict[int, int] | None]] = {
+    "dropout": (dropout, None),
+    "dropout1d": (dropout, {2: 1, 3: 2}),
+    "dropout2d": (dropout, {3: 2, 4: 2}),
+    "dropout3d": (dropout, {4: 1, 5: 2}),
+    "feature_dropout": (dropout, {}),
+    "alpha_dropout": (alpha_dropout, None),
+    "feature_alpha_dropout": (alpha_dropout, {}),
+}
+_CHANNEL_DIMS = 2
+Rule = Callable[[RandomCall], list[StatisticalTest]]
+GradientRule = Callable[[RandomCall, HostTensor | None, HostTensor], list[StatisticalTest]]
+_ANY = "..."
+_MEAN_STD = "mean=0.0 std|stddev=1.0 ..."
+_LOW_HIGH = "low|from|from_|a|minval=0.0 high|to|b|maxval=1.0 ..."
+_DROPOUT = "input|x p=0.5 ..."
+_MAKERS = "torch mindspore.mint mindspore.ops"
+_METHODS = "torch.Tensor mindspore.Tensor mindspore.ops"
+
+
+@dataclass(frozen=True, slots=True)
+class RandomRule:
+    """How the calls of an API are judged.
+
+    `signature` names its arguments, see `check.random.arguments`. `tests` gives the tests of the first
+    output, `others` at the second, `gradient` at the gradient of the input; None where there are none.
+    """
+
+    signature: str
+    tests: Rule
+    gradient: GradientRule | None = None
+    others: Rule | None = None
+
+
+def no_gradient(
+    call: RandomCall, incoming: HostTensor | None, grad: HostTensor
+) -> list[StatisticalTest]:
+    """Test a gradient that must be 0, because the draws do not depend on the input."""
+    return [
+        fact("are not 0, though the output does not depend on the input", grad.data != 0, "it is 0")
+    ]
 
 
 def multinomial(call: RandomCall) -> list[StatisticalTest]:
@@ -160,22 +206,6 @@ def shuffle(call: RandomCall) -> list[StatisticalTest]:
     return tests
 
 
-RRELU = "input lower=0.125 upper=0.3333333333333333 ..."
-_Make = Callable[[float, int | None], Dropping]
-# How an API drops, and over how many leading dimensions it decides separately, by the number of
-# dimensions of its input (torch.nn.functional: an input without a batch has one dimension less).
-DROPPINGS: dict[str, tuple[_Make, dict[int, int] | None]] = {
-    "dropout": (dropout, None),
-    "dropout1d": (dropout, {2: 1, 3: 2}),
-    "dropout2d": (dropout, {3: 2, 4: 2}),
-    "dropout3d": (dropout, {4: 1, 5: 2}),
-    "feature_dropout": (dropout, {}),
-    "alpha_dropout": (alpha_dropout, None),
-    "feature_alpha_dropout": (alpha_dropout, {}),
-}
-_CHANNEL_DIMS = 2
-
-
 def _dropped(call: RandomCall, api: str) -> tuple[Mask, Dropping]:
     x, out = call.tensor("input"), call.out
     if x.shape != out.shape:
@@ -249,33 +279,6 @@ def _bias(call: RandomCall, length: int, source: int) -> Array | None:
     if call.flag("is_causal"):
         return np.triu(np.full((length, source), -np.inf), 1)
     return None
-
-
-Rule = Callable[[RandomCall], list[StatisticalTest]]
-GradientRule = Callable[[RandomCall, HostTensor | None, HostTensor], list[StatisticalTest]]
-
-
-def no_gradient(
-    call: RandomCall, incoming: HostTensor | None, grad: HostTensor
-) -> list[StatisticalTest]:
-    """Test a gradient that must be 0, because the draws do not depend on the input."""
-    return [
-        fact("are not 0, though the output does not depend on the input", grad.data != 0, "it is 0")
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class RandomRule:
-    """How the calls of an API are judged.
-
-    `signature` names its arguments, see `check.random.arguments`. `tests` gives the tests of the first
-    output, `others` at the second, `gradient` at the gradient of the input; None where there are none.
-    """
-
-    signature: str
-    tests: Rule
-    gradient: GradientRule | None = None
-    others: Rule | None = None
 
 
 def _drawn_from(law: Callable[..., list[StatisticalTest]], *parameters: str) -> Rule:
@@ -361,15 +364,6 @@ def _range(call: RandomCall, default: int) -> tuple[int, int]:
     if numbers and high is not None:
         return numbers[0], high
     return low or 0, default if high is None else high
-
-
-_ANY = "..."
-_MEAN_STD = "mean=0.0 std|stddev=1.0 ..."
-_LOW_HIGH = "low|from|from_|a|minval=0.0 high|to|b|maxval=1.0 ..."
-_DROPOUT = "input|x p=0.5 ..."
-
-_MAKERS = "torch mindspore.mint mindspore.ops"
-_METHODS = "torch.Tensor mindspore.Tensor mindspore.ops"
 
 
 def _drops(kind: str) -> RandomRule:

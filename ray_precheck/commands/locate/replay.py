@@ -14,7 +14,8 @@ import numpy as np
 
 from ray_precheck.accuracy.sentence import EXACT
 from ray_precheck.accuracy.standards.base import ulp
-from ray_precheck.check.checker import Checker, DeviceNeeded
+from ray_precheck.check.checker import Checker
+from ray_precheck.check.device import DeviceNeeded
 from ray_precheck.check.judge import Compared, Judged
 from ray_precheck.commands.locate.payload import LocationPayload
 from ray_precheck.commands.locate.walk.evidence import OwnError

@@ -12,9 +12,8 @@ import pytest
 from ray_precheck.bench.registry import References
 from ray_precheck.check import device as device_module
 from ray_precheck.check.attempt import Failure, Measured, OutOfMemory
-from ray_precheck.check.checker import PhaseClock
 from ray_precheck.check.decode import decoded_record
-from ray_precheck.check.device import Device, DeviceNeeded
+from ray_precheck.check.device import Device, DeviceNeeded, PhaseClock
 from ray_precheck.check.inputs import Inputs, make_inputs
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ray_precheck.check import checker
-from ray_precheck.check.checker import PhaseClock
+from ray_precheck.check import device
+from ray_precheck.check.device import PhaseClock
 from ray_precheck.schema.phase import Phase
 
 pytestmark = pytest.mark.unit
@@ -22,7 +22,7 @@ class Time:
 @pytest.fixture(name="time")
 def make_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
-    monkeypatch.setattr(checker, "time", made)
+    monkeypatch.setattr(device, "time", made)
     return made
 
 
