@@ -6,7 +6,6 @@ Comes in: the name of an operator in a dump, and its framework. Goes out: lines 
 
 from collections.abc import Iterator
 
-from ray_precheck.accuracy.standards.auto.limits import allowed
 from ray_precheck.accuracy.standards.benchmark import METRIC_NAMES, level_of, ratio_limits
 from ray_precheck.accuracy.standards.published import published_standard
 from ray_precheck.accuracy.thresholds import (
@@ -20,6 +19,7 @@ from ray_precheck.accuracy.thresholds import (
     ULP_MEAN_LIMIT,
     ULP_SHARE_LIMIT,
     ULP_THRESHOLD,
+    allowed,
 )
 
 DTYPES_SHOWN = ("float16", "bfloat16", "float32")

@@ -15,14 +15,14 @@ from ray_precheck.accuracy.comparison import Comparison
 from ray_precheck.accuracy.errors import rounded_bench
 from ray_precheck.accuracy.standards.auto.envelope import Distance, distance, worse
 from ray_precheck.accuracy.standards.auto.excuse import excused_elements, steep_result
-from ray_precheck.accuracy.standards.auto.limits import (
+from ray_precheck.accuracy.standards.base import ulp
+from ray_precheck.accuracy.thresholds import (
     COARSE_LARGEST,
     COARSE_RMSE,
     COMPUTED_IN,
     Allowed,
     allowed,
 )
-from ray_precheck.accuracy.standards.base import ulp
 from ray_precheck.schema.dtypes import Array
 
 _REAL = {"complex64": "float32", "complex128": "float64"}
