@@ -10,7 +10,7 @@ import numpy as np
 
 from ray_precheck.accuracy.cause import likely_cause
 from ray_precheck.accuracy.comparison import Comparison
-from ray_precheck.accuracy.errors import unravelled
+from ray_precheck.accuracy.metrics import unravelled
 from ray_precheck.numerics.rounding import smallest_normal
 from ray_precheck.schema.dtypes import Array
 

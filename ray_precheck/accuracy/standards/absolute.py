@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from ray_precheck.accuracy.comparison import Comparison
-from ray_precheck.accuracy.errors import (
+from ray_precheck.accuracy.metrics import (
     Chunk,
     Wrong,
     chunks,

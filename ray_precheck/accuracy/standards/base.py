@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from ray_precheck.accuracy.comparison import Comparison
-from ray_precheck.accuracy.errors import is_measurable, measure_errors
+from ray_precheck.accuracy.metrics import is_measurable, measure_errors
 from ray_precheck.accuracy.sentence import Finding, cause_note, error_sentence
 from ray_precheck.numerics.rounding import spacing
 from ray_precheck.schema.result import Metrics, Verdict

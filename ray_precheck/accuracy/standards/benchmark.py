@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ray_precheck.accuracy.comparison import Comparison, kernel_of
-from ray_precheck.accuracy.errors import (
+from ray_precheck.accuracy.metrics import (
     Errors,
     Wrong,
     chunks,

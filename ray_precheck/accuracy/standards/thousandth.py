@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from ray_precheck.accuracy.comparison import Comparison
-from ray_precheck.accuracy.errors import Wrong, chunks, relative_errors
+from ray_precheck.accuracy.metrics import Wrong, chunks, relative_errors
 from ray_precheck.accuracy.sentence import Finding
 from ray_precheck.accuracy.standards.base import Cells, Judgement, conclude
 from ray_precheck.accuracy.standards.binary import judge_without_errors

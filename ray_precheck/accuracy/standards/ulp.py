@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from ray_precheck.accuracy.comparison import Comparison
-from ray_precheck.accuracy.errors import Chunk, Wrong, chunks, limit_of
+from ray_precheck.accuracy.metrics import Chunk, Wrong, chunks, limit_of
 from ray_precheck.accuracy.sentence import Finding
 from ray_precheck.accuracy.standards.base import Judgement, conclude
 from ray_precheck.accuracy.standards.binary import judge_without_errors

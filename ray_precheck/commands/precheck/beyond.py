@@ -27,7 +27,7 @@ count.
 import math
 from collections.abc import Callable, Mapping
 
-from ray_precheck.accuracy.errors import limit_of
+from ray_precheck.accuracy.metrics import limit_of
 from ray_precheck.accuracy.standards.base import ROUNDING, STANDARD_HEADING
 from ray_precheck.accuracy.standards.benchmark import RATIO_HEADINGS
 from ray_precheck.accuracy.thresholds import MAX_ABS_ERR_LIMIT, ULP_THRESHOLD

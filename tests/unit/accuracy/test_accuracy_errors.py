@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.accuracy.errors import (
+from ray_precheck.accuracy.metrics import (
     Wrong,
     chunks,
     is_measurable,

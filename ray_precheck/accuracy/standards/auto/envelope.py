@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.accuracy.errors import Chunk, chunks, rounded_bench
+from ray_precheck.accuracy.metrics import Chunk, chunks, rounded_bench
 from ray_precheck.numerics.arrays import l2_norm
 from ray_precheck.numerics.rounding import smallest_subnormal
 from ray_precheck.schema.dtypes import Array

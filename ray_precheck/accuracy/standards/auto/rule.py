@@ -24,8 +24,8 @@ from ray_precheck.accuracy.comparison import (
     kernel_of,
     moved_benches,
 )
-from ray_precheck.accuracy.errors import chunks
 from ray_precheck.accuracy.exact import exact_elements
+from ray_precheck.accuracy.metrics import chunks
 from ray_precheck.accuracy.sentence import EXACT, Finding
 from ray_precheck.accuracy.standards.auto.envelope import Distance, distance, worse
 from ray_precheck.accuracy.standards.auto.excuse import MOST_JUMPS
