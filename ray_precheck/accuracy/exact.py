@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison
 from ray_precheck.accuracy.metrics import rounded_bench
+from ray_precheck.accuracy.standards.base import Comparison
 from ray_precheck.numerics.arrays import same_values
 from ray_precheck.numerics.rounding import round_to_dtype, smallest_normal
 from ray_precheck.operators.exact import Exactness

@@ -8,13 +8,11 @@ copies are small for outputs of any size.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from ray_precheck.accuracy.thresholds import (
     BENCHMARK_SMALL_VALUE_ATOL,
-    DEFAULT_DTYPE,
     RELATIVE_ERR_EPS,
     SMALL_VALUE,
 )
@@ -223,14 +221,6 @@ def _cosine(sums: _Sums) -> float:
         return 0.0
     cosine = sums.dot / (np.sqrt(sums.device_square) * np.sqrt(sums.bench_square))
     return float(np.clip(cosine, -1.0, 1.0))
-
-
-T = TypeVar("T")
-
-
-def limit_of(table: dict[str, T], dtype: str) -> T:
-    """Return a dtype's row of a table; the default row where it has none."""
-    return table.get(dtype, table[DEFAULT_DTYPE])
 
 
 def is_measurable(dtype: str) -> bool:

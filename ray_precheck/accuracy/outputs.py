@@ -12,10 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison, no_implementations
 from ray_precheck.accuracy.metrics import metrics_of
 from ray_precheck.accuracy.standards.auto.rule import Auto, coarse_note
-from ray_precheck.accuracy.standards.base import Cells, Standard, added_cells
+from ray_precheck.accuracy.standards.base import (
+    Cells,
+    Comparison,
+    Standard,
+    added_cells,
+    no_implementations,
+)
 from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.descriptors.dtypes import framework_dtype
 from ray_precheck.numerics.rounding import round_to_dtype, smallest_normal

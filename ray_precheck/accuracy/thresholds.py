@@ -137,3 +137,11 @@ def allowed(type_name: str, dtype: str, framework: str = "") -> Allowed:
     if allowance.share and dtype in _IN_FLOAT32:
         return replace(rule, share=allowance.share, adds=allowance.adds)
     return rule
+
+
+T = TypeVar("T")
+
+
+def limit_of(table: dict[str, T], dtype: str) -> T:
+    """Return a dtype's row of a table; the default row where it has none."""
+    return table.get(dtype, table[DEFAULT_DTYPE])

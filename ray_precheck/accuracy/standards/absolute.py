@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison
 from ray_precheck.accuracy.metrics import (
     Chunk,
     Wrong,
@@ -20,8 +19,7 @@ from ray_precheck.accuracy.metrics import (
     relative_errors,
     rounded_bench,
 )
-from ray_precheck.accuracy.sentence import Finding
-from ray_precheck.accuracy.standards.base import Judgement, conclude
+from ray_precheck.accuracy.standards.base import Comparison, Finding, Judgement, conclude
 from ray_precheck.accuracy.standards.binary import Binary
 from ray_precheck.accuracy.thresholds import (
     ABSOLUTE_RTOL,

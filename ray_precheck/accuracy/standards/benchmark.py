@@ -8,7 +8,6 @@ limits in `thresholds`.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ray_precheck.accuracy.comparison import Comparison, kernel_of
 from ray_precheck.accuracy.metrics import (
     Errors,
     Wrong,
@@ -18,9 +17,8 @@ from ray_precheck.accuracy.metrics import (
     relative_errors,
     rounded_bench,
 )
-from ray_precheck.accuracy.sentence import Finding
 from ray_precheck.accuracy.standards.auto.measure import Measure, explained
-from ray_precheck.accuracy.standards.base import Judgement, conclude
+from ray_precheck.accuracy.standards.base import Comparison, Finding, Judgement, conclude, kernel_of
 from ray_precheck.accuracy.standards.binary import judge_without_errors
 from ray_precheck.accuracy.thresholds import (
     BENCHMARK_SMALL_VALUE_ATOL,

@@ -11,10 +11,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison
 from ray_precheck.accuracy.metrics import Wrong, is_measurable, rounded_bench
-from ray_precheck.accuracy.sentence import Finding
-from ray_precheck.accuracy.standards.base import Judgement, conclude, mismatched
+from ray_precheck.accuracy.standards.base import (
+    Comparison,
+    Finding,
+    Judgement,
+    conclude,
+    mismatched,
+)
 from ray_precheck.numerics.arrays import pieces, same_values
 
 

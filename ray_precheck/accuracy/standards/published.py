@@ -12,9 +12,8 @@ into the lists; its versions up to 25 looked into them first, as is done here.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ray_precheck.accuracy.comparison import Comparison
 from ray_precheck.accuracy.standards.absolute import Absolute
-from ray_precheck.accuracy.standards.base import Judgement, Standard
+from ray_precheck.accuracy.standards.base import Comparison, Judgement, Standard
 from ray_precheck.accuracy.standards.benchmark import Benchmark
 from ray_precheck.accuracy.standards.binary import Binary
 from ray_precheck.accuracy.standards.thousandth import Thousandth

@@ -10,10 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison
 from ray_precheck.accuracy.metrics import Wrong, chunks, relative_errors
-from ray_precheck.accuracy.sentence import Finding
-from ray_precheck.accuracy.standards.base import Cells, Judgement, conclude
+from ray_precheck.accuracy.standards.base import Cells, Comparison, Finding, Judgement, conclude
 from ray_precheck.accuracy.standards.binary import judge_without_errors
 from ray_precheck.accuracy.thresholds import THOUSANDTH_LIMIT, THOUSANDTH_SHARE
 

@@ -9,10 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison
 from ray_precheck.accuracy.metrics import Chunk, Wrong, chunks, limit_of
-from ray_precheck.accuracy.sentence import Finding
-from ray_precheck.accuracy.standards.base import Judgement, conclude
+from ray_precheck.accuracy.standards.base import Comparison, Finding, Judgement, conclude
 from ray_precheck.accuracy.standards.binary import judge_without_errors
 from ray_precheck.accuracy.thresholds import ULP_MEAN_LIMIT, ULP_SHARE_LIMIT, ULP_THRESHOLD
 from ray_precheck.numerics.rounding import machine_epsilon, spacing

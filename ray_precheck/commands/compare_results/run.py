@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray_precheck.accuracy.metrics import limit_of
-from ray_precheck.accuracy.sentence import shown_ratio
-from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, OLD_HEADINGS
+from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, OLD_HEADINGS, shown_ratio
 from ray_precheck.accuracy.standards.benchmark import (
     METRIC_NAMES,
     RATIO_HEADINGS,

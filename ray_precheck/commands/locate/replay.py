@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ray_precheck.accuracy.sentence import EXACT
-from ray_precheck.accuracy.standards.base import ulp
+from ray_precheck.accuracy.standards.base import EXACT, ulp
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.device import DeviceNeeded
 from ray_precheck.check.judge import Compared, Judged

@@ -7,7 +7,6 @@ import pytest
 from standard_cases import comparison
 from test_accuracy_auto import API, Implementations, judged
 
-from ray_precheck.accuracy.comparison import Comparison
 from ray_precheck.accuracy.standards.auto.envelope import Distance, distance
 from ray_precheck.accuracy.standards.auto.excuse import (
     excused_elements,
@@ -15,6 +14,7 @@ from ray_precheck.accuracy.standards.auto.excuse import (
     steepness,
 )
 from ray_precheck.accuracy.standards.auto.measure import Measure, estimates
+from ray_precheck.accuracy.standards.base import Comparison
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.unit

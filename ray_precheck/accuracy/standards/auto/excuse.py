@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison, moved_benches, moved_farther
 from ray_precheck.accuracy.metrics import chunks
 from ray_precheck.accuracy.standards.auto.envelope import Distance, is_strange
+from ray_precheck.accuracy.standards.base import Comparison, moved_benches, moved_farther
 from ray_precheck.numerics.arrays import same_values
 from ray_precheck.schema.dtypes import Array
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison
 from ray_precheck.accuracy.metrics import rounded_bench
 from ray_precheck.accuracy.standards.auto.envelope import Distance, distance, worse
 from ray_precheck.accuracy.standards.auto.excuse import excused_elements, steep_result
-from ray_precheck.accuracy.standards.base import ulp
+from ray_precheck.accuracy.standards.base import Comparison, ulp
 from ray_precheck.accuracy.thresholds import (
     COARSE_LARGEST,
     COARSE_RMSE,

@@ -18,9 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison, moved_benches, narrowed_implementations
 from ray_precheck.accuracy.metrics import rounded_bench
-from ray_precheck.accuracy.sentence import Finding
+from ray_precheck.accuracy.standards.base import (
+    Comparison,
+    Finding,
+    moved_benches,
+    narrowed_implementations,
+)
 from ray_precheck.accuracy.thresholds import COMPUTED_IN
 from ray_precheck.numerics.rounding import machine_epsilon, spacing
 from ray_precheck.operators.accuracy import ALLOWANCE, ROUNDED_ONCE

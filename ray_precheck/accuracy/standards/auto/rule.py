@@ -18,20 +18,24 @@ from typing import ClassVar
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import (
-    Comparison,
-    coarse_implementations,
-    kernel_of,
-    moved_benches,
-)
 from ray_precheck.accuracy.exact import exact_elements
 from ray_precheck.accuracy.metrics import chunks
-from ray_precheck.accuracy.sentence import EXACT, Finding
 from ray_precheck.accuracy.standards.auto.envelope import Distance, distance, worse
 from ray_precheck.accuracy.standards.auto.excuse import MOST_JUMPS
 from ray_precheck.accuracy.standards.auto.measure import Measure, estimates, rounded_once
 from ray_precheck.accuracy.standards.auto.moments import biased
-from ray_precheck.accuracy.standards.base import ROUNDING, Judgement, conclude, mismatched
+from ray_precheck.accuracy.standards.base import (
+    EXACT,
+    ROUNDING,
+    Comparison,
+    Finding,
+    Judgement,
+    coarse_implementations,
+    conclude,
+    kernel_of,
+    mismatched,
+    moved_benches,
+)
 from ray_precheck.accuracy.standards.binary import Binary
 from ray_precheck.accuracy.standards.published import Published
 from ray_precheck.schema.dtypes import Array
