@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.accuracy.ambiguous import chosen_like
-from ray_precheck.accuracy.exact import is_exact
+from ray_precheck.accuracy.ambiguous import chosen_like, is_exact, quantized_like
 from ray_precheck.accuracy.outputs import Judge, check_output
 from ray_precheck.accuracy.standards.base import no_implementations
-from ray_precheck.accuracy.steps import quantized_like
 from ray_precheck.check.attempt import Failure, attempt, attempt_gradients, describe
 from ray_precheck.check.bench import (
     Benched,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ray_precheck.accuracy.exact import is_exact
+from ray_precheck.accuracy.ambiguous import is_exact
 from ray_precheck.accuracy.metrics import metrics_of, rounded_bench
 from ray_precheck.accuracy.standards.base import Comparison, Standard
 from ray_precheck.numerics.rounding import smallest_normal

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from standard_cases import comparison, normal
 
-from ray_precheck.accuracy.exact import exact_elements, is_exact
+from ray_precheck.accuracy.ambiguous import exact_elements, is_exact
 from ray_precheck.accuracy.standards.auto.rule import Auto
 from ray_precheck.numerics.rounding import round_to_dtype, spacing
 from ray_precheck.operators.exact import EXACT, exactness

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ray_precheck.accuracy.exact import exact_elements
+from ray_precheck.accuracy.ambiguous import exact_elements
 from ray_precheck.accuracy.metrics import chunks
 from ray_precheck.accuracy.standards.auto.envelope import Distance, distance, worse
 from ray_precheck.accuracy.standards.auto.excuse import MOST_JUMPS
