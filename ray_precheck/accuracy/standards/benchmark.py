@@ -17,9 +17,9 @@ from ray_precheck.accuracy.metrics import (
     relative_errors,
     rounded_bench,
 )
-from ray_precheck.accuracy.standards.auto.measure import Measure, explained
 from ray_precheck.accuracy.standards.base import Comparison, Finding, Judgement, conclude, kernel_of
 from ray_precheck.accuracy.standards.binary import judge_without_errors
+from ray_precheck.accuracy.standards.honest import Measure, explained
 from ray_precheck.accuracy.thresholds import (
     BENCHMARK_SMALL_VALUE_ATOL,
     RATIO_LIMITS,

@@ -14,7 +14,7 @@ from ray_precheck.accuracy.metrics import (
     measure_errors,
     rounded_bench,
 )
-from ray_precheck.accuracy.standards.auto.envelope import distance
+from ray_precheck.accuracy.standards.honest import distance
 from ray_precheck.numerics import arrays
 from ray_precheck.schema.dtypes import Array
 

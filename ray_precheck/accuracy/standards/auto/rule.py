@@ -20,9 +20,6 @@ import numpy as np
 
 from ray_precheck.accuracy.ambiguous import exact_elements
 from ray_precheck.accuracy.metrics import chunks
-from ray_precheck.accuracy.standards.auto.envelope import Distance, distance, worse
-from ray_precheck.accuracy.standards.auto.excuse import MOST_JUMPS
-from ray_precheck.accuracy.standards.auto.measure import Measure, estimates, rounded_once
 from ray_precheck.accuracy.standards.auto.moments import biased
 from ray_precheck.accuracy.standards.base import (
     EXACT,
@@ -37,6 +34,15 @@ from ray_precheck.accuracy.standards.base import (
     moved_benches,
 )
 from ray_precheck.accuracy.standards.binary import Binary
+from ray_precheck.accuracy.standards.honest import (
+    MOST_JUMPS,
+    Distance,
+    Measure,
+    distance,
+    estimates,
+    rounded_once,
+    worse,
+)
 from ray_precheck.accuracy.standards.published import Published
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
