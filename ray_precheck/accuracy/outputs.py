@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.accuracy.metrics import metrics_of
-from ray_precheck.accuracy.standards.auto.rule import Auto, coarse_note
+from ray_precheck.accuracy.standards.auto import Auto, coarse_note
 from ray_precheck.accuracy.standards.base import (
     Cells,
     Comparison,

@@ -7,7 +7,7 @@ import psutil
 import pytest
 from records import call, leaf, tensor
 
-from ray_precheck.accuracy.standards.auto.rule import Auto
+from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.bench.declared import read_bench_modules
 from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from standard_cases import comparison, normal
 
-from ray_precheck.accuracy.standards.auto.rule import Auto
+from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.accuracy.standards.base import Comparison
 from ray_precheck.accuracy.thresholds import allowed
 from ray_precheck.numerics.rounding import round_to_dtype, spacing

@@ -8,7 +8,7 @@ import pytest
 from standard_cases import comparison, normal
 
 from ray_precheck.accuracy.ambiguous import exact_elements, is_exact
-from ray_precheck.accuracy.standards.auto.rule import Auto
+from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.numerics.rounding import round_to_dtype, spacing
 from ray_precheck.operators.exact import EXACT, exactness
 from ray_precheck.schema.dtypes import Array

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from standard_cases import comparison
 
-from ray_precheck.accuracy.standards.auto.rule import Auto
+from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.accuracy.standards.base import added_headings
 from ray_precheck.accuracy.standards.benchmark import Benchmark
 from ray_precheck.accuracy.standards.binary import Binary
