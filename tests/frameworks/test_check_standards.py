@@ -31,7 +31,7 @@ from ray_precheck.accuracy.standards.base import (
     added_headings,
     kernel_of,
 )
-from ray_precheck.accuracy.standards.benchmark import Benchmark
+from ray_precheck.accuracy.standards.published import Benchmark
 from ray_precheck.accuracy.standards.user_file import STANDARDS, parse_standard
 from ray_precheck.check import judge
 from ray_precheck.check.checker import Checker

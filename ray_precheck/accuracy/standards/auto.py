@@ -35,7 +35,6 @@ from ray_precheck.accuracy.standards.base import (
     moved_benches,
     narrowed_implementations,
 )
-from ray_precheck.accuracy.standards.binary import Binary
 from ray_precheck.accuracy.standards.honest import (
     MOST_JUMPS,
     Distance,
@@ -45,7 +44,7 @@ from ray_precheck.accuracy.standards.honest import (
     rounded_once,
     worse,
 )
-from ray_precheck.accuracy.standards.published import Published
+from ray_precheck.accuracy.standards.published import Binary, Published
 from ray_precheck.accuracy.thresholds import COMPUTED_IN
 from ray_precheck.numerics.rounding import machine_epsilon, spacing
 from ray_precheck.operators.accuracy import ALLOWANCE, ROUNDED_ONCE

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ray_precheck.accuracy.metrics import limit_of
 from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, OLD_HEADINGS, shown_ratio
-from ray_precheck.accuracy.standards.benchmark import (
+from ray_precheck.accuracy.standards.published import (
     METRIC_NAMES,
     RATIO_HEADINGS,
     level_of,

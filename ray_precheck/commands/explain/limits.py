@@ -6,8 +6,12 @@ Comes in: the name of an operator in a dump, and its framework. Goes out: lines 
 
 from collections.abc import Iterator
 
-from ray_precheck.accuracy.standards.benchmark import METRIC_NAMES, level_of, ratio_limits
-from ray_precheck.accuracy.standards.published import published_standard
+from ray_precheck.accuracy.standards.published import (
+    METRIC_NAMES,
+    level_of,
+    published_standard,
+    ratio_limits,
+)
 from ray_precheck.accuracy.thresholds import (
     ABSOLUTE_RTOL,
     ABSOLUTE_SMALL_VALUE_ATOL,

@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 
 from ray_precheck.accuracy.metrics import limit_of
 from ray_precheck.accuracy.standards.base import ROUNDING, STANDARD_HEADING
-from ray_precheck.accuracy.standards.benchmark import RATIO_HEADINGS
+from ray_precheck.accuracy.standards.published import RATIO_HEADINGS
 from ray_precheck.accuracy.thresholds import MAX_ABS_ERR_LIMIT, ULP_THRESHOLD
 from ray_precheck.descriptors.dtypes import read_dtype
 from ray_precheck.numerics.rounding import machine_epsilon

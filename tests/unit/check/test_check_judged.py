@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ray_precheck.accuracy.outputs import Judge
-from ray_precheck.accuracy.standards.absolute import Absolute
 from ray_precheck.accuracy.standards.base import ROUNDING
 from ray_precheck.accuracy.standards.msprobe import MSPROBE, Msprobe
+from ray_precheck.accuracy.standards.published import Absolute
 from ray_precheck.check.decode import call_plan, decoded_record
 from ray_precheck.check.inputs import Inputs, make_inputs
 from ray_precheck.check.judge import DirectionCheck, compared
