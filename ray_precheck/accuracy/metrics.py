@@ -1,8 +1,13 @@
 """The distance between a tested output and the bench.
 
-Comes in: two arrays of one shape, the bench in float64 already rounded to the tested dtype.
-Goes out: `Metrics`. Called by `check`. The arrays are read in chunks, so that intermediate float64
-copies are small for outputs of any size.
+Comes in: two arrays of one shape. Goes out: `Metrics`, of a bench that is rounded to the tested dtype, for
+every run; and `Errors`, of one that is not rounded, as the published standards define them. Called by
+`accuracy.outputs` and by the standards. The arrays are read in chunks, so that intermediate float64 copies
+are small for outputs of any size.
+
+Every definition of `Errors` is msprobe's (compare/algorithm.py, see `thresholds`). Elements where either side
+is NaN or infinite, once the bench is rounded to the tested dtype, have no error there: whether they agree is
+said by `Metrics.mismatch`.
 """
 
 import math
@@ -15,6 +20,7 @@ from ray_precheck.accuracy.thresholds import (
     BENCHMARK_SMALL_VALUE_ATOL,
     RELATIVE_ERR_EPS,
     SMALL_VALUE,
+    limit_of,
 )
 from ray_precheck.numerics.arrays import add_squares, pieces, same_values
 from ray_precheck.numerics.rounding import overflow_from, round_to_dtype

@@ -1,12 +1,18 @@
 """Limits of the standards, each with its source.
 
-Called by the standards, and by the comparison of two result sets. "msprobe" below is
+Called by the standards, and by the comparisons of two result sets and of two captures. "msprobe" below is
 mindstudio-probe 26.2, its paths count from `msprobe/pytorch/api_accuracy_checker/`; the same
 files stand in github.com/Ascend/msprobe and, as debug/accuracy_tools/msprobe, in gitee.com/ascend/mstt.
+
+The limits of `auto`, at the end, are multiples of the error of honest implementations, and errors that are
+always allowed. They were chosen so that, on the honest implementations and planted faults of
+`scripts/verdicts`, a limit lies between the worst honest error and four times that; `accuracy/VERDICTS.md`
+shows the resulting verdicts. Larger limits of single operators are in `operators.accuracy`.
 """
 
 import functools
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ray_precheck.operators.accuracy import ALLOWANCE
 from ray_precheck.schema.dtypes import DTYPES
@@ -67,6 +73,14 @@ ULP_SHARE_LIMIT = {"float32": 0.05, **dict.fromkeys(_HALVES, 0.001)}
 # share of the elements whose relative error is below the first must be at least the second.
 THOUSANDTH_LIMIT = 0.001
 THOUSANDTH_SHARE = 0.999
+# Honest kernels flush the subnormals of formats with the exponents of float32 to 0 (MindSpore's on
+# the CPU do); those of float16 are far too large for that.
+_FLUSHED = 2.0 ** DTYPES["float32"].min_exponent
+_IN_FLOAT32 = ("float32", "complex64")
+# Dtypes in which kernels also compute, so that inputs and each step may be off by some of its units.
+# A kernel of a half type computes in float32, and errs far less than its inputs' units.
+COMPUTED_IN = ("float32", "float64", "complex64", "complex128")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +119,6 @@ COARSE_RMSE, COARSE_LARGEST = 2.0, 3.0
 # The float64 bench rounds like the tested side, and in chains that no implementation has: Welford's
 # variance in torch is off by 11 times what the composed one explains (700 terms, in either order).
 _FINEST = replace(_WIDE, rmse=16.0, largest=16.0)
-# Honest kernels flush the subnormals of formats with the exponents of float32 to 0 (MindSpore's on
-# the CPU do); those of float16 are far too large for that.
-_FLUSHED = 2.0 ** DTYPES["float32"].min_exponent
 _BY_DTYPE = {
     "float16": _HALF,
     "bfloat16": replace(_HALF, flushed=_FLUSHED),
@@ -116,11 +127,6 @@ _BY_DTYPE = {
     "float64": _FINEST,
     "complex128": _FINEST,
 }
-
-_IN_FLOAT32 = ("float32", "complex64")
-# Dtypes in which kernels also compute, so that inputs and each step may be off by some of its units.
-# A kernel of a half type computes in float32, and errs far less than its inputs' units.
-COMPUTED_IN = ("float32", "float64", "complex64", "complex128")
 
 
 @functools.cache
@@ -137,9 +143,6 @@ def allowed(type_name: str, dtype: str, framework: str = "") -> Allowed:
     if allowance.share and dtype in _IN_FLOAT32:
         return replace(rule, share=allowance.share, adds=allowance.adds)
     return rule
-
-
-T = TypeVar("T")
 
 
 def limit_of(table: dict[str, T], dtype: str) -> T:

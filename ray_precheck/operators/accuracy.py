@@ -1,7 +1,7 @@
 """How accurate single operators have to be, by the standards.
 
 Goes out: `PUBLISHED_STANDARD`, `LEVEL`, `ALLOWANCE`, `ROUNDED_ONCE`. Called by the standards. Limits by
-dtype, which hold for all operators, are in `accuracy.thresholds` and `accuracy.standards.auto.limits`.
+dtype, which hold for all operators, are in `accuracy.thresholds` and `accuracy.thresholds`.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Operators with one right result: they move, compare, count or choose numbers, and round nothing.
 
 Goes out: `EXACT`, and `exactness`, which finds the row of an operator in place, too. Called by
-`accuracy.exact`, which says of a call whether its results must be those of the bench.
+`accuracy.ambiguous`, which says of a call whether its results must be those of the bench.
 """
 
 from dataclasses import dataclass

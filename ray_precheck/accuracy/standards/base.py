@@ -1,12 +1,13 @@
 """The protocol of a standard: a rule that makes a verdict from one output's comparison.
 
-Comes in: a `Comparison`. Goes out: a `Judgement`. The standards beside this module keep to it;
-`accuracy.outputs` calls them.
+Comes in: a `Comparison`, from `accuracy.outputs`. Goes out: a `Judgement`, of an error with one sentence that
+says why. The standards beside this module keep to it. Facts that cost another run of the API are functions,
+called only by the standards that need them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -16,25 +17,40 @@ from ray_precheck.numerics.rounding import smallest_normal, spacing
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics, Verdict
 
+# The basis of a limit where every honest implementation gives the bench's bits.
+EXACT = "honest implementations are exact"
+# The smallest normal number of float32 and bfloat16, below which a device may flush to zero: only
+# equal bits can meet a limit that is no larger.
+_FLUSHED = smallest_normal("float32")
+# Beyond this a ratio says no more than that it is large.
+_LARGEST_RATIO = 1e6
+# Starts every sentence that explains an error by rounding, so that scripts can tell these apart.
+ROUNDING = "rounding:"
+Cells = tuple[tuple[str, float | str], ...]
+# The columns that every standard but the default adds before its own: the rule that judged the row,
+# and the errors against the float64 bench that is not rounded, from which two result sets are
+# compared. `MaxRelativeErr`, which every run has, is of all elements and against the rounded bench;
+# those here are of the elements above the small value of the published standards.
+STANDARD_HEADING = "Standard"
+ERROR_HEADINGS = {
+    "MaxRelErrAboveSmall": "max_rel_err",
+    "MeanRelErrAboveSmall": "mean_rel_err",
+    "RMSE": "rmse",
+    "SmallValueErr": "small_value_err",
+}
+# Their names in files of runs before the release of 0.1.0.
+OLD_HEADINGS = {"MaxRelErr": "MaxRelErrAboveSmall", "MeanRelErr": "MeanRelErrAboveSmall"}
+
 
 def no_implementations() -> tuple[Array, ...]:
     """Return the implementations of a comparison if the CPU cannot run in the tested dtype: none."""
     return ()
 
 
-@runtime_checkable
-class WithMoved(Protocol):
-    """Implementations that can also compute the bench of moved inputs."""
-
-    @property
-    def moved(self) -> Sequence[Array]:
-        """The bench, not rounded, for inputs moved by up to half a unit in the last place, back by as
-        much, and by next to nothing, both ways."""
-
-
 def moved_benches(implementations: Sequence[Array]) -> Sequence[Array]:
-    """Return the benches of moved inputs; () where the implementations have none."""
-    return implementations.moved if isinstance(implementations, WithMoved) else ()
+    """Return the benches, not rounded, of inputs moved by up to half a unit in the last place, back by as
+    much, and by next to nothing, both ways; () where the implementations have none."""
+    return getattr(implementations, "moved", ())
 
 
 def coarse_implementations(implementations: Sequence[Array]) -> tuple[Sequence[Array], str]:
@@ -61,7 +77,6 @@ def moved_farther(implementations: Sequence[Array]) -> float:
 def kernel_of(implementations: Sequence[Array]) -> Array | None:
     """Return the values of torch's own operator on the CPU in the recorded dtypes, which may be wrong;
     None if the implementations do not have it, or if it is the kernel under test."""
-    # No protocol: to look whether it is there would run it.
     return getattr(implementations, "kernel", None)
 
 
@@ -91,15 +106,6 @@ class Comparison:
     framework: str = ""
     is_coarse: bool = False
     is_exact: bool = False
-
-
-# The basis of a limit where every honest implementation gives the bench's bits.
-EXACT = "honest implementations are exact"
-# The smallest normal number of float32 and bfloat16, below which a device may flush to zero: only
-# equal bits can meet a limit that is no larger.
-_FLUSHED = smallest_normal("float32")
-# Beyond this a ratio says no more than that it is large.
-_LARGEST_RATIO = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,26 +217,6 @@ def share_of(count: int, total: int) -> str:
 
 def _shown(value: object) -> str:
     return f"{float(value):.9g}" if isinstance(value, np.floating) else str(value)
-
-
-# Starts every sentence that explains an error by rounding, so that scripts can tell these apart.
-ROUNDING = "rounding:"
-
-Cells = tuple[tuple[str, float | str], ...]
-
-# The columns that every standard but the default adds before its own: the rule that judged the row,
-# and the errors against the float64 bench that is not rounded, from which two result sets are
-# compared. `MaxRelativeErr`, which every run has, is of all elements and against the rounded bench;
-# those here are of the elements above the small value of the published standards.
-STANDARD_HEADING = "Standard"
-ERROR_HEADINGS = {
-    "MaxRelErrAboveSmall": "max_rel_err",
-    "MeanRelErrAboveSmall": "mean_rel_err",
-    "RMSE": "rmse",
-    "SmallValueErr": "small_value_err",
-}
-# Their names in files of runs before the release of 0.1.0.
-OLD_HEADINGS = {"MaxRelErr": "MaxRelErrAboveSmall", "MeanRelErr": "MeanRelErrAboveSmall"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,9 @@
-"""`published`: for each API and dtype the standard that is published for it.
+"""The published standards, which are msprobe's, and the choice among them by API and dtype.
 
-Comes in: a `Comparison`. Goes out: a `Judgement`. Called by `accuracy.outputs`.
+Comes in: a `Comparison`. Goes out: a `Judgement`. Called by `accuracy.outputs`; the ratios of `benchmark` are
+also those of `ray_precheck.compare_results`. Source: msprobe, compare/algorithm.py and of
+precision_standard/ binary_consistency.py, benchmark_compare.py, absolute_threshold.py, ulp_compare.py and
+thousandth_standard.py; limits in `thresholds`.
 
 The lists of APIs are in `operators.accuracy`. The choice by dtype is that of mindstudio-probe 26.2,
 precision_standard/standard_register.py, _get_standard_category: `binary` for integers and booleans,
@@ -20,7 +23,6 @@ from ray_precheck.accuracy.metrics import (
     Wrong,
     chunks,
     is_measurable,
-    limit_of,
     measure_errors,
     relative_errors,
     rounded_bench,
@@ -50,11 +52,31 @@ from ray_precheck.accuracy.thresholds import (
     ULP_MEAN_LIMIT,
     ULP_SHARE_LIMIT,
     ULP_THRESHOLD,
+    limit_of,
 )
 from ray_precheck.numerics.arrays import pieces, same_values
 from ray_precheck.numerics.rounding import machine_epsilon, spacing
 from ray_precheck.operators.accuracy import LEVEL, PUBLISHED_STANDARD
 from ray_precheck.schema.dtypes import DTYPES, Array
+
+METRIC_NAMES = {
+    "max_rel_err": "largest relative error",
+    "mean_rel_err": "mean relative error",
+    "rmse": "RMSE",
+    "small_value_err": "share of wrong small values",
+}
+RATIO_HEADINGS = {
+    "max_rel_err": "MaxRelErrRatio",
+    "mean_rel_err": "MeanRelErrRatio",
+    "rmse": "RMSERatio",
+    "small_value_err": "SmallValueErrRatio",
+}
+_KINDS = {
+    "InfNanErrShare": "share of NaN and infinities that differ",
+    "RelErrShare": "share of elements whose relative error is above {rtol:.4g}",
+    "AbsErrShare": "share of small values whose absolute error is above {small_value_atol:.4g}",
+}
+_FP8 = ("float8_e4m3fn", "float8_e5m2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +130,6 @@ def _different(comparison: Comparison) -> Wrong:
     return wrong
 
 
-METRIC_NAMES = {
-    "max_rel_err": "largest relative error",
-    "mean_rel_err": "mean relative error",
-    "rmse": "RMSE",
-    "small_value_err": "share of wrong small values",
-}
-RATIO_HEADINGS = {
-    "max_rel_err": "MaxRelErrRatio",
-    "mean_rel_err": "MeanRelErrRatio",
-    "rmse": "RMSERatio",
-    "small_value_err": "SmallValueErrRatio",
-}
 _CPU, _COMPOSED, _ROUNDED = "the CPU", "a composed implementation", "the rounded bench"
 
 
@@ -248,13 +258,6 @@ def _beyond(comparison: Comparison, metric: str, limit: float) -> Wrong:
         else:
             wrong = wrong.plus(relative_errors(chunk, dtype), is_normal, limit, chunk.start)
     return wrong
-
-
-_KINDS = {
-    "InfNanErrShare": "share of NaN and infinities that differ",
-    "RelErrShare": "share of elements whose relative error is above {rtol:.4g}",
-    "AbsErrShare": "share of small values whose absolute error is above {small_value_atol:.4g}",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,9 +461,6 @@ class Thousandth:
             )
         cells: Cells = (("Standard", self.name), ("ThousandthShare", near))
         return conclude(comparison, findings, cells)
-
-
-_FP8 = ("float8_e4m3fn", "float8_e5m2")
 
 
 def published_standard(type_name: str, dtype: str, direction: str, framework: str = "") -> str:

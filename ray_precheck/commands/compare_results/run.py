@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ray_precheck.accuracy.metrics import limit_of
 from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, OLD_HEADINGS, shown_ratio
 from ray_precheck.accuracy.standards.published import (
     METRIC_NAMES,
@@ -19,7 +18,7 @@ from ray_precheck.accuracy.standards.published import (
     level_of,
     ratio_limits,
 )
-from ray_precheck.accuracy.thresholds import SMALLEST_REFERENCE_ERR
+from ray_precheck.accuracy.thresholds import SMALLEST_REFERENCE_ERR, limit_of
 from ray_precheck.commands.precheck.beyond import times_cell
 from ray_precheck.commands.precheck.closing import shown_name
 from ray_precheck.descriptors.dtypes import read_dtype

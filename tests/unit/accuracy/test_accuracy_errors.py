@@ -10,11 +10,11 @@ from ray_precheck.accuracy.metrics import (
     Wrong,
     chunks,
     is_measurable,
-    limit_of,
     measure_errors,
     rounded_bench,
 )
 from ray_precheck.accuracy.standards.honest import distance
+from ray_precheck.accuracy.thresholds import limit_of
 from ray_precheck.numerics import arrays
 from ray_precheck.schema.dtypes import Array
 
