@@ -12,10 +12,10 @@ from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.bench.checkable import (
     changed_tensors,
     changes_its_input,
+    is_random,
     skip_by_name,
     skip_by_record,
 )
-from ray_precheck.bench.drawing import is_random
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable

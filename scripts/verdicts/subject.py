@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.bench.checkable import skip_by_name, skip_by_record
-from ray_precheck.bench.drawing import is_random
+from ray_precheck.bench.checkable import is_random, skip_by_name, skip_by_record
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.bench import Implementations
 from ray_precheck.check.decode import call_plan

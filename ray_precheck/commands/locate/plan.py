@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from ray_precheck.accuracy.standards.user_file import load_standard
-from ray_precheck.bench.drawing import is_random
+from ray_precheck.bench.checkable import is_random
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.commands.locate.payload import LocationPayload, LocationSettings

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ray_precheck.bench.checkable import changed_tensors
-from ray_precheck.bench.drawing import is_random, seed_of
+from ray_precheck.bench.checkable import changed_tensors, is_random, seed_of
 from ray_precheck.commands.repro.call import CallText, script_of
 from ray_precheck.commands.repro.text import Aim, FailingOutput, Needs, Placed
 from ray_precheck.descriptors.known import load_part
