@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ray_precheck.bench.registry import References
-from ray_precheck.bench.run import Bench, computing_threads
+from ray_precheck.bench.run import Bench, References, computing_threads
 from ray_precheck.check.attempt import Measured, describe, is_out_of_memory
 from ray_precheck.check.bench import Benched, run_bench
 from ray_precheck.check.decode import decode

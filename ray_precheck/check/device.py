@@ -21,8 +21,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from ray_precheck.bench.checkable import seed_of
-from ray_precheck.bench.registry import References
-from ray_precheck.bench.run import Bench, computing_threads
+from ray_precheck.bench.run import Bench, References, computing_threads
 from ray_precheck.check.attempt import (
     Failure,
     Measured,

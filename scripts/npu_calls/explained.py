@@ -65,7 +65,7 @@ _LISTED = Explanation("the places of its own list, which are texts there")
 EXPLAINED = {
     "__init__.py: __getattr__": _OURS,
     "bench/declared.py: _import_package": Explanation("a module of the user's"),
-    "bench/registry.py: _at": Explanation("an entry of the user's, or a name of torch"),
+    "bench/run.py: _at": Explanation("an entry of the user's, or a name of torch"),
     "capture/__init__.py: __getattr__": _OURS,
     "capture/mindspore/calls.py: Calls._replace_functions": _CAPTURED,
     "capture/mindspore/darkness.py: MindSporeDarkness._known": _CAPTURED,

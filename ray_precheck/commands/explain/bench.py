@@ -37,8 +37,7 @@ def bench_answer(operator: AskedOperator, modules: Sequence[BenchModule]) -> Ben
     """
     if importlib.util.find_spec("torch") is None:
         return BenchAnswer(None, ("torch, which computes the bench, is not installed here",))
-    from ray_precheck.bench.registry import References
-    from ray_precheck.bench.run import Bench
+    from ray_precheck.bench.run import Bench, References
 
     name = api_name(operator)
     where = f"torch {Bench.version} in float64 on the CPU"

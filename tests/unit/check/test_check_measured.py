@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.bench.registry import References
+from ray_precheck.bench.run import References
 from ray_precheck.check import device as device_module
 from ray_precheck.check.attempt import Failure, Measured, OutOfMemory
 from ray_precheck.check.decode import decoded_record
