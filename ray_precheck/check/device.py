@@ -35,8 +35,7 @@ from ray_precheck.check.options import ALWAYS, NEVER
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.tested import UnderTest, has_captured_gradients
 from ray_precheck.errors import BackendMissingError, NotCheckable
-from ray_precheck.frameworks.base import Backend, Leaf, Precise, changed_by
-from ray_precheck.frameworks.registry import open_backend
+from ray_precheck.frameworks.base import Backend, Leaf, Precise, changed_by, open_backend
 from ray_precheck.inputs.generate import GeneratedTensors
 from ray_precheck.operators.effects import ONLY_LAYOUT
 from ray_precheck.schema.float32 import Float32

@@ -19,7 +19,7 @@ from ray_precheck.commands.locate.payload import LocationPayload, LocationSettin
 from ray_precheck.descriptors.known import framework_names, is_framework
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import DumpError, NotCheckable, UsageError
-from ray_precheck.frameworks.registry import require_framework
+from ray_precheck.frameworks.base import require_framework
 from ray_precheck.operators.drawing import DRAWING, Never
 from ray_precheck.schema.task import Task, TaskPayload
 from ray_precheck.trace.alignment.align import How, align
