@@ -12,7 +12,7 @@ from torch.nn import functional
 from ray_precheck import private_parts
 from ray_precheck.accuracy.ambiguous import observed
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.pytorch.quantized import Exact, rounded_to
+from ray_precheck.frameworks.pytorch.storages import Exact, rounded_to
 from ray_precheck.schema.storage import Quantized
 
 Tensor = torch.Tensor
