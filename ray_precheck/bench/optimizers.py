@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.pytorch.optimizer_record import (
+from ray_precheck.frameworks.pytorch.optimizers import (
     SIGNATURE,
     ParameterGroup,
     as_outputs,
