@@ -12,7 +12,7 @@ import numpy as np
 
 from ray_precheck.numerics.arrays import CACHED_ELEMENTS, pieces
 from ray_precheck.numerics.rounding import smallest_normal
-from ray_precheck.numerics.sketch_map import Array
+from ray_precheck.numerics.sketch import Array
 from ray_precheck.schema.dtypes import DTYPES
 
 # The formats whose values a capture sees; fp8 is not among them.

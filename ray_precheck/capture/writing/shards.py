@@ -13,8 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ray_precheck.numerics.sketch import largest_of, sketch, sketch_at, zeros
-from ray_precheck.numerics.sketch_map import Array
+from ray_precheck.numerics.sketch import Array, largest_of, sketch, sketch_at, zeros
 
 # What a dimension of the mesh does: shards this dimension of the tensor, or replicates (None); a text
 # names whatever else it does.

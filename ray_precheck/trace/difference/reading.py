@@ -11,8 +11,7 @@ from itertools import islice
 
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.dump.sketches import read_sketches, sketch_of
-from ray_precheck.numerics.sketch import estimated_norm
-from ray_precheck.numerics.sketch_map import Array
+from ray_precheck.numerics.sketch import Array, estimated_norm
 from ray_precheck.numerics.statistics import MAX
 from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.items import Item

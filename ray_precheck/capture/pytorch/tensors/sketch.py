@@ -21,7 +21,7 @@ from ray_precheck.numerics.health import (
     largest_finite,
 )
 from ray_precheck.numerics.rounding import smallest_normal
-from ray_precheck.numerics.sketch_map import (
+from ray_precheck.numerics.sketch import (
     BLOCK,
     BUCKETS,
     GROUPS,
