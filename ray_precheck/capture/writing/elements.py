@@ -17,8 +17,7 @@ import numpy as np
 import orjson
 
 from ray_precheck.capture.writing.text import array, mapping, number, quoted, scalar
-from ray_precheck.numerics.health import Health
-from ray_precheck.numerics.statistics import FIELDS, MAX, TensorSummary
+from ray_precheck.numerics.statistics import FIELDS, MAX, Health, TensorSummary
 
 _DEEPEST = 10
 NULL = "null"

@@ -7,8 +7,7 @@ headroom.
 import math
 from typing import NamedTuple
 
-from ray_precheck.numerics.health import largest_finite
-from ray_precheck.numerics.statistics import FIELDS
+from ray_precheck.numerics.statistics import FIELDS, largest_finite
 from ray_precheck.trace.items import Item
 
 _HALVES = ("float16", "bfloat16", "complex32")

@@ -15,11 +15,6 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from ray_precheck.numerics.health import (
-    Health,
-    headroom,
-    largest_finite,
-)
 from ray_precheck.numerics.rounding import smallest_normal
 from ray_precheck.numerics.sketch import (
     BLOCK,
@@ -31,6 +26,11 @@ from ray_precheck.numerics.sketch import (
     fixed_signs,
     rotations,
     row_signs,
+)
+from ray_precheck.numerics.statistics import (
+    Health,
+    headroom,
+    largest_finite,
 )
 
 # Blocks whose tables are made at a time: 2 million elements; a table has 1 MB, most of it places.

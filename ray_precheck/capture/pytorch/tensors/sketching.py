@@ -28,9 +28,8 @@ from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES
 from ray_precheck.capture.writing.elements import health_text
 from ray_precheck.capture.writing.shards import PartsDoNotAddUp, Placing, local_part, sketch_part
 from ray_precheck.dump.sketches import SketchFile
-from ray_precheck.numerics.health import health_of
 from ray_precheck.numerics.sketch import sketch
-from ray_precheck.numerics.statistics import TensorSummary
+from ray_precheck.numerics.statistics import TensorSummary, health_of
 
 
 class Sketching:
