@@ -34,6 +34,8 @@ from ray_precheck.operators.effects import (
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, Symbol, TensorSpec, UnknownSpec, ValueSpec
 
+_PATH = re.compile(r"input_(?:args\.(?P<position>\d+)|kwargs\.(?P<name>[^.]*))(?P<rest>.*)")
+
 
 def skip_by_name(name: ApiName, framework: str) -> str:
     """Return why calls of this name cannot be checked, "" where they may be.
@@ -127,9 +129,6 @@ def changes_its_input(record: ApiRecord) -> bool:
     flagged = dict(record.kwargs).get("inplace") == Constant(True)
     positional = any(isinstance(arg, Constant) and arg.value is True for arg in record.args)
     return flagged or (record.name.prefix == "Functional" and positional)
-
-
-_PATH = re.compile(r"input_(?:args\.(?P<position>\d+)|kwargs\.(?P<name>[^.]*))(?P<rest>.*)")
 
 
 class Changed(NamedTuple):

@@ -31,6 +31,8 @@ from ray_precheck.schema.values import HostCall
 
 Tensor = torch.Tensor
 _Run = Callable[[Iterator[Tensor]], list[Any]]
+_OWN = "--bench-module FILE can add one"
+_PLACE = TorchPlace(device="cpu", widen=True)
 
 
 def as_one_node(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,9 +100,6 @@ class _OneNode(torch.autograd.Function):
             torch.autograd.grad(results, leaves, grads, retain_graph=True, allow_unused=True)
         )
         return (None, *[next(found) if leaf.requires_grad else None for leaf in ctx.leaves])
-
-
-_OWN = "--bench-module FILE can add one"
 
 
 class BenchError(Exception):
@@ -237,9 +236,6 @@ def _at(path: str, declared: Declaration) -> Callable[..., Any]:
     if not callable(found):
         raise NotCheckable(f"{declared.origin}: tested={path!r} is no function")
     return found  # type: ignore[no-any-return]
-
-
-_PLACE = TorchPlace(device="cpu", widen=True)
 
 
 @contextmanager

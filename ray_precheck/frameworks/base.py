@@ -25,6 +25,7 @@ from ray_precheck.schema.values import HostCall, HostTensor
 
 # An output leaf: a tensor, or a Python value that is compared by equality.
 Leaf = HostTensor | Any
+_SEQUENCES = (list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +127,6 @@ def flatten_outputs(value: Any, is_tensor: Callable[[Any], bool]) -> list[Any]:
         return [value]
     leaves = [leaf for child in children for leaf in flatten_outputs(child, is_tensor)]
     return leaves if any(is_tensor(leaf) for leaf in leaves) else [value]
-
-
-_SEQUENCES = (list, tuple)
 
 
 def map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:

@@ -15,10 +15,14 @@ import numpy as np
 
 from ray_precheck.numerics.arrays import CACHED_ELEMENTS, pieces
 from ray_precheck.numerics.rounding import smallest_normal
-from ray_precheck.numerics.sketch import Array
 from ray_precheck.schema.dtypes import DTYPES, Array
 
 MAX, MIN, MEAN, NORM = "Max", "Min", "Mean", "Norm"
+# The formats whose values a capture sees; fp8 is not among them.
+_FORMATS = ("float16", "bfloat16", "float32", "float64")
+_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+# Twice the bits of 2^-126.
+_LEAST_NORMAL = 1 << 24
 
 
 def _mean_of_parts(means: Sequence[float], sizes: Sequence[int]) -> float:
@@ -96,12 +100,7 @@ def summary_of(values: Array | None) -> TensorSummary | None:
     return TensorSummary(float(flat.max()), float(flat.min()), mean, norm)
 
 
-# The formats whose values a capture sees; fp8 is not among them.
-_FORMATS = ("float16", "bfloat16", "float32", "float64")
-_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 _SMALLEST_FLOAT, _ONE = np.float32(smallest_normal("float32")), np.uint32(1)
-# Twice the bits of 2^-126.
-_LEAST_NORMAL = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)

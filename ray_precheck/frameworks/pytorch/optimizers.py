@@ -51,6 +51,12 @@ _LION_IDLE = frozenset(
     use_triton""".split()
 )
 _LION_OFF: Mapping[str, tuple[object, ...]] = {"cautious_factor": (1, None)}
+Tensor = torch.Tensor
+_ANY_RATE = 1e-3  # Of older versions of SGD it is a required argument.
+# Hyperparameters that say how torch computes the update, not which one.
+_WAYS = ("foreach", "fused", "capturable")
+# Hyperparameters that must reach the optimizer if they are set: an older torch may lack them.
+_MATTER = ("decoupled_weight_decay", "maximize", "nesterov", "amsgrad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +207,6 @@ def as_outputs(
     if names:
         found["state"] = {name: [state.get(name) for state in states] for name in names}
     return found
-
-
-Tensor = torch.Tensor
-_ANY_RATE = 1e-3  # Of older versions of SGD it is a required argument.
-# Hyperparameters that say how torch computes the update, not which one.
-_WAYS = ("foreach", "fused", "capturable")
-# Hyperparameters that must reach the optimizer if they are set: an older torch may lack them.
-_MATTER = ("decoupled_weight_decay", "maximize", "nesterov", "amsgrad")
 
 
 def resolve_optimizer(name: ApiName) -> Callable[..., Any]:

@@ -22,6 +22,13 @@ from ray_precheck.schema.storage import COMPRESSED, Nested, Quantized, Sparse, S
 from ray_precheck.schema.values import HostTensor
 
 _QUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
+_PACKS = {
+    **dict.fromkeys(
+        ("linear", "linear_relu", "linear_dynamic", "linear_relu_dynamic"), "linear_prepack"
+    ),
+    **{f"conv{n}d{end}": f"conv{n}d_prepack" for n in (1, 2, 3) for end in ("", "_relu")},
+}
+OPERATORS = frozenset({*_PACKS, "add", "add_relu", "mul", "mul_relu", "cat"})
 
 
 def built(storage: Storage, values: torch.Tensor) -> torch.Tensor:
@@ -175,15 +182,6 @@ def host_of(tensor: torch.Tensor, values: Array, dtype: str) -> HostTensor:
             indices=tuple(np.asarray(each.numpy()) for each in indices),
         ),
     )
-
-
-_PACKS = {
-    **dict.fromkeys(
-        ("linear", "linear_relu", "linear_dynamic", "linear_relu_dynamic"), "linear_prepack"
-    ),
-    **{f"conv{n}d{end}": f"conv{n}d_prepack" for n in (1, 2, 3) for end in ("", "_relu")},
-}
-OPERATORS = frozenset({*_PACKS, "add", "add_relu", "mul", "mul_relu", "cat"})
 
 
 @dataclass(frozen=True, slots=True)

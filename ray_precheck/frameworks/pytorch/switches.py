@@ -25,6 +25,13 @@ _DISPATCH_MODE: Any = private_parts.find(private_parts.DISPATCH_MODE)
 _MOST_MULTIPLICATIONS = 1 << 34
 _HALVES = (torch.float16, torch.bfloat16)
 _open: list[Any] = []
+# The threads of the default side on a CPU: a number of its own, so that rows do not depend on the machine.
+_THREADS = 4
+# Functions without types.
+_onednn: Any = torch.backends.mkldnn
+_nnpack: Any = torch.backends.nnpack
+_cuda: Any = torch.backends.cuda
+_stances: list[str] = ["default"]
 
 
 def are_plain() -> bool:
@@ -128,8 +135,6 @@ _PRODUCTS: dict[Any, Callable[..., torch.Tensor]] = {
 }
 
 _CPU, _GPU, _NPU = ("cpu",), ("gpu",), ("npu",)
-# The threads of the default side on a CPU: a number of its own, so that rows do not depend on the machine.
-_THREADS = 4
 
 
 def _flag(name: str, title: str, path: str, plain: bool | str, **others: Any) -> KernelSwitch:
@@ -150,19 +155,10 @@ def _write_deterministic(value: bool) -> None:
     torch.use_deterministic_algorithms(value, warn_only=value)
 
 
-# Functions without types.
-_onednn: Any = torch.backends.mkldnn
-_nnpack: Any = torch.backends.nnpack
-_cuda: Any = torch.backends.cuda
-
-
 def _read_nnpack() -> bool:
     (value,) = _nnpack.set_flags(True)
     _nnpack.set_flags(value)
     return bool(value)
-
-
-_stances: list[str] = ["default"]
 
 
 def _write_stance(value: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.numerics import sketch
+from ray_precheck.numerics import sketch as sketches
 from ray_precheck.numerics.sketch import BLOCK, estimated_norm, places_of, sketch, sketch_at
 
 WORD = (1 << 64) - 1
@@ -56,7 +56,7 @@ def assert_same(found: np.ndarray, wanted: np.ndarray, norm: float) -> None:
 
 def test_splitmix64_gives_its_published_first_value() -> None:
     assert splitmix64(0) == 0xE220A8397B1DCDAF
-    assert sketch.mixed(np.arange(5)).tolist() == [splitmix64(n) for n in range(5)]
+    assert sketches.mixed(np.arange(5)).tolist() == [splitmix64(n) for n in range(5)]
 
 
 @settings(max_examples=25, deadline=None)
