@@ -14,7 +14,7 @@ import torch
 from ray_precheck import private_parts
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
-from ray_precheck.operators.autocast import IN_FLOAT32
+from ray_precheck.operators.effects import IN_FLOAT32
 
 _DISPATCH_MODE: Any = private_parts.find(private_parts.DISPATCH_MODE)
 

@@ -21,8 +21,7 @@ from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan
 from ray_precheck.inputs.layouts import buffers_of
-from ray_precheck.operators.autocast import KEEPS_ALL_BUT_FIRST
-from ray_precheck.operators.effects import READS_LAYOUT
+from ray_precheck.operators.effects import KEEPS_ALL_BUT_FIRST, READS_LAYOUT
 from ray_precheck.schema.dtypes import DTYPES, is_differentiable
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.task import TaskPayload

@@ -32,7 +32,7 @@ from ray_precheck.inputs.generate import (
 )
 from ray_precheck.inputs.layouts import placed_alone, placed_together, transposed
 from ray_precheck.numerics.rounding import machine_epsilon, round_to_dtype
-from ray_precheck.operators.autocast import (
+from ray_precheck.operators.effects import (
     CASTS_ARGUMENTS,
     NARROW_INSIDE,
     NARROW_STATISTICS,
