@@ -25,15 +25,15 @@ import numpy as np
 from ray_precheck.accuracy.metrics import rounded_bench
 from ray_precheck.numerics.arrays import same_values
 from ray_precheck.numerics.rounding import machine_epsilon, round_to_dtype, smallest_normal
-from ray_precheck.operators.ambiguous import (
+from ray_precheck.operators.exact import (
     AMBIGUOUS,
     Basis,
+    Exactness,
     IndexChoice,
     SignOfSum,
     Stepped,
     ToWhole,
 )
-from ray_precheck.operators.exact import Exactness
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.storage import Quantized

@@ -6,7 +6,6 @@ Goes out: `TABLES`. Called by `explain` and by the tests, which look at every fa
 from typing import Any
 
 from ray_precheck.operators.accuracy import ALLOWANCE, LEVEL, PUBLISHED_STANDARD
-from ray_precheck.operators.ambiguous import AMBIGUOUS
 from ray_precheck.operators.drawing import DRAWING, UNSEEDED
 from ray_precheck.operators.effects import (
     AUGMENTED,
@@ -16,6 +15,7 @@ from ray_precheck.operators.effects import (
     READS_BITS,
     SIZED_BY_VALUES,
 )
+from ray_precheck.operators.exact import AMBIGUOUS
 from ray_precheck.operators.refused import REFUSED
 from ray_precheck.operators.table import FactTable
 

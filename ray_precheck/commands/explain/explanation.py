@@ -26,9 +26,9 @@ from ray_precheck.commands.explain.limits import auto_lines, msprobe_lines, publ
 from ray_precheck.inputs.roles.role import Role, Within
 from ray_precheck.inputs.roles.rules import RoleRow, Rule
 from ray_precheck.inputs.roles.table import rows_about
-from ray_precheck.operators.ambiguous import AMBIGUOUS, Ambiguity, Basis, SignOfSum, ToWhole
 from ray_precheck.operators.drawing import DRAWING, UNSEEDED, Always, Switch, Unjudged
 from ray_precheck.operators.effects import READS_BITS, SIZED_BY_VALUES
+from ray_precheck.operators.exact import AMBIGUOUS, Ambiguity, Basis, SignOfSum, ToWhole
 from ray_precheck.operators.refused import refusal
 from ray_precheck.schema.record import ApiRecord
 
