@@ -14,7 +14,7 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
-from ray_precheck.descriptors.known import built_in_frameworks, find_framework
+from ray_precheck.descriptors.descriptor import built_in_frameworks, find_framework
 from ray_precheck.operators.drawing import (
     DRAWING,
     PACKED_RNN,

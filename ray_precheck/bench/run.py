@@ -18,7 +18,7 @@ import torch
 
 from ray_precheck.bench.checkable import unsupported_prefix
 from ray_precheck.bench.declared import RAISED, BenchModule, Declaration, load_declarations
-from ray_precheck.descriptors.known import find_framework, load_part
+from ray_precheck.descriptors.descriptor import find_framework, load_part
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Backend, CallPlan, Execution, flatten_outputs, map_leaves
 from ray_precheck.frameworks.pytorch.names import absence

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ray_precheck.capture.recording.dark import COMPLETE, dark_sentence
 from ray_precheck.capture.settings import BY_FORWARD, BY_OPTIMIZER, CaptureSettings, numbers_text
-from ray_precheck.descriptors.known import find_framework
+from ray_precheck.descriptors.descriptor import find_framework
 
 
 @dataclass(slots=True)

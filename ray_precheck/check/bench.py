@@ -36,7 +36,7 @@ from ray_precheck.bench.run import Bench
 from ray_precheck.check.attempt import Attempt, OutOfMemory, attempt, attempt_forward
 from ray_precheck.check.inputs import Inputs
 from ray_precheck.check.tested import UnderTest, tensors_of
-from ray_precheck.descriptors.known import find_framework
+from ray_precheck.descriptors.descriptor import find_framework
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf, changed_by, map_leaves
 from ray_precheck.frameworks.pytorch.names import resolve_torch

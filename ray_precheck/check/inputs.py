@@ -20,7 +20,7 @@ import numpy as np
 from ray_precheck.check.attempt import Measured
 from ray_precheck.check.decode import Decoded
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.descriptors.known import find_framework, is_framework
+from ray_precheck.descriptors.descriptor import find_framework, is_framework
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.frameworks.base import Leaf, map_leaves
 from ray_precheck.inputs.cotangents import assign_cotangents

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from ray_precheck.descriptors.descriptor import Framework
-from ray_precheck.descriptors.known import (
+from ray_precheck.descriptors.descriptor import (
     BENCH_PACKAGE,
+    Framework,
     built_in_frameworks,
     find_framework,
     framework_names,

@@ -20,7 +20,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-from ray_precheck.descriptors.known import built_in_frameworks, find_framework, is_framework
+from ray_precheck.descriptors.descriptor import built_in_frameworks, find_framework, is_framework
 from ray_precheck.operators.primitives import FUNCTIONS
 
 # framework of the dump -> prefix of its keys -> namespace of the full names, torch's first

@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from ray_precheck import __version__
-from ray_precheck.descriptors.known import (
+from ray_precheck.descriptors.descriptor import (
     framework_names,
     is_framework,
     versioned_distributions,

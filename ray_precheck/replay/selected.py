@@ -19,7 +19,7 @@ from ray_precheck.bench.declared import (
 )
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.descriptors.known import find_framework, framework_names, require_sole
+from ray_precheck.descriptors.descriptor import find_framework, framework_names, require_sole
 from ray_precheck.dump.parse import TENSOR, Dump
 from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.frameworks.base import require_framework

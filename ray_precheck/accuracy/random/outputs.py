@@ -11,7 +11,7 @@ from ray_precheck.accuracy.outputs import nothing_compared
 from ray_precheck.accuracy.random.bounds import FALSE_ALARM_RATE
 from ray_precheck.accuracy.random.pooled import Drawn
 from ray_precheck.accuracy.random.statistics import Observation, StatisticalTest, SummedTest
-from ray_precheck.descriptors.dtypes import framework_dtype
+from ray_precheck.descriptors.descriptor import framework_dtype
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec
 

@@ -20,7 +20,7 @@ from ray_precheck.capture.account import Account
 from ray_precheck.capture.capturing import capturing_of
 from ray_precheck.capture.process import Running
 from ray_precheck.capture.verifying.trace import StepTrace, TracedRun, Traces
-from ray_precheck.descriptors.known import load_part
+from ray_precheck.descriptors.descriptor import load_part
 
 TRACE = "trace"
 # How long a rank waits for the step of the others, which may still need it.

@@ -30,7 +30,7 @@ from ray_precheck.check.random.arguments import RandomCall, bind
 from ray_precheck.check.random.rules import RandomRule, is_seeded, rule_of
 from ray_precheck.check.settings import Terms
 from ray_precheck.check.tested import UnderTest, captured_gradients
-from ray_precheck.descriptors.known import find_framework
+from ray_precheck.descriptors.descriptor import find_framework
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.operators.drawing import SELF_SEEDED

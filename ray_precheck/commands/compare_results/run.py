@@ -21,7 +21,7 @@ from ray_precheck.accuracy.standards.published import (
 from ray_precheck.accuracy.thresholds import SMALLEST_REFERENCE_ERR, limit_of
 from ray_precheck.commands.precheck.beyond import times_cell
 from ray_precheck.commands.precheck.closing import shown_name
-from ray_precheck.descriptors.dtypes import read_dtype
+from ray_precheck.descriptors.descriptor import read_dtype
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.foreign import open_text
 from ray_precheck.schema.result import Verdict

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from ray_precheck.check.random.rules import RULES
-from ray_precheck.descriptors.known import find_framework
+from ray_precheck.descriptors.descriptor import find_framework
 from ray_precheck.errors import UsageError
 from ray_precheck.inputs.roles.table import TABLE as ROLES
 from ray_precheck.operators.accuracy import ALLOWANCE, LEVEL, PUBLISHED_STANDARD

@@ -16,7 +16,7 @@ from ray_precheck.bench.checkable import is_random
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.commands.locate.payload import LocationPayload, LocationSettings
-from ray_precheck.descriptors.known import framework_names, is_framework
+from ray_precheck.descriptors.descriptor import framework_names, is_framework
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import DumpError, NotCheckable, UsageError
 from ray_precheck.frameworks.base import require_framework

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ray_precheck.commands.precheck.beyond import is_rounding, times_cell
 from ray_precheck.commands.precheck.summary import Direction, Summary, WorstOutput
-from ray_precheck.descriptors.known import package_of
+from ray_precheck.descriptors.descriptor import package_of
 from ray_precheck.dump.shown import printable
 from ray_precheck.schema.environment import Environment
 

@@ -8,8 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from ray_precheck.descriptors.descriptor import Script
-from ray_precheck.descriptors.known import find_framework
+from ray_precheck.descriptors.descriptor import Script, find_framework
 from ray_precheck.errors import UsageError
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (

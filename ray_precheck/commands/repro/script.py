@@ -20,7 +20,7 @@ import numpy as np
 from ray_precheck.bench.checkable import changed_tensors, is_random, seed_of
 from ray_precheck.commands.repro.call import CallText, script_of
 from ray_precheck.commands.repro.text import Aim, FailingOutput, Needs, Placed
-from ray_precheck.descriptors.known import load_part
+from ray_precheck.descriptors.descriptor import load_part
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
 from ray_precheck.inputs.layouts import placed_alone, placed_together, transposed

@@ -8,7 +8,7 @@ version of this package. Called by the session and `placement`.
 import itertools
 from collections.abc import Sequence
 
-from ray_precheck.descriptors.known import known_frameworks, versioned_distributions
+from ray_precheck.descriptors.descriptor import known_frameworks, versioned_distributions
 from ray_precheck.errors import DeviceError, UsageError
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.probe import DRIVERS, PACKAGE
