@@ -23,10 +23,10 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.descriptors.descriptor import find_framework, is_framework
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.frameworks.base import Leaf, map_leaves
-from ray_precheck.inputs.cotangents import assign_cotangents
 from ray_precheck.inputs.generate import (
     GeneratedTensors,
     TensorSource,
+    assign_cotangents,
     build_call,
     generated_tensors,
 )

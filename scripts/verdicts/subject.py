@@ -22,8 +22,12 @@ from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
-from ray_precheck.inputs.cotangents import assign_cotangents
-from ray_precheck.inputs.generate import GeneratedTensors, build_call, generated_tensors
+from ray_precheck.inputs.generate import (
+    GeneratedTensors,
+    assign_cotangents,
+    build_call,
+    generated_tensors,
+)
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor
