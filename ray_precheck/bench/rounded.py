@@ -17,7 +17,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ray_precheck import private_parts
-from ray_precheck.bench.rounded_steps import ERRORS, KERNELS_STEPS, TERM_BY_TERM
+from ray_precheck.bench.rounded_steps import ERRORS, KERNELS_STEPS, TERM_BY_TERM, is_tiled, tiled
 from ray_precheck.bench.rounded_sums import (
     ACCUMULATIONS,
     FACTORS,
@@ -27,7 +27,6 @@ from ray_precheck.bench.rounded_sums import (
     at_least_rounded,
     product_with_errors,
 )
-from ray_precheck.bench.tiled_convolutions import is_tiled, tiled
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
 from ray_precheck.numerics.rounding import round_to_dtype, unit_roundoff
