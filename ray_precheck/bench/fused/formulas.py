@@ -8,9 +8,10 @@ documentation of mindspore.ops.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ray_precheck.errors import NotCheckable
@@ -291,3 +292,33 @@ def adam_w(
     denominator = (largest / (1.0 - beta2_power * beta2)).sqrt() + epsilon
     step = lr * m / (1.0 - beta1_power * beta1) / denominator
     return variable * (1.0 - lr * weight_decay) - step, m, v
+
+
+def _bench(name: str, *order: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def bench(input: torch.Tensor) -> torch.Tensor:
+        try:
+            import mpmath  # type: ignore[import-untyped]
+        except ImportError:
+            raise NotCheckable("its bench needs mpmath, which comes with torch's sympy") from None
+        function: Any = getattr(mpmath, name)
+        values, places = np.unique(input.detach().double().numpy(), return_inverse=True)
+        found = np.array([_real(function, order, value) for value in values])
+        return torch.from_numpy(found[places].reshape(tuple(input.shape)))
+
+    return bench
+
+
+def _real(function: Any, order: tuple[int, ...], value: float) -> float:
+    """Return a value of a function; NaN where it is not real, as below 0 for those of the second kind."""
+    if np.isnan(value):
+        return np.nan
+    try:
+        found = complex(function(*order, value))
+    except (ValueError, ZeroDivisionError):  # a pole
+        return -np.inf
+    return found.real if abs(found.imag) <= abs(found.real) * 1e-15 else np.nan
+
+
+j0, j1 = (_bench("besselj", order) for order in (0, 1))
+y0, y1 = (_bench("bessely", order) for order in (0, 1))
+airy_ai = _bench("airyai")
