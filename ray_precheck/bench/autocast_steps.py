@@ -2,7 +2,7 @@
 
 Comes in: a half type. Goes out: a context in which the steps of a function are rounded to it, but for those
 that autocast has in float32. Called by `check.bench`, for the functions of
-`operators.autocast`.
+`operators.effects`.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which calls can be checked, the reasons why others cannot, and which tensors a call changes.
+"""What a call does, as far as its record tells: whether it can be checked, what it changes, whether it draws.
 
 Comes in: names and records. Goes out: a reason for a SKIP row, or "". `skip_by_name` needs the
 name alone and is called by the planner; `skip_by_record` is called where the record is decoded.
@@ -6,6 +6,10 @@ name alone and is called by the planner; `skip_by_record` is called where the re
 What a call changes beside its outputs (running statistics, the states of an optimizer) has rows of its own
 (`X.0.forward.changed.running_mean`). A dump of ours tells it. For one that does not, the table of operators
 does: they may change these tensors, and whether they did is seen when they have run.
+
+Calls draw random numbers always, or because of their arguments. Every operator of torch and MindSpore that
+takes a probability to drop, a `training` flag, a seed or a generator stands in the table `operators.drawing`;
+a test reads the signatures of the installed frameworks and names what is missing.
 """
 
 import functools

@@ -101,6 +101,53 @@ _NARROW_CASCADES = frozenset("nll_loss_forward nll_loss2d_forward".split())
 _NARROW_NUMBERS = frozenset(["huber_loss_backward"])
 # Composed operators within which a step is computed otherwise.
 _WITHIN = _NARROW_SUMS | _NARROW_CASCADES | _PLAIN_SUMS | _NARROW_NUMBERS
+# The operators of which all products are made, by the number of their factors, which come first.
+_FACTORS_OF = {
+    _ATEN.mm.default: 2,
+    _ATEN.bmm.default: 2,
+    _ATEN.mv.default: 2,
+    _ATEN.dot.default: 2,
+    _ATEN.vdot.default: 2,
+    _ATEN.convolution.default: 2,
+    _ATEN.convolution_backward.default: 3,
+}
+_SVD = _ATEN._linalg_svd.default
+# Singular values of random matrices of 33 to 200 rows are off by 7 to 10 roundings of the largest one (torch
+# 2.13 on the CPU).
+_SVD_UNITS = 2.0
+_ADDS = frozenset((_ATEN.add.Tensor, _ATEN.add_.Tensor))
+_WITH_ALPHA = _ADDS | {_ATEN.sub.Tensor, _ATEN.sub_.Tensor}
+_CONVOLUTIONS = frozenset((_ATEN.convolution.default, _ATEN.convolution_backward.default))
+_POWERS = frozenset((_ATEN.pow.Tensor_Scalar, _ATEN.pow.Scalar, _ATEN.pow_.Scalar))
+_MODES = "linear1d bilinear2d trilinear3d bicubic2d".split()
+_INTERPOLATIONS_BACK = frozenset(
+    getattr(_ATEN, f"upsample_{mode}_backward").default for mode in _MODES
+)
+_INTERPOLATIONS = _INTERPOLATIONS_BACK | {
+    getattr(_ATEN, f"upsample_{mode}").default for mode in _MODES
+}
+# Its kernels compute x rstd - mean rstd, where x and the mean may be nearly equal.
+_LAYER_NORM = _ATEN.native_layer_norm.default
+# Operators that sample at places, with the position of these among their arguments.
+_GRIDS = {
+    _ATEN.grid_sampler_3d.default: 1,
+    _ATEN.grid_sampler_2d_backward.default: 2,
+    _ATEN.grid_sampler_3d_backward.default: 2,
+}
+# The operators in place whose kernels accumulate, and the same ones that return a new tensor.
+_IN_PLACE = {
+    _ATEN.index_put_.default: _ATEN.index_put.default,
+    _ATEN.index_add_.default: _ATEN.index_add.default,
+    _ATEN.scatter_add_.default: _ATEN.scatter_add.default,
+    _ATEN.put_.default: _ATEN.put.default,
+    _ATEN.addbmm_.default: _ATEN.addbmm.default,
+}
+_ADD_IF_TOLD = frozenset((_ATEN.index_put.default, _ATEN.put.default))
+_IN_FLOAT32 = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
+# The steps of a mean and of a variance, as torch's decompositions of norms take them; only these register
+# them.
+_VARIANCE = torch.ops.prims.var.default if _DECOMPOSITIONS else None
+_NORM = _ATEN.linalg_vector_norm.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,53 +646,6 @@ def _is_of_rows(args: tuple[Any, ...]) -> bool:
     return args[0].dim() > 1 and args[0].dim() - 1 in {d % args[0].dim() for d in dims}
 
 
-# The operators of which all products are made, by the number of their factors, which come first.
-_FACTORS_OF = {
-    _ATEN.mm.default: 2,
-    _ATEN.bmm.default: 2,
-    _ATEN.mv.default: 2,
-    _ATEN.dot.default: 2,
-    _ATEN.vdot.default: 2,
-    _ATEN.convolution.default: 2,
-    _ATEN.convolution_backward.default: 3,
-}
-_SVD = _ATEN._linalg_svd.default
-# Singular values of random matrices of 33 to 200 rows are off by 7 to 10 roundings of the largest one (torch
-# 2.13 on the CPU).
-_SVD_UNITS = 2.0
-_ADDS = frozenset((_ATEN.add.Tensor, _ATEN.add_.Tensor))
-_WITH_ALPHA = _ADDS | {_ATEN.sub.Tensor, _ATEN.sub_.Tensor}
-_CONVOLUTIONS = frozenset((_ATEN.convolution.default, _ATEN.convolution_backward.default))
-_POWERS = frozenset((_ATEN.pow.Tensor_Scalar, _ATEN.pow.Scalar, _ATEN.pow_.Scalar))
-_MODES = "linear1d bilinear2d trilinear3d bicubic2d".split()
-_INTERPOLATIONS_BACK = frozenset(
-    getattr(_ATEN, f"upsample_{mode}_backward").default for mode in _MODES
-)
-_INTERPOLATIONS = _INTERPOLATIONS_BACK | {
-    getattr(_ATEN, f"upsample_{mode}").default for mode in _MODES
-}
-# Its kernels compute x rstd - mean rstd, where x and the mean may be nearly equal.
-_LAYER_NORM = _ATEN.native_layer_norm.default
-# Operators that sample at places, with the position of these among their arguments.
-_GRIDS = {
-    _ATEN.grid_sampler_3d.default: 1,
-    _ATEN.grid_sampler_2d_backward.default: 2,
-    _ATEN.grid_sampler_3d_backward.default: 2,
-}
-# The operators in place whose kernels accumulate, and the same ones that return a new tensor.
-_IN_PLACE = {
-    _ATEN.index_put_.default: _ATEN.index_put.default,
-    _ATEN.index_add_.default: _ATEN.index_add.default,
-    _ATEN.scatter_add_.default: _ATEN.scatter_add.default,
-    _ATEN.put_.default: _ATEN.put.default,
-    _ATEN.addbmm_.default: _ATEN.addbmm.default,
-}
-_ADD_IF_TOLD = frozenset((_ATEN.index_put.default, _ATEN.put.default))
-_IN_FLOAT32 = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
-# The steps of a mean and of a variance, as torch's decompositions of norms take them; only these register
-# them.
-_VARIANCE = torch.ops.prims.var.default if _DECOMPOSITIONS else None
-_NORM = _ATEN.linalg_vector_norm.default
 _SUMS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.sum.default: _sum,
     _ATEN.sum.dim_IntList: _sum,

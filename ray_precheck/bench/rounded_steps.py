@@ -4,6 +4,12 @@ Comes in: the float64 arguments of an operator of torch's dispatcher. Goes out: 
 in the steps of torch's kernel, each of which the caller rounds; `TERM_BY_TERM`, the terms of a sum; and
 `ERRORS`, the deviation of the error of a kernel that errs by more than one rounding. Called by
 `bench.rounded`.
+
+`tiled` is for fast kernels of convolutions: Winograd's minimal filtering on tiles of 8 by 8 in float32 (Lavin
+and Gray, Fast Algorithms for Convolutional Neural Networks, 2016, section 4). It multiplies less, and is off
+by more than a sum of products: NNPACK, which torch's CPU kernels call for 16 samples or more where there is
+no oneDNN, and cuDNN use it for filters of 3 by 3. Of torch 2.13's conv2d with 3 channels the largest error is
+36 times as large.
 """
 
 import math
@@ -17,6 +23,10 @@ import torch
 from ray_precheck.bench.rounded_sums import FLOAT32_UNIT
 
 _ATEN = torch.ops.aten
+# The points at which the polynomials are multiplied; the last one is infinity.
+_POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
+_TILE = len(_POINTS) + 1
+_FILTERS = (3, 5)
 
 
 def _of_polynomial(args: tuple[Any, ...], result: torch.Tensor, unit: float) -> torch.Tensor:
@@ -170,11 +180,6 @@ TERM_BY_TERM: dict[Any, Callable[..., Iterator[torch.Tensor]]] = {
     _ATEN.addbmm.default: _terms_of_addbmm,
     _ATEN._trilinear.default: _terms_of_trilinear,
 }
-
-# The points at which the polynomials are multiplied; the last one is infinity.
-_POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
-_TILE = len(_POINTS) + 1
-_FILTERS = (3, 5)
 
 
 def is_tiled(func: Any, args: tuple[Any, ...]) -> bool:

@@ -39,6 +39,8 @@ Count = int | torch.Tensor
 FLOAT32_UNIT = unit_roundoff("float32")
 # Kernels keep some partial sums side by side, in registers or for blocks of terms.
 ACCUMULATORS = 4
+# Products of many factors, which honest kernels round after each.
+FACTORS = frozenset((_ATEN.prod.default, _ATEN.prod.dim_int, _ATEN.cumprod.default))
 
 
 def accumulation_error(
@@ -444,5 +446,3 @@ ACCUMULATIONS: dict[Any, Accumulation] = {
         for dims in (2, 3)
     },
 }
-# Products of many factors, which honest kernels round after each.
-FACTORS = frozenset((_ATEN.prod.default, _ATEN.prod.dim_int, _ATEN.cumprod.default))

@@ -4,7 +4,9 @@ Comes in: an API name and the `HostCall` that the device got. Goes out: a `Torch
 float64 on the CPU. Called by `check`. Integers and booleans keep their dtypes, complex numbers become
 complex128; dtype arguments that name a float become float64, and the result is rounded to the tested
 dtype only when it is compared. A user's own bench comes first, then the benches of fused operators,
-then the function to which the framework's descriptor maps the name.
+then the function to which the framework's descriptor maps the name. The first two are one node of the
+autograd graph, as a fused operator is: a capture holds the gradients that the node of an API's first output
+passed on.
 """
 
 import functools
@@ -33,6 +35,138 @@ Tensor = torch.Tensor
 _Run = Callable[[Iterator[Tensor]], list[Any]]
 _OWN = "--bench-module FILE can add one"
 _PLACE = TorchPlace(device="cpu", widen=True)
+
+
+class References:
+    """The references of one framework: those of users' modules, then those of fused operators.
+
+    Raises:
+        UsageError: a module cannot be loaded, see `load_declarations`.
+    """
+
+    def __init__(self, framework: str, modules: Sequence[BenchModule] = ()) -> None:
+        self._framework = framework
+        self._declared = load_declarations(modules)
+        own = find_framework(framework)
+        self._unlisted = own.unlisted
+        self._fused: Mapping[str, tuple[Row, ...]]
+        self._fused = one_table(f"references of {own.title}", *map(load_part, own.fused))
+
+    def find(self, name: ApiName) -> Callable[..., Any] | None:
+        """Return the bench of an API, None where the framework's own names decide.
+
+        Raises:
+            NotCheckable: no list of the framework has such names, and there is no bench here.
+        """
+        declared = self._declared.get(name.type_name)
+        if declared is not None:
+            function = functools.partial(_of_user, declared)
+            return function if _is_in_place(name) else as_one_node(function)
+        rows = self._fused.get(name.type_name)
+        if rows is not None:
+            return as_one_node(functools.partial(_bound, name.type_name, rows))
+        if name.prefix in self._unlisted:
+            raise NotCheckable(f"{name.type_name} has no bench: {self._unlisted[name.prefix]}")
+        reason = unsupported_prefix(name, self._framework)
+        if reason:
+            raise NotCheckable(f"{name.type_name} has no bench: {reason}; {_OWN}")
+        return None
+
+    def rows(self, name: ApiName) -> tuple[Row, ...]:
+        """Return the rows of a built-in bench of a fused operator, () where it has none."""
+        return self._fused.get(name.type_name, ())
+
+    def origin(self, name: ApiName) -> str:
+        """Return file and function of the user's that is the bench, "" where it is none."""
+        declared = self._declared.get(name.type_name)
+        return "" if declared is None else declared.origin
+
+    def tested(self, name: ApiName) -> Callable[..., Any] | None:
+        """Return the function under test that a user's module names, None if it names none.
+
+        Raises:
+            NotCheckable: there is nothing at its dotted path.
+        """
+        declared = self._declared.get(name.type_name)
+        if declared is None or declared.tested is None:
+            return None
+        return declared.tested if callable(declared.tested) else _at(declared.tested, declared)
+
+    def finds_tested(self, backend: Backend) -> Backend:
+        """Return the backend, extended by the functions under test that users' modules name."""
+        return _FindsTested(backend, self) if self._declared else backend
+
+
+class Bench:
+    """Finds and runs references for the APIs of one framework; `version` is that of torch."""
+
+    version = torch.__version__
+
+    def __init__(self, framework: str, references: References | None = None) -> None:
+        # One thread: the same bits on every host, and the cores are shared out over records.
+        torch.set_num_threads(1)
+        self._resolve: Callable[[ApiName], Callable[..., Any]]
+        self._resolve = load_part(find_framework(framework).bench)
+        self._references = references or References(framework)
+
+    def warm_up(self) -> None:
+        """Compute something small, forward and backward: the first time takes 0.3 s longer."""
+        value = torch.ones((64, 64), dtype=torch.float64, requires_grad=True)
+        product = torch.nn.functional.linear(value, value)
+        torch.autograd.grad(product, value, torch.ones_like(product))
+
+    def resolve(self, name: ApiName) -> Callable[..., Any]:
+        """Return the function that is the bench of an API; raises `NotCheckable` where there is none."""
+        found = self._references.find(name)
+        if found is not None:
+            return found
+        return on_meaning(self._resolve(name))
+
+    def origin(self, name: ApiName) -> str:
+        """Return file and function of a user's own bench, "" for every other."""
+        return self._references.origin(name)
+
+    def forward(
+        self, function: Callable[..., Any], call: HostCall, plan: CallPlan
+    ) -> TorchExecution:
+        """Run the reference in float64.
+
+        Raises:
+            NotCheckable: the reference uses a part of torch that the installed version lacks.
+        """
+        try:
+            return TorchExecution(function, call, plan, _PLACE)
+        except AttributeError as error:
+            lacking = _part_of_torch(error)
+            if lacking:
+                raise NotCheckable(absence(lacking)) from error
+            raise
+        except TypeError as error:
+            # Arguments come with versions, too.
+            if "unexpected keyword argument" in str(error):
+                raise TypeError(f"{error} (torch {self.version})") from error
+            raise
+
+
+def _part_of_torch(error: AttributeError) -> str:
+    """Return the full name of the part of torch that an error misses, "" where it misses another."""
+    home = error.obj
+    name = getattr(home, "__name__", "") if isinstance(home, ModuleType) else ""
+    return f"{name}.{error.name}" if name.split(".")[0] == "torch" else ""
+
+
+@contextmanager
+def computing_threads(count: int) -> Iterator[None]:
+    """Let torch compute with this number of threads inside the block."""
+    before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def as_one_node(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,66 +240,6 @@ class BenchError(Exception):
     """A function of a user's raised; the message names it."""
 
 
-class References:
-    """The references of one framework: those of users' modules, then those of fused operators.
-
-    Raises:
-        UsageError: a module cannot be loaded, see `load_declarations`.
-    """
-
-    def __init__(self, framework: str, modules: Sequence[BenchModule] = ()) -> None:
-        self._framework = framework
-        self._declared = load_declarations(modules)
-        own = find_framework(framework)
-        self._unlisted = own.unlisted
-        self._fused: Mapping[str, tuple[Row, ...]]
-        self._fused = one_table(f"references of {own.title}", *map(load_part, own.fused))
-
-    def find(self, name: ApiName) -> Callable[..., Any] | None:
-        """Return the bench of an API, None where the framework's own names decide.
-
-        Raises:
-            NotCheckable: no list of the framework has such names, and there is no bench here.
-        """
-        declared = self._declared.get(name.type_name)
-        if declared is not None:
-            function = functools.partial(_of_user, declared)
-            return function if _is_in_place(name) else as_one_node(function)
-        rows = self._fused.get(name.type_name)
-        if rows is not None:
-            return as_one_node(functools.partial(_bound, name.type_name, rows))
-        if name.prefix in self._unlisted:
-            raise NotCheckable(f"{name.type_name} has no bench: {self._unlisted[name.prefix]}")
-        reason = unsupported_prefix(name, self._framework)
-        if reason:
-            raise NotCheckable(f"{name.type_name} has no bench: {reason}; {_OWN}")
-        return None
-
-    def rows(self, name: ApiName) -> tuple[Row, ...]:
-        """Return the rows of a built-in bench of a fused operator, () where it has none."""
-        return self._fused.get(name.type_name, ())
-
-    def origin(self, name: ApiName) -> str:
-        """Return file and function of the user's that is the bench, "" where it is none."""
-        declared = self._declared.get(name.type_name)
-        return "" if declared is None else declared.origin
-
-    def tested(self, name: ApiName) -> Callable[..., Any] | None:
-        """Return the function under test that a user's module names, None if it names none.
-
-        Raises:
-            NotCheckable: there is nothing at its dotted path.
-        """
-        declared = self._declared.get(name.type_name)
-        if declared is None or declared.tested is None:
-            return None
-        return declared.tested if callable(declared.tested) else _at(declared.tested, declared)
-
-    def finds_tested(self, backend: Backend) -> Backend:
-        """Return the backend, extended by the functions under test that users' modules name."""
-        return _FindsTested(backend, self) if self._declared else backend
-
-
 class _FindsTested:
     """A backend that looks for an API among users' functions before its own."""
 
@@ -236,75 +310,3 @@ def _at(path: str, declared: Declaration) -> Callable[..., Any]:
     if not callable(found):
         raise NotCheckable(f"{declared.origin}: tested={path!r} is no function")
     return found  # type: ignore[no-any-return]
-
-
-@contextmanager
-def computing_threads(count: int) -> Iterator[None]:
-    """Let torch compute with this number of threads inside the block."""
-    before = torch.get_num_threads()
-    if count == before:
-        yield
-        return
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-class Bench:
-    """Finds and runs references for the APIs of one framework; `version` is that of torch."""
-
-    version = torch.__version__
-
-    def __init__(self, framework: str, references: References | None = None) -> None:
-        # One thread: the same bits on every host, and the cores are shared out over records.
-        torch.set_num_threads(1)
-        self._resolve: Callable[[ApiName], Callable[..., Any]]
-        self._resolve = load_part(find_framework(framework).bench)
-        self._references = references or References(framework)
-
-    def warm_up(self) -> None:
-        """Compute something small, forward and backward: the first time takes 0.3 s longer."""
-        value = torch.ones((64, 64), dtype=torch.float64, requires_grad=True)
-        product = torch.nn.functional.linear(value, value)
-        torch.autograd.grad(product, value, torch.ones_like(product))
-
-    def resolve(self, name: ApiName) -> Callable[..., Any]:
-        """Return the function that is the bench of an API; raises `NotCheckable` where there is none."""
-        found = self._references.find(name)
-        if found is not None:
-            return found
-        return on_meaning(self._resolve(name))
-
-    def origin(self, name: ApiName) -> str:
-        """Return file and function of a user's own bench, "" for every other."""
-        return self._references.origin(name)
-
-    def forward(
-        self, function: Callable[..., Any], call: HostCall, plan: CallPlan
-    ) -> TorchExecution:
-        """Run the reference in float64.
-
-        Raises:
-            NotCheckable: the reference uses a part of torch that the installed version lacks.
-        """
-        try:
-            return TorchExecution(function, call, plan, _PLACE)
-        except AttributeError as error:
-            lacking = _part_of_torch(error)
-            if lacking:
-                raise NotCheckable(absence(lacking)) from error
-            raise
-        except TypeError as error:
-            # Arguments come with versions, too.
-            if "unexpected keyword argument" in str(error):
-                raise TypeError(f"{error} (torch {self.version})") from error
-            raise
-
-
-def _part_of_torch(error: AttributeError) -> str:
-    """Return the full name of the part of torch that an error misses, "" where it misses another."""
-    home = error.obj
-    name = getattr(home, "__name__", "") if isinstance(home, ModuleType) else ""
-    return f"{name}.{error.name}" if name.split(".")[0] == "torch" else ""

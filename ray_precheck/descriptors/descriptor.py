@@ -1,8 +1,11 @@
 """The descriptor of a framework under test, which all other modules ask about it.
 
-Comes in: nothing; the folder of a framework, or a package of its own, makes a `Framework`. Goes out:
-names, tables, and parts that are loaded on demand, written "module:attribute". Found by
-`descriptors.known`. It is data alone: reading a dump or a command line imports no framework.
+Comes in: a framework's name; the folder of a framework, or a package of its own, makes its `Framework`. Goes
+out: names, tables, and parts that are loaded on demand, written "module:attribute"; or an error of one
+sentence. It is data alone: reading a dump or a command line imports no framework, and no NumPy. Built-in
+frameworks need no metadata, so that a checkout works. All others are entry points of the group
+`ray_precheck.frameworks`: an entry point has the framework's name, and is loaded only when this framework is
+asked for, so that a broken package fails only the runs that use it.
 """
 
 import functools
@@ -17,7 +20,6 @@ from typing import Any, get_origin, get_type_hints
 
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import caught
-from ray_precheck.schema.dtypes import canonical_dtype
 
 # msprobe gives these prefixes to every framework; all others belong to one package.
 COMMON_PREFIXES = frozenset({"Tensor", "Functional"})
@@ -35,6 +37,14 @@ REFUSED_PREFIXES = {
 VALUE_KINDS = ("dtype", "device", "memory_format", "size")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _PART = re.compile(r"[\w.]+:\w+")
+GROUP = "ray_precheck.frameworks"
+# In the order in which messages list them; each has its own folder beside this file.
+BUILT_IN = ("mindspore", "pytorch", "mindtorch")
+_THIS_PACKAGE = "ray_precheck"
+# The package that computes the bench for every framework under test.
+BENCH_PACKAGE = "torch"
+# How a newer protobuf refuses files that were generated for protobuf 3.
+_OLD_PROTOBUF = "Descriptors cannot be created directly"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,16 +193,6 @@ def _require_kinds(framework: Framework) -> None:
 def _require(holds: bool, name: str, value: object, expected: str) -> None:
     if not holds:
         raise ValueError(f"{name} of its Framework is {value!r}; expected {expected}")
-
-
-GROUP = "ray_precheck.frameworks"
-# In the order in which messages list them; each has its own folder beside this file.
-BUILT_IN = ("mindspore", "pytorch", "mindtorch")
-_THIS_PACKAGE = "ray_precheck"
-# The package that computes the bench for every framework under test.
-BENCH_PACKAGE = "torch"
-# How a newer protobuf refuses files that were generated for protobuf 3.
-_OLD_PROTOBUF = "Descriptors cannot be created directly"
 
 
 def find_framework(name: str) -> Framework:
@@ -371,6 +371,9 @@ def framework_dtype(dtype: str, framework: str) -> str:
 def read_dtype(text: str, framework: str = "") -> str | None:
     """Return the canonical name of a dtype as a framework's dumps spell it, as any of those known
     does where none is named; None where it is unknown."""
+    # It loads NumPy, which the parser of the command line does without.
+    from ray_precheck.schema.dtypes import canonical_dtype
+
     found = canonical_dtype(text)
     if found is None:
         for each in [find_framework(framework)] if framework else known_frameworks():

@@ -1,7 +1,8 @@
-"""The protocol of a framework under test: `Backend`, and helpers that every backend needs.
+"""The protocol of a framework under test: `Backend`, how one is opened, and helpers that every backend needs.
 
 Called by `check`. A check process opens a backend once; then for each call `resolve` finds the API,
-`forward` runs it, and the returned `Execution` has outputs and gradients as host arrays.
+`forward` runs it, and the returned `Execution` has outputs and gradients as host arrays. A framework is
+imported on demand; where it is missing, the error says how to install it.
 """
 
 import importlib.util

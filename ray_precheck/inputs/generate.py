@@ -3,7 +3,8 @@
 Comes in: an `ApiRecord` and a source of tensors. Goes out: a `HostCall` whose arguments are Python
 values, symbols and `HostTensor`s. Called by `check`. The generated numbers depend on nothing but
 (seed, API name, argument path): the same on every host and in any order, and no two arguments are
-copies of each other.
+copies of each other. The incoming gradients (cotangents) of the outputs come from the same source, once for
+device and bench alike.
 """
 
 import hashlib
@@ -51,6 +52,14 @@ from ray_precheck.schema.values import (
 
 # Draws for a line that is almost full find few new places; what these rounds leave is filled in order.
 _MOST_ROUNDS = 16
+# Safer inputs are for a second try, where both sides have raised: values that almost any API takes. Whole
+# numbers are below the smallest extent of the call's tensors; square matrices are positive definite.
+SAFE_FLOATS = (0.5, 1.5)
+# The role of arguments without one of their own: it changes square matrices only.
+SAFE_ROLE: Role = Matrix(symmetric=True)
+_INPUTS = ("input_args.", "input_kwargs.")
+_MOST_DIMENSIONS = 32
+_LARGEST_ELEMENT_BYTES = 16
 
 
 def with_indices(storage: Sparse, generator: np.random.Generator) -> Sparse:
@@ -136,13 +145,6 @@ def as_whole_numbers(spec: TensorSpec, storage: Quantized) -> TensorSpec:
     return replace(spec, low=low, high=high, mean=None, norm=None)
 
 
-# Safer inputs are for a second try, where both sides have raised: values that almost any API takes. Whole
-# numbers are below the smallest extent of the call's tensors; square matrices are positive definite.
-SAFE_FLOATS = (0.5, 1.5)
-# The role of arguments without one of their own: it changes square matrices only.
-SAFE_ROLE: Role = Matrix(symmetric=True)
-
-
 def smallest_extent(record: ApiRecord) -> int:
     """Return the smallest extent of all tensor arguments that is not 0; 1 if there is none."""
     return min((e for _, spec in record.input_tensors() for e in spec.shape if e), default=1)
@@ -164,11 +166,6 @@ def describe_safer(below: int) -> str:
     """Return a description of the safe values, for the Message."""
     low, high = SAFE_FLOATS
     return f"floats from {low:g} to {high:g}, whole numbers from 0 to {below - 1}"
-
-
-_INPUTS = ("input_args.", "input_kwargs.")
-_MOST_DIMENSIONS = 32
-_LARGEST_ELEMENT_BYTES = 16
 
 
 class _Key(ISeedSequence):

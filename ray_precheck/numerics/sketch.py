@@ -4,7 +4,7 @@ Comes in: the values of a tensor, or of a part of it and where that lies. Goes o
 each tensor of a capture with sketches; `pytorch.sketch` does the same on a torch device.
 
 A sketch is linear: bucket b is the sum of s(i) x[i] over the elements i with h(i) = b, with signs s and
-buckets h that are fixed functions of the global index (`sketch_map`). So the sketch of a difference is the
+buckets h that are fixed functions of the global index. So the sketch of a difference is the
 difference of the sketches, and the sketches of the shards of a tensor add up to that of the whole. This is
 CountSketch (Charikar, Chen and Farach-Colton, Finding frequent items in data streams, ICALP 2002):
 
@@ -22,6 +22,24 @@ tensors differ everywhere: estimates are off by at most 5 % from it at 1e-6 of t
 and differences below 1e-7 are not told apart. Stored as float64 they would be off by nearly as much, 4 % and
 20 %, so float32 is enough. Where tensors differ in a part only, the noise is that of the part. Equal tensors
 have equal sketches on the same kind of device; float64 values are rounded to float32 before.
+
+Nothing in the map of indices to buckets and signs depends on the seed of a run, on a framework or on the
+version of numpy: sketches of other runs, hosts and devices can be subtracted. An index is an element's place
+in the row-major order of the whole tensor, however it is sharded. The map of index i, with blocks of 16 rows
+of 509 elements:
+
+    block, p = divmod(i, 8144)         row, column = divmod(p, 509)
+    word     = splitmix64(block)       64 bits: bits 0 to 47 are eight rotations, bits 48 to 63 signs
+    bucket   = (column % 64 + rotation[column // 64]) % 64
+    sign     = SIGNS[p] * (-1 if bit 48 + row of word else 1)
+
+So the rows of a block are added with signs (a product of a vector and a matrix), and only what remains, a
+sixteenth, is moved to its buckets. Elements of one column of a block share a bucket, all others meet by
+chance. The length of a row is a prime number, so that a column, a head or a channel of a tensor, which is
+a progression of indices, meets itself only where its step is a multiple of 509. A block
+has fewer than the 9,216 elements from which OpenBLAS starts threads for such a product.
+
+splitmix64: Steele, Lea and Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
 """
 
 import math
@@ -106,8 +124,6 @@ def places_of(indices: Array) -> tuple[Array, Array]:
     signs = fixed_signs()[within] * np.where(flipped, np.float32(-1), np.float32(1))
     return (columns + rotated) & (BUCKETS - 1), signs
 
-
-__all__ = ["BUCKETS", "estimated_norm", "largest_of", "sketch", "sketch_at", "zeros"]
 
 # Blocks whose products lie in the core's cache together, and those that share one table of places.
 _TOGETHER, _TABLE = 4, 16

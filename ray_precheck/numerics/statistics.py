@@ -1,8 +1,9 @@
-"""The statistics of a tensor in a dump: their names, how they are computed, joined and compared.
+"""The statistics of a tensor in a dump, and its health: their names, how they are computed and compared.
 
 Comes in: values on the host, or the statistics of the parts of a tensor. Goes out: a `TensorSummary`, and the
 table from which writers, readers and comparisons take names. `capture.pytorch.tensors` computes the same with
-torch, on the CPU (`summary`) and on a device (`device_values`).
+torch, on the CPU (`summary`) and on a device (`device_values`). The health, of captures with sketches, is how
+many values are NaN, infinite, zero or subnormal, and how near they are to overflow.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Properties of operators that a check must know: in place, what else changes, reading bits, layouts.
+"""Properties of operators that a check must know: what they change, read and cast.
 
 Goes out: tables. Called by `bench.checkable` and by the checks.
 """

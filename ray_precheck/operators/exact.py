@@ -1,32 +1,16 @@
-"""Operators with one right result: they move, compare, count or choose numbers, and round nothing.
+"""Operators with one right result, and operators with several.
 
-Goes out: `EXACT`, and `exactness`, which finds the row of an operator in place, too. Called by
-`accuracy.ambiguous`, which says of a call whether its results must be those of the bench.
+The former move, compare, count or choose numbers, and round nothing. Goes out: `EXACT`, and `exactness`,
+which finds the row of an operator in place, too. The latter return indices of equal values, vectors up to a
+factor, signs of sums that are nearly 0, or integers of floats that they do not hold. Goes out: `AMBIGUOUS`.
+Called by `accuracy.ambiguous`, which says of a call whether its results must be those of the bench, and takes
+the tested side's choice for the bench.
 """
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from ray_precheck.operators.table import FactTable
-
-
-@dataclass(frozen=True, slots=True)
-class Exactness:
-    """Which results of an operator are exact functions of its arguments.
-
-    The first `outputs` results are (None: all); without `floats` only those that are integers or booleans, as
-    of sums, whose floats are rounded. Without `of_complex` none is where an argument is complex: magnitudes
-    are computed then. One that `compares` numbers may round some of them first, to the type of the others
-    (`x == 0.1`): it is exact where that changes none. `unless` are parameters with which it computes: a
-    name, and its position if it can stand among the others. One that is None, False or 0 counts as not given.
-    """
-
-    floats: bool = True
-    of_complex: bool = True
-    outputs: int | None = None
-    compares: bool = False
-    unless: tuple[tuple[str, int | None], ...] = ()
-
 
 _TENSORS = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
 _FUNCTIONS = "torch torch.nn.functional mindspore.mint mindspore.mint.nn.functional mindspore.ops"
@@ -129,6 +113,26 @@ _ARITHMETIC = f"""
     torch mindspore.mint mindspore.ops: arange range
     mindspore.ops: tensor_scatter_add unsorted_segment_sum
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """Which results of an operator are exact functions of its arguments.
+
+    The first `outputs` results are (None: all); without `floats` only those that are integers or booleans, as
+    of sums, whose floats are rounded. Without `of_complex` none is where an argument is complex: magnitudes
+    are computed then. One that `compares` numbers may round some of them first, to the type of the others
+    (`x == 0.1`): it is exact where that changes none. `unless` are parameters with which it computes: a
+    name, and its position if it can stand among the others. One that is None, False or 0 counts as not given.
+    """
+
+    floats: bool = True
+    of_complex: bool = True
+    outputs: int | None = None
+    compares: bool = False
+    unless: tuple[tuple[str, int | None], ...] = ()
+
+
 EXACT: FactTable[Exactness] = FactTable(
     "exact",
     [
@@ -233,23 +237,22 @@ class ToWhole:
 
 
 Ambiguity: TypeAlias = IndexChoice | Basis | SignOfSum | Stepped | ToWhole
-_ALL = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
 
 AMBIGUOUS: FactTable[Ambiguity] = FactTable(
     "ambiguous outputs",
     [
-        (f"{_ALL}: argmax argmin", IndexChoice(1, None, outputs=1)),
-        (f"{_ALL}: max min cummax cummin", IndexChoice(1, None)),
+        (f"{_TENSORS}: argmax argmin", IndexChoice(1, None, outputs=1)),
+        (f"{_TENSORS}: max min cummax cummin", IndexChoice(1, None)),
         ("mindspore.Tensor: argmax_with_value argmin_with_value", IndexChoice(1, 0)),
-        (f"{_ALL}: median", IndexChoice(1, -1)),
+        (f"{_TENSORS}: median", IndexChoice(1, -1)),
         ("torch torch.Tensor mindspore.Tensor mindspore.ops: nanmedian", IndexChoice(1, -1)),
         ("torch torch.Tensor: mode", IndexChoice(1, -1)),
-        (f"{_ALL}: kthvalue", IndexChoice(2, -1)),
-        (f"{_ALL}: topk", IndexChoice(2, -1, ordered=True)),
+        (f"{_TENSORS}: kthvalue", IndexChoice(2, -1)),
+        (f"{_TENSORS}: topk", IndexChoice(2, -1, ordered=True)),
         # It has no argument for the dimension (9 is beyond all arguments): it uses the last one.
         ("mindspore.Tensor mindspore.ops: top_k", IndexChoice(9, -1, ordered=True)),
-        (f"{_ALL}: sort", IndexChoice(1, -1, ordered=True)),
-        (f"{_ALL}: argsort", IndexChoice(1, -1, ordered=True, outputs=1)),
+        (f"{_TENSORS}: sort", IndexChoice(1, -1, ordered=True)),
+        (f"{_TENSORS}: argsort", IndexChoice(1, -1, ordered=True, outputs=1)),
         # (u, s, v^H): the rows of v^H have the inverse factors of the columns of u.
         ("torch.linalg: svd", Basis(0, rows=2)),
         # (u, s, v): the columns of v have the factors of the columns of u.

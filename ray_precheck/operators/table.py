@@ -38,6 +38,7 @@ UNDOCUMENTED = {
     "torch.hsmm": "torch.hspmm",
     "torch.saddmm": "torch.sspaddmm",
 }
+Fact = TypeVar("Fact")
 
 
 @functools.lru_cache(1 << 14)
@@ -87,9 +88,6 @@ def type_names(name: str) -> Iterator[tuple[str, str]]:
 def _namespaces(framework: str) -> Mapping[str, str]:
     """Return the namespaces of a framework by prefix; {} if no descriptor declares the framework."""
     return find_framework(framework).namespaces if is_framework(framework) else {}
-
-
-Fact = TypeVar("Fact")
 
 
 def operators(text: str) -> tuple[str, ...]:

@@ -7,6 +7,10 @@ Formula, layouts and outputs: Ascend/op-plugin, docs/context/torch_npu-npu_fusio
 CANN, aclnnFlashAttentionScore (pse is added before the scale) and aclnnFlashAttentionScoreV2
 (`pse_type` 1 as before, other values: scale * Q K^T + pse). MindSpore's `flash_attention_score` calls
 the former kernel; where its own text says scale * Q K^T + pse, the kernel's counts.
+
+Sparse modes 0 to 8 leave scores out: docs/context/torch_npu-npu_fusion_attention.md, sparse_mode and its
+figures. Modes 2 to 4, 6, 7 and 8 come with a compressed mask of a fixed content, 2048 x 2048 (mode 6:
+3072 x 2048), which follows from the mode, so it is not read.
 """
 
 import itertools
@@ -24,6 +28,25 @@ from ray_precheck.schema.result import Uncompared
 UNBOUNDED = 2147483647
 _COMPRESSED = {(2048, 2048), (3072, 2048)}
 _PREFIX_MODES = (5, 6)
+# The lowest and the highest diagonal (column minus row) that are computed.
+_Band = tuple[int, int]
+Tensor = torch.Tensor
+# Of each layout, with heads as a dimension of their own, the order that makes it (B, N, S, D).
+_TO_BNSD = {"BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3), "BSND": (0, 2, 1, 3), "BNSD": (0, 1, 2, 3)}
+_HEADS_IN_HIDDEN = ("BSH", "SBH")
+_PACKED = "TND"
+# Scores that are computed at once, small enough for a cache.
+_SCORES_OF_A_PART = 1 << 20
+# More scores than this are not kept for the gradient but computed again, part by part.
+_MOST_SCORES = 1 << 25
+_NOT_JUDGED = (
+    Uncompared("softmax_max, which the kernel keeps for its backward pass"),
+    Uncompared("softmax_sum, which the kernel keeps for its backward pass"),
+    Uncompared("softmax_out, which is reserved"),
+    Uncompared("the seed of the dropout mask"),
+    Uncompared("the offset of the dropout mask"),
+    Uncompared("the length of the dropout mask"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +72,6 @@ class Block:
     def corner(self) -> int:
         """The diagonal (column minus row) that ends in the lower right corner."""
         return self.columns - self.rows
-
-
-# The lowest and the highest diagonal (column minus row) that are computed.
-_Band = tuple[int, int]
 
 
 def _band(sparsity: Sparsity, origin: int) -> _Band:
@@ -146,26 +165,6 @@ def _of_batch(mask: Tensor, block: Block) -> Tensor:
             f"a mask of shape {list(mask.shape)} for {block.rows} x {block.columns} scores"
         )
     return found
-
-
-Tensor = torch.Tensor
-
-# Of each layout, with heads as a dimension of their own, the order that makes it (B, N, S, D).
-_TO_BNSD = {"BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3), "BSND": (0, 2, 1, 3), "BNSD": (0, 1, 2, 3)}
-_HEADS_IN_HIDDEN = ("BSH", "SBH")
-_PACKED = "TND"
-# Scores that are computed at once, small enough for a cache.
-_SCORES_OF_A_PART = 1 << 20
-# More scores than this are not kept for the gradient but computed again, part by part.
-_MOST_SCORES = 1 << 25
-_NOT_JUDGED = (
-    Uncompared("softmax_max, which the kernel keeps for its backward pass"),
-    Uncompared("softmax_sum, which the kernel keeps for its backward pass"),
-    Uncompared("softmax_out, which is reserved"),
-    Uncompared("the seed of the dropout mask"),
-    Uncompared("the offset of the dropout mask"),
-    Uncompared("the length of the dropout mask"),
-)
 
 
 def npu_fusion_attention(*args: Any, **kwargs: Any) -> tuple[Any, ...]:

@@ -1,10 +1,16 @@
-"""Fused operators that are one formula each: activations, gating, rotary embedding, norms, moves of data, a
-loss, and steps of optimizers.
+"""Operators that are one formula each: activations, gating, rotary embedding, norms, moves of data, a loss,
+steps of optimizers, and special functions.
 
 Comes in: torch tensors. Goes out: new tensors, in the order of the operator's outputs; the arguments stay as
 they are. Named by `table`. Where no other source is named a formula is that of Ascend/op-plugin,
 docs/context, in the file of the operator's name, such as torch_npu-npu_gelu.md; those of MindSpore are in the
 documentation of mindspore.ops.
+
+Functions of Bessel and Airy are here because torch's own float64 is good to seven digits: torch.special's
+bessel_j0, j1, y0 and y1 are off by up to 9e-7 beyond 5, airy_ai by 3e-6 below -2 (torch 2.13, found by
+`tests/frameworks/test_references.py`): more than the rounding of float32, so a right device would be accused.
+mpmath, which torch brings with sympy, computes them to the last bit, at some 20 us for each different number.
+They have no derivative, as in torch.
 """
 
 import math
@@ -23,6 +29,12 @@ _MASKED = -10000.0
 
 # Activations. Mish: Misra, BMVC 2020; the value -10000 of masked scores: Ascend, ScaledMaskedSoftmax operator
 # guide.
+# Rotary position embedding: Su et al., RoFormer, arXiv 2104.09864. The modes of
+# mindspore.ops.rotary_position_embedding are 0 for halves and 1 for interleaved.
+_MODES = {"half": 0, "interleave": 1, 0: 0, 1: 1}
+# The cross entropy that keeps its log-probabilities: CANN, aclnnCrossEntropyLoss. A reduced loss has
+# shape [1], only the loss has a gradient, and zloss is not enabled.
+_DISABLED = "zloss is not enabled in this operator"
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
@@ -95,11 +107,6 @@ def top_k_softmax(
     rows = largest[..., 0].numel()
     places = torch.arange(rows * k).reshape(k, rows).transpose(0, 1).reshape(largest.shape)
     return largest, chosen.to(torch.int32), places.to(torch.int32)
-
-
-# Rotary position embedding: Su et al., RoFormer, arXiv 2104.09864. The modes of
-# mindspore.ops.rotary_position_embedding are 0 for halves and 1 for interleaved.
-_MODES = {"half": 0, "interleave": 1, 0: 0, 1: 1}
 
 
 def rotary_mul(x: Tensor, cos: Tensor, sin: Tensor, mode: str | int = "half") -> Tensor:
@@ -195,11 +202,6 @@ def confusion_transpose(
 def sort_values(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
     """Return the sorted values, without their places."""
     return torch.sort(x, dim=dim, descending=descending).values
-
-
-# The cross entropy that keeps its log-probabilities: CANN, aclnnCrossEntropyLoss. A reduced loss has
-# shape [1], only the loss has a gradient, and zloss is not enabled.
-_DISABLED = "zloss is not enabled in this operator"
 
 
 def cross_entropy_loss(

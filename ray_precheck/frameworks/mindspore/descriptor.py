@@ -1,4 +1,4 @@
-"""The descriptor of MindSpore as a framework under test; data alone, read through `descriptors.known`."""
+"""The descriptor of MindSpore as a framework under test; data alone, as `descriptors.descriptor` has it."""
 
 from ray_precheck.descriptors.descriptor import Accelerator, Capturing, Framework, Script
 

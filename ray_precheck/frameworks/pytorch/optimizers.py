@@ -1,8 +1,19 @@
-"""The updates of optimizers on the device under test.
+"""The updates of optimizers: their records in a dump, and the step on the device under test.
 
-Comes in: the name `Optimizer.{class}`. Goes out: a function of a record's groups
-(`frameworks.pytorch.optimizer_record`) that runs the step and returns parameters and states after it.
-Called by the torch backend.
+Comes in: the name `Optimizer.{class}`, and the arguments of a call. Goes out: a function of a record's groups
+that runs the step and returns parameters and states after it, for the torch backend; `ParameterGroup`s, or
+`NotCheckable` where the record is none of the optimizer that the reference knows. The references
+(`bench.optimizers`) read records here, too, so that both sides refuse the same ones.
+
+A record (`capture.pytorch.optimizers` writes it) has a dict for each group of parameters:
+
+    input_args    [{"lr": .., "betas": [..], .., "param_dtype": "torch.float32", "names": [..],
+                    "params": [..], "grads": [..], "state": {"exp_avg": [..], "step": [..], ..}}, ..]
+    input_kwargs  {"optimizer": "torch.optim.adamw.AdamW", "without_gradient": 0, ..}
+    output        [{"params": [..], "state": {"exp_avg": [..], ..}}, ..]
+
+Parameters that have no state have no field `state`. The states of an output stand in the order of their
+names.
 
 The step is that of torch's own class, made with the recorded hyperparameters and states. torch has no
 Lion: its update is computed in the recorded dtypes by the operators that the packages with a Lion use

@@ -1,7 +1,9 @@
 """Sparse, quantized and nested tensors of torch, from host tensors and back.
 
 Comes in: a `HostTensor` with a storage, or such a tensor of torch. Goes out: the other. Called by `run`. The
-indices are checked before any kernel reads them.
+indices are checked before any kernel reads them. What a bench computes with for a quantized tensor is
+`Exact`; the operators of `torch.ops.quantized` get weights that are packed anew, as packed ones are recorded
+by their parts.
 """
 
 import functools

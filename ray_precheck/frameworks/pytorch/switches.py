@@ -3,6 +3,10 @@
 Goes out: `TORCH_SWITCHES`, loaded through the descriptor. Each stands here once: what it turns off, how it is
 read and set, and on which kinds of devices it has a meaning. A switch that the installed torch lacks is left
 out when the board is made.
+
+torch has no switch that turns its BLAS off (MKL, and oneDNN for half types): the switch `products` puts plain
+loops in its place. NumPy's einsum multiplies and adds in a loop of its own, in the dtype of the tensors; half
+types are widened to float32 and the result is rounded once, as kernels do.
 """
 
 import json

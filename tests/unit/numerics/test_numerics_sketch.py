@@ -28,7 +28,7 @@ def splitmix64(counter: int) -> int:
 
 
 def place_of(index: int) -> tuple[int, int]:
-    """Bucket and sign of one element, as the docstring of `sketch_map` defines them."""
+    """Bucket and sign of one element, as the docstring of `sketch` defines them."""
     block, within = divmod(index, 16 * 509)
     row, column = divmod(within, 509)
     word = splitmix64(block)

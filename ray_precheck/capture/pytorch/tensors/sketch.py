@@ -5,7 +5,7 @@ same device, which the caller copies to the host when the step is over, so that 
 inside a step; `buckets_of` and `health_from` read the copies. Called for each tensor of a capture with
 sketches that is on an accelerator; on the CPU `numerics.sketch` does it in less time.
 
-The map from an index to bucket and sign is that of `sketch_map`. Products are made by multiplying and
+The map from an index to bucket and sign is that of `sketch`. Products are made by multiplying and
 adding, never by a matrix product, because devices compute those in TF32 or HF32. The sums are float32, so
 equal tensors on two kinds of devices have sketches that differ by some 1e-7 of their norm.
 """

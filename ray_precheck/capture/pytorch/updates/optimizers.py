@@ -2,7 +2,7 @@
 
 Comes in: each `optimizer.step()`, through torch's global hooks of optimizers. Goes out: one record of it,
 `Optimizer.{class}.{n}.forward`, with parameters, gradients, states and hyperparameters before the step and
-parameters and states after it. Made by the recorder of a captured step; `frameworks.pytorch.optimizer_record`
+parameters and states after it. Made by the recorder of a captured step; `frameworks.pytorch.optimizers`
 has the form of a record and reads it again.
 
     input_args    a dict for each group: its hyperparameters, `group` (its number), `param_dtype`, `names`,
