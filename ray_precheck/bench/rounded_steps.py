@@ -27,6 +27,13 @@ _ATEN = torch.ops.aten
 _POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 _TILE = len(_POINTS) + 1
 _FILTERS = (3, 5)
+_MODES = "linear1d bilinear2d trilinear3d bicubic2d".split()
+_INTERPOLATIONS_BACK = frozenset(
+    getattr(_ATEN, f"upsample_{mode}_backward").default for mode in _MODES
+)
+INTERPOLATIONS = _INTERPOLATIONS_BACK | {
+    getattr(_ATEN, f"upsample_{mode}").default for mode in _MODES
+}
 
 
 def _of_polynomial(args: tuple[Any, ...], result: torch.Tensor, unit: float) -> torch.Tensor:
@@ -301,3 +308,60 @@ def _matrices(results: int, taps: int) -> tuple[torch.Tensor, torch.Tensor, torc
     filters[-1, -1] = 1.0
     given[-1] = np.poly(points)[::-1]
     return tuple(torch.from_numpy(each).float() for each in (back, filters, given))  # type: ignore[return-value]
+
+
+def moved_places(func: Any, args: tuple[Any, ...]) -> torch.Tensor:
+    """Return what an interpolation with aligned corners changes by where places are two roundings of float32
+    off: the same interpolation at any place is that of a grid."""
+    back = func in _INTERPOLATIONS_BACK
+    x = torch.zeros(args[2], dtype=args[0].dtype) if back else args[0]
+    grad = args[0]
+    if x.dim() == 3:  # a row is an image
+        x, grad = x.unsqueeze(2), grad.unsqueeze(2)
+    extents = x.shape[2:]
+    sizes = [1] * (len(extents) - len(args[1])) + list(args[1])
+    mode, border = (2 if "bicubic" in func.overloadpacket.__name__ else 0), 1
+    sampler = "grid_sampler_2d" if x.dim() == 4 else "grid_sampler_3d"
+
+    def sampled(share: float) -> torch.Tensor:
+        axes = [torch.linspace(0.0, 2.0, out, dtype=x.dtype) * share - 1.0 for out in sizes]
+        axes = [
+            axis if extent > 1 else 0 * axis for axis, extent in zip(axes, extents, strict=True)
+        ]
+        grid = torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], -1)
+        grid = grid.expand(len(x), *grid.shape)
+        if not back:
+            return getattr(_ATEN, sampler)(x, grid, mode, border, True)  # type: ignore[no-any-return]
+        backward = getattr(_ATEN, f"{sampler}_backward")
+        return backward(grad, x, grid, mode, border, True, [True, False])[0]  # type: ignore[no-any-return]
+
+    found = sampled(1.0 + 2.0 * FLOAT32_UNIT) - sampled(1.0)
+    return found.reshape(args[2] if back else (*args[0].shape[:2], *args[1]))
+
+
+def has_aligned_corners(func: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether an interpolation, of `INTERPOLATIONS`, has aligned corners: it takes no scales then."""
+    return bool(args[_corners_at(func)])
+
+
+def _corners_at(func: Any) -> int:
+    return 3 if func in _INTERPOLATIONS_BACK else 2
+
+
+def at_rounded_places(func: Any, args: tuple[Any, ...], unit: float) -> tuple[Any, ...]:
+    """Return the arguments of an interpolation, of `INTERPOLATIONS`, whose places are off.
+
+    Kernels of the CPU round the scale, and its product with the place, to float32; those of a GPU err as much
+    again (area_pixel_compute_source_index in aten/src/ATen/native/cuda/UpSample.cuh: at pixel 264 places are
+    off by 3e-5 pixels, H200, torch 2.11), with roundings of `unit`.
+    """
+    if has_aligned_corners(func, args):
+        return args
+    at = _corners_at(func)
+    given = (args[2] if func in _INTERPOLATIONS_BACK else args[0].shape)[2:]
+    asked = zip([*args[at + 1 :], *[None] * len(given)], args[1], given, strict=False)
+    off = 1.0 + 2.0 * unit, 1.0 + 2.0 * FLOAT32_UNIT
+    return (
+        *args[: at + 1],
+        *((scale or out / size) * off[0] * off[1] for scale, out, size in asked),
+    )

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from ray_precheck.bench.autocast_steps import autocast_steps
 from ray_precheck.bench.checkable import changed_tensors
 from ray_precheck.bench.optimizers import JOINED_STEPS, SINGLE_NUMBERS
 from ray_precheck.bench.rounded import (
     LONGER,
     WIDEST,
     Operands,
+    autocast_steps,
     in_short_bits,
     rounded_arithmetic,
 )
