@@ -10,14 +10,13 @@ import math
 
 import numpy as np
 
-from ray_precheck.accuracy.random.bounds import poisson_limits, share_limits
+from ray_precheck.accuracy.random.bounds import gamma_cdf, poisson_limits, share_limits
 from ray_precheck.accuracy.random.pooled import (
     SQUARE_MOMENTS,
     Sums,
     pattern_of,
     pattern_of_unequal,
 )
-from ray_precheck.accuracy.random.special import gamma_cdf
 from ray_precheck.accuracy.random.statistics import (
     Draws,
     Observation,

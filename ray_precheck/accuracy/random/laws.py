@@ -12,9 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ray_precheck.accuracy.random.bounds import gamma_limits, square_limits
+from ray_precheck.accuracy.random.bounds import gamma_cdf, gamma_limits, normal_cdf, square_limits
 from ray_precheck.accuracy.random.pooled import SQUARE_MOMENTS, Sums, pattern_of_unequal
-from ray_precheck.accuracy.random.special import gamma_cdf, normal_cdf
 from ray_precheck.accuracy.random.statistics import (
     Draws,
     Observation,

@@ -8,14 +8,16 @@ import pytest
 from ray_precheck.accuracy.random import attention
 from ray_precheck.accuracy.random.attention import attention_tests
 from ray_precheck.accuracy.random.bounds import (
+    gamma_cdf,
     gamma_limits,
     largest_gap,
+    log_gamma,
     mean_limit,
+    normal_cdf,
     poisson_limits,
     share_limits,
     square_limits,
 )
-from ray_precheck.accuracy.random.special import gamma_cdf, log_gamma, normal_cdf
 from ray_precheck.accuracy.random.statistics import SAMPLE_ELEMENTS, no_repeats, sampled
 
 pytestmark = pytest.mark.unit
