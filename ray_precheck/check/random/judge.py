@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ray_precheck.accuracy.random.bounds import FALSE_ALARM_RATE
-from ray_precheck.accuracy.random.outputs import check_random_output, drawn_of
 from ray_precheck.accuracy.random.pooled import Drawn, drawn_text
-from ray_precheck.accuracy.random.statistics import Observation
+from ray_precheck.accuracy.random.statistics import Observation, check_random_output, drawn_of
 from ray_precheck.bench.checkable import is_dropping, seed_of, shows_mask, without_drawing
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.bench import Benched, run_bench

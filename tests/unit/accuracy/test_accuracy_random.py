@@ -17,9 +17,9 @@ from ray_precheck.accuracy.random.dropout import (
     dropout_tests,
     mask_of,
 )
-from ray_precheck.accuracy.random.outputs import check_random_output
 from ray_precheck.accuracy.random.statistics import (
     StatisticalTest,
+    check_random_output,
     draws_of,
     neighbours,
     no_repeats,

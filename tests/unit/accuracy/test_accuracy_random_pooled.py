@@ -9,7 +9,6 @@ from test_accuracy_random import HONEST, attention
 
 from ray_precheck.accuracy.random import discrete, laws
 from ray_precheck.accuracy.random.dropout import dropout, dropout_tests, mask_of
-from ray_precheck.accuracy.random.outputs import drawn_of
 from ray_precheck.accuracy.random.pooled import (
     Drawn,
     Sums,
@@ -18,7 +17,7 @@ from ray_precheck.accuracy.random.pooled import (
     pattern_of,
     read_drawn,
 )
-from ray_precheck.accuracy.random.statistics import StatisticalTest
+from ray_precheck.accuracy.random.statistics import StatisticalTest, drawn_of
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.unit
