@@ -12,12 +12,12 @@ import numpy as np
 
 from ray_precheck.accuracy.random import discrete as random_discrete
 from ray_precheck.accuracy.random import laws as random_laws
-from ray_precheck.accuracy.random.attention import attention_tests
 from ray_precheck.accuracy.random.discrete import categories, permutation
 from ray_precheck.accuracy.random.dropout import (
     Dropping,
     Mask,
     alpha_dropout,
+    attention_tests,
     dropout,
     dropout_gradient_tests,
     dropout_tests,

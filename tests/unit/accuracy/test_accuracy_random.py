@@ -7,12 +7,12 @@ import pytest
 from draws import MANY, Rng, alarms, drawn, held, judged, rng, whole
 
 from ray_precheck.accuracy.random import discrete, laws
-from ray_precheck.accuracy.random.attention import attention_tests
 from ray_precheck.accuracy.random.bounds import (
     FALSE_ALARM_RATE,
     share_limits,
 )
 from ray_precheck.accuracy.random.dropout import (
+    attention_tests,
     dropout,
     dropout_tests,
     mask_of,

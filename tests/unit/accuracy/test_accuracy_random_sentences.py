@@ -13,7 +13,7 @@ from test_accuracy_random import FAULTS, HONEST, with_parameters
 
 from ray_precheck.accuracy.random import discrete
 from ray_precheck.accuracy.random import dropout as drops
-from ray_precheck.accuracy.random.attention import attention_tests
+from ray_precheck.accuracy.random.dropout import attention_tests
 from ray_precheck.accuracy.random.statistics import StatisticalTest
 from ray_precheck.schema.values import HostTensor
 
