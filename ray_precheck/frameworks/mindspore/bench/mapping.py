@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.mindspore.bench.primitives import PRIMITIVE_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows import MINT_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_ops import OPS_NAMESAKES, OPS_ROWS
-from ray_precheck.frameworks.mindspore.bench.rows_primitives import PRIMITIVE_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_rare import RARE_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_tensor import TENSOR_NAMESAKES, TENSOR_ROWS
 from ray_precheck.frameworks.pytorch.descriptor import NAMESPACES
