@@ -6,7 +6,7 @@ with torch one by one. How a signature is written: `frameworks.pytorch.signature
 torch 2.13.
 """
 
-from ray_precheck.frameworks.mindspore.bench import indexed, references, references_rare
+from ray_precheck.frameworks.mindspore.bench import indexed, references
 from ray_precheck.frameworks.mindspore.bench.rows import ELEMENTWISE, MORE_ELEMENTWISE, elementwise
 from ray_precheck.frameworks.pytorch.signatures import Row, names, rows
 
@@ -89,7 +89,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.diag": rows(references.diag, "self diagonal"),
     "Tensor.diagonal": rows("Torch.diagonal", "self offset axis1>dim1 axis2>dim2"),
     "Tensor.diff": rows("Torch.diff", "self n axis>dim prepend append"),
-    "Tensor.dot": rows(references_rare.dot, "self other"),
+    "Tensor.dot": rows(references.dot, "self other"),
     # mindspore.Tensor.equal compares element by element, torch.Tensor.equal whole tensors.
     "Tensor.equal": rows("Torch.eq", "self other&"),
     "Tensor.expand_as": rows("Tensor.expand_as", "self other", "self x>other"),
@@ -103,9 +103,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "Tensor.float_power": rows("Torch.float_power", "self other>exponent&", "self exponent&"),
     "Tensor.fmod": rows("Torch.fmod", "self other"),
-    "Tensor.fold": rows(
-        references_rare.fold, "self output_size kernel_size dilation padding stride"
-    ),
+    "Tensor.fold": rows(references.fold, "self output_size kernel_size dilation padding stride"),
     "Tensor.gather": (
         *rows("Torch.gather", "self dim:int! index^"),
         *rows(indexed.gather, "self input_indices>indices:tensor axis batch_dims"),
@@ -213,7 +211,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.std": (
         *rows("Torch.std", f"self axis>dim=None ddof>correction=0 {_KEEP}=False"),
         *rows("Torch.std", "self dim=None * correction! keepdim=False"),
-        *rows(references_rare.std_by_dim, "self dim * keepdim"),
+        *rows(references.std_by_dim, "self dim * keepdim"),
     ),
     "Tensor.sub": rows("Torch.sub", "self other& * alpha", "self y>other&"),
     "Tensor.sub_": rows("Tensor.sub_", "self other alpha", "self y>other"),
@@ -223,11 +221,11 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
         "self dim=None keepdim:bool=False * dtype",
         f"self axis>dim=None dtype:dtype=None {_KEEP}=False initial>:unused",
     ),
-    "Tensor.lstsq": rows(references_rare.lstsq, "self A>a"),
+    "Tensor.lstsq": rows(references.lstsq, "self A>a"),
     "Tensor.svd": rows(references.singular_values, "self full_matrices compute_uv"),
     "Tensor.swapaxes": rows("Torch.swapaxes", "self axis0 axis1", "self axis1>axis0 axis2>axis1"),
     "Tensor.take": rows(indexed.take, "self indices axis mode", "self index>indices"),
-    "Tensor.tensor_split": rows(references_rare.tensor_split, "self indices_or_sections axis"),
+    "Tensor.tensor_split": rows(references.tensor_split, "self indices_or_sections axis"),
     "Tensor.tile": rows("Torch.tile", "self *dims", "self *reps>dims"),
     "Tensor.to": rows(
         references.to,
