@@ -42,7 +42,7 @@ def test_what_has_a_row_is_not_listed_as_unmapped() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [mapping, rows_ops, rows_rare, rows_tensor, mapping, fused, torch_rows],
+    [mapping, rows_ops, rows_rare, rows_tensor, fused, torch_rows],
     ids=lambda module: module.__name__,
 )
 def test_no_key_stands_in_a_table_twice(module: ModuleType) -> None:
