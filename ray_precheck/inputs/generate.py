@@ -19,11 +19,12 @@ from numpy.random.bit_generator import ISeedSequence
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
 from ray_precheck.inputs import RECORDED
-from ray_precheck.inputs.distribution import recorded_body, true_share
-from ray_precheck.inputs.draws import (
+from ray_precheck.inputs.distribution import (
     complex_numbers,
     floats,
     integers,
+    recorded_body,
+    true_share,
     two_values,
     whole_numbers,
 )
