@@ -24,13 +24,13 @@ from ray_precheck.inputs.roles.records import (
 )
 from ray_precheck.inputs.roles.records import PREFIX as OPTIMIZER
 from ray_precheck.inputs.roles.role import Indices, Role, Within
-from ray_precheck.inputs.roles.row_rules import ROWS
 from ray_precheck.inputs.roles.rowwise import Rowwise
 from ray_precheck.inputs.roles.rules import (
     ALL,
     INDICES,
     NETWORK,
     POSITIVE,
+    ROWS,
     Arguments,
     RoleRow,
     about,
