@@ -51,6 +51,20 @@ _MEAN_TOLERANCE = 1e-4  # of a standard deviation
 _VARIANCE_TOLERANCE = 1e-3  # of the variance
 # The steps of the fit may not leave the scale at which clipping still bends the shape.
 _LARGEST_SCALE = 1e4
+# A bound that is nearer to the mean, in standard deviations, makes the distribution one-sided.
+_NEAR_BOUND = 1.5
+_LARGEST_SHARE = 1.0 / 3.0
+# How well a recorded mean or norm is known, relative: half types are often reduced in their own
+# dtype, float32 sums of many elements lose a few more bits than one rounding.
+_WIDE_PRECISION = 2.0**-18
+# The spacing of float32's subnormal numbers: a mean is not known better, however small it is.
+_WIDE_SPACING = smallest_subnormal("float32")
+# Beyond these whole numbers floats are too coarse to draw them from.
+_LARGEST_EXACT = 2**52
+# Standard deviations of uniform, z, z**2 and z**3 with the sign of z, for z normal.
+_DEVIATIONS = (1.0, 1.0, math.sqrt(3.0), math.sqrt(15.0))
+# Each number passes the processor's cache four times: 256 KiB of float64 stay in it.
+_CHUNK_ELEMENTS = 1 << 15
 
 
 @functools.cache
@@ -176,18 +190,6 @@ def fit_inside(shape: Array, mean: float, variance: float) -> tuple[Array, float
     if variance <= piece or not widest > piece:
         return _clipped(shape, mean, float(np.sqrt(max(variance, 0.0)))), 0.0
     return _clipped(shape, mean, reach), min((variance - piece) / (widest - piece), 1.0)
-
-
-# A bound that is nearer to the mean, in standard deviations, makes the distribution one-sided.
-_NEAR_BOUND = 1.5
-_LARGEST_SHARE = 1.0 / 3.0
-# How well a recorded mean or norm is known, relative: half types are often reduced in their own
-# dtype, float32 sums of many elements lose a few more bits than one rounding.
-_WIDE_PRECISION = 2.0**-18
-# The spacing of float32's subnormal numbers: a mean is not known better, however small it is.
-_WIDE_SPACING = smallest_subnormal("float32")
-# Beyond these whole numbers floats are too coarse to draw them from.
-_LARGEST_EXACT = 2**52
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,10 +342,6 @@ def _shape(mean: float, variance: float, size: int, *, nearest_is_zero: bool) ->
     )
 
 
-# Standard deviations of uniform, z, z**2 and z**3 with the sign of z, for z normal.
-_DEVIATIONS = (1.0, 1.0, math.sqrt(3.0), math.sqrt(15.0))
-
-
 def _extreme(power: int, largest: float, halved: bool) -> float:
     """Return the expected extreme of many numbers, in standard deviations from the mean, where that
     of normal ones is `largest`; `halved`: of numbers whose lower half is put on 0."""
@@ -359,10 +357,6 @@ def _upper_half(power: int) -> tuple[float, float]:
     """Return mean and standard deviation of a shape whose negative half is put on 0."""
     mean, second = moments(np.maximum(two_sided(power), 0.0))
     return mean, math.sqrt(second - mean * mean)
-
-
-# Each number passes the processor's cache four times: 256 KiB of float64 stay in it.
-_CHUNK_ELEMENTS = 1 << 15
 
 
 def floats(

@@ -24,6 +24,8 @@ FALSE_ALARM_RATE = 1e-6
 
 Limits = tuple[float, float]
 _BISECTIONS = 80
+_MOST_TERMS = 1000
+_PRECISE = 1e-10
 
 
 def share_limits(expected: float, count: int, chance: float) -> Limits:
@@ -112,10 +114,6 @@ def _solve(rate: Callable[[float], float], inner: float, outer: float, level: fl
         else:
             outer = middle
     return outer
-
-
-_MOST_TERMS = 1000
-_PRECISE = 1e-10
 
 
 def normal_cdf(z: Array) -> Array:

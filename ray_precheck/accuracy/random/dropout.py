@@ -32,6 +32,8 @@ from ray_precheck.schema.values import HostTensor
 
 # Klambauer et al., Self-Normalizing Neural Networks, NIPS 2017: scale * alpha of SELU.
 _ALPHA = 1.7580993408473766
+# Weights that are computed at most; heads beyond are left out.
+_MOST_WEIGHTS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +225,6 @@ def rrelu_gradient_tests(
     wrong = ~np.isnan(slopes) & np.isfinite(arrived) & off
     what = "the incoming gradient times the slope that the output shows"
     return [fact(f"are not {what}", wrong, f"it is {what}")]
-
-
-# Weights that are computed at most; heads beyond are left out.
-_MOST_WEIGHTS = 1 << 22
 
 
 def attention_tests(

@@ -33,6 +33,7 @@ Parameter = float | Array
 SAMPLE_ELEMENTS = 1 << 21
 # Where repeated stretches are looked for: this many elements from the first one on.
 _STRETCH_ELEMENTS = 1 << 18
+RANDOM = "random:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +280,6 @@ def _stretch_hashes(codes: Array, width: int) -> Array:
         block = block[:reach] * np.uint64(power) + block[length : length + reach]
         length, power = length * 2, power * power % modulus
     return total
-
-
-RANDOM = "random:"
 
 
 def check_random_output(

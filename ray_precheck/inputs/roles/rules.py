@@ -46,6 +46,13 @@ from ray_precheck.schema.values import Constant, SequenceSpec, TensorSpec, Value
 
 # Scores that are filled with less than this are those of a mask.
 _HIDDEN_SCORE = -1e4
+# Namespaces of a tensor's methods and of the functions that have their names.
+ALL = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
+NETWORK = "torch.nn.functional mindspore.mint.nn.functional mindspore.ops"
+# The largest gradient of which rounding errors stay below the absolute limit of msprobe's standard.
+_BORNE_GRADIENTS = {"float64": 1.0, "float32": 1.0, "float16": 0.1, "bfloat16": 0.02}
+# What a division by a deviation of 0 and the small number beside it makes of a gradient.
+_LARGEST_FACTOR = 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +144,6 @@ def always(role: Role) -> Rule:
     return looked_at(role.look, rule) if isinstance(role, Rowwise) else rule
 
 
-# Namespaces of a tensor's methods and of the functions that have their names.
-ALL = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
-NETWORK = "torch.nn.functional mindspore.mint.nn.functional mindspore.ops"
 POSITIVE = always(Within(0.0, float("inf"), (0.5, 1.5)))
 
 
@@ -456,12 +460,6 @@ for _look, _rules in (
 def _is_last(arguments: Arguments, shape: tuple[int, ...]) -> bool:
     dim = arguments.value("dim", -1)
     return dim in (-1, len(shape) - 1, (-1,), (len(shape) - 1,))
-
-
-# The largest gradient of which rounding errors stay below the absolute limit of msprobe's standard.
-_BORNE_GRADIENTS = {"float64": 1.0, "float32": 1.0, "float16": 0.1, "bfloat16": 0.02}
-# What a division by a deviation of 0 and the small number beside it makes of a gradient.
-_LARGEST_FACTOR = 1e3
 
 
 def _bears_small_deviations(arguments: Arguments) -> bool:

@@ -23,6 +23,14 @@ from ray_precheck.schema.result import Uncompared
 
 Tensor = torch.Tensor
 _KEPT = Uncompared("it is what the kernel keeps for its backward pass")
+_ND = "input_x indices updates"
+_CONV = (
+    "x w>weight * out_channel> kernel_size> mode> pad_mode pad stride dilation group data_format in_channel>"
+    " pad_list>"
+)
+_INPUT_GRADIENT = _CONV.replace("weight *", "weight input_size *")
+_POOL = "x * kernel_size strides pad_mode data_format"
+_REDUCED = "x axis * keep_dims skip_mode>"
 
 
 def matmul(
@@ -398,15 +406,6 @@ def assign_sub(variable: Tensor, value: Any) -> Tensor:
     """Subtract values from a variable."""
     return variable.sub_(value)
 
-
-_ND = "input_x indices updates"
-_CONV = (
-    "x w>weight * out_channel> kernel_size> mode> pad_mode pad stride dilation group data_format in_channel>"
-    " pad_list>"
-)
-_INPUT_GRADIENT = _CONV.replace("weight *", "weight input_size *")
-_POOL = "x * kernel_size strides pad_mode data_format"
-_REDUCED = "x axis * keep_dims skip_mode>"
 
 _LAYERS: dict[str, tuple[Row, ...]] = {
     "AvgPool": rows(avg_pool, _POOL),

@@ -17,6 +17,8 @@ from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 
 Tensor = torch.Tensor
 Dims = Any  # an int, a sequence of ints, or None
+# clip_by_norm adds it to the norm before it divides by it.
+_NORM_FLOOR = 1e-6
 
 
 def cast(tensor: Tensor, dtype: Any, *_: Any, **__: Any) -> Tensor:
@@ -364,10 +366,6 @@ def conv2d(tensor: Tensor, weight: Tensor, pad_mode: str = "valid", **options: A
 def conv3d(tensor: Tensor, weight: Tensor, pad_mode: str = "valid", **options: Any) -> Tensor:
     """Convolve over three dimensions."""
     return conv(functional.conv3d, tensor, weight, options, pad_mode)
-
-
-# clip_by_norm adds it to the norm before it divides by it.
-_NORM_FLOOR = 1e-6
 
 
 def shape(tensor: Tensor) -> tuple[int, ...]:
