@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.mindspore.bench import indexed, references
-from ray_precheck.frameworks.mindspore.bench.mapping import elementwise
 from ray_precheck.frameworks.mindspore.bench.references import cast, to_float
+from ray_precheck.frameworks.mindspore.bench.rows import elementwise
 from ray_precheck.frameworks.pytorch.signatures import Row, rows
 from ray_precheck.operators.primitives import ACTIVATIONS, OF_ONE, OF_TWO
 from ray_precheck.operators.table import one_table

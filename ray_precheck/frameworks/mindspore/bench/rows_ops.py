@@ -7,7 +7,7 @@ both, compared one by one; all others have rows, or no bench. How a signature is
 """
 
 from ray_precheck.frameworks.mindspore.bench import indexed, references
-from ray_precheck.frameworks.mindspore.bench.mapping import (
+from ray_precheck.frameworks.mindspore.bench.rows import (
     ELEMENTWISE,
     MORE_ELEMENTWISE,
     alike,

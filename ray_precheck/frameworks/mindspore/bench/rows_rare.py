@@ -5,7 +5,7 @@ torch 2.13.
 """
 
 from ray_precheck.frameworks.mindspore.bench import indexed, references
-from ray_precheck.frameworks.mindspore.bench.mapping import alike
+from ray_precheck.frameworks.mindspore.bench.rows import alike
 from ray_precheck.frameworks.pytorch.signatures import Row, rows
 
 _WRITES = ("add", "sub", "mul", "div", "max", "min")

@@ -7,11 +7,7 @@ torch 2.13.
 """
 
 from ray_precheck.frameworks.mindspore.bench import indexed, references
-from ray_precheck.frameworks.mindspore.bench.mapping import (
-    ELEMENTWISE,
-    MORE_ELEMENTWISE,
-    elementwise,
-)
+from ray_precheck.frameworks.mindspore.bench.rows import ELEMENTWISE, MORE_ELEMENTWISE, elementwise
 from ray_precheck.frameworks.pytorch.signatures import Row, names, rows
 
 TENSOR_NAMESAKES = names(
