@@ -63,15 +63,6 @@ REASONS = {
     **dict.fromkeys(_COMPILER, "a part of MindSpore's compiler, no operator on tensors"),
     **dict.fromkeys(_SPARSE, "a dump does not describe the parts of a sparse tensor"),
 }
-
-
-def missing_reason(name: ApiName) -> str:
-    """Return the reason why an API cannot have a bench, "" if only a row for it is missing."""
-    if name.api.startswith(_SPARSE_PREFIXES):
-        return REASONS["to_coo"]
-    return REASONS.get(name.api, "")
-
-
 _PREFIXES = ("Mint", "MintFunctional", "Tensor", "Functional")
 _TORCH_PREFIXES = {
     "Mint": ("Torch", "Functional"),
@@ -83,6 +74,15 @@ _VERIFIED = {"Tensor": TENSOR_NAMESAKES, "Functional": OPS_NAMESAKES}
 ROWS = one_table(
     "references of MindSpore", MINT_ROWS, TENSOR_ROWS, OPS_ROWS, RARE_ROWS, PRIMITIVE_ROWS
 )
+
+
+def missing_reason(name: ApiName) -> str:
+    """Return the reason why an API cannot have a bench, "" if only a row for it is missing."""
+    if name.api.startswith(_SPARSE_PREFIXES):
+        return REASONS["to_coo"]
+    return REASONS.get(name.api, "")
+
+
 
 
 def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
