@@ -1,8 +1,9 @@
-"""The distribution of a tensor from its recorded statistics.
+"""The distribution of a tensor from its recorded statistics, and numbers drawn of it.
 
 Comes in: a `TensorSpec` with Min, Max, Mean and Norm, and the range to keep to. Goes out: a `Body`
-that draws numbers with these moments, or None where the dump does not tell them. Called by
-`inputs.generate`.
+that draws numbers with these moments, or None where the dump does not tell them; arrays of floats, complex
+numbers, whole numbers or booleans in the carrier of their dtype. Called by `inputs.generate`. How large the
+chunks are in which numbers are drawn changes none of them.
 
 The elements are a mixture. If there are at least two, Min and Max occur once each, at random places.
 All others, the body, have the mean and the second moment that remain:

@@ -1,13 +1,16 @@
-"""How far a statistic of honest random draws may stray: limits with a known false-alarm rate.
+"""How far a statistic of honest random draws may stray: limits, and the distributions of draws.
 
 Comes in: an expectation, a number of independent draws and a chance. Goes out: the closed interval
-that the statistic of honest draws leaves with at most that chance, both sides together. Every limit
-is a proven bound for any number of draws, not an approximation for many of them. Called by
+that the statistic of honest draws leaves with at most that chance, both sides together, a known false-alarm
+rate. Every limit is a proven bound for any number of draws, not an approximation for many of them. Called by
 `accuracy.random.statistics` and `accuracy.random.laws`.
 
 All but two are Chernoff's bound P(mean >= x) <= exp(-n * rate(x)), solved for x by bisection; the
 rate functions are the Legendre transforms that Dembo and Zeitouni, Large Deviations Techniques and
 Applications, 2nd ed., section 2.2, exercise 2.2.23 list.
+
+The distribution functions, on float64 arrays of any shape, are those that NumPy lacks. They are as exact as a
+bound on ten million draws can tell (about 1e-4), far from the last place.
 """
 
 import math

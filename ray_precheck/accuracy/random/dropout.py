@@ -1,8 +1,12 @@
-"""Dropout and rrelu, whose output shows the draws beside the input.
+"""Dropout in all its forms: of elements, of the slopes of rrelu, and of the weights of an attention.
 
-Comes in: input and output of one call as `HostTensor`s of one shape, and how it drops. Goes out:
-`StatisticalTest`s of the output, and of a gradient, which must follow the draws of the forward pass. Called
-by `check.random.rules`.
+Comes in: input and output of one call, and how it drops. Goes out: `StatisticalTest`s of the output, and of a
+gradient, which must follow the draws of the forward pass. Called by `check.random.rules`. The output of
+dropout and rrelu shows the draws beside the input.
+
+The mask of an attention does not show in its output, but the output's deviation from the one without dropout
+is a sum of independent terms whose variance is known: each weight a_k becomes a_k m_k / (1-p), where m_k is 1
+with probability 1-p. One number a row is looked at, the deviation along a fixed random direction.
 """
 
 import math

@@ -1,7 +1,8 @@
 """From the arguments of a call to the role of one of them.
 
 Comes in: `Arguments`, a record's arguments by name. Goes out: a `Role`, or None where the record
-does not tell enough. The rows of `inputs.roles.table` name these rules.
+does not tell enough. The rows of `inputs.roles.table` name these rules; `ROWS` are those of them whose
+operators look at whole rows of an argument.
 """
 
 import math

@@ -12,10 +12,9 @@ from typing import Any
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.mindspore.bench.primitives import PRIMITIVE_ROWS
-from ray_precheck.frameworks.mindspore.bench.rows import MINT_ROWS
+from ray_precheck.frameworks.mindspore.bench.rows import MINT_ROWS, TENSOR_NAMESAKES, TENSOR_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_ops import OPS_NAMESAKES, OPS_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_rare import RARE_ROWS
-from ray_precheck.frameworks.mindspore.bench.rows_tensor import TENSOR_NAMESAKES, TENSOR_ROWS
 from ray_precheck.frameworks.pytorch.descriptor import NAMESPACES
 from ray_precheck.frameworks.pytorch.mapped import mapped
 from ray_precheck.frameworks.pytorch.names import absence, resolve_torch
@@ -81,8 +80,6 @@ def missing_reason(name: ApiName) -> str:
     if name.api.startswith(_SPARSE_PREFIXES):
         return REASONS["to_coo"]
     return REASONS.get(name.api, "")
-
-
 
 
 def resolve_mindspore(name: ApiName) -> Callable[..., Any]:

@@ -1,8 +1,11 @@
-"""References in torch for MindSpore's primitives whose attributes have no namesake in torch.
+"""The table of references of the primitives of `mindspore.ops`, and those that torch has no namesake for.
 
 Comes in: torch tensors (float64 in place of floats), MindSpore's arguments, and the attributes with which the
-primitive was made, by name. Goes out: the results according to MindSpore's documentation. Named by
-`rows_primitives`.
+primitive was made, by name. Goes out: the results according to MindSpore's documentation. Named by `mapping`.
+
+A record of a primitive has the arguments of its call by position, and its attributes by name; a row has both.
+How a signature is written: `frameworks.pytorch.signatures`. Checked against MindSpore 2.10 and torch 2.13. A
+primitive without a row is recorded, and is not checked.
 """
 
 import math

@@ -1,8 +1,8 @@
 """References in torch for MindSpore operators that have no namesake of the same meaning.
 
 Comes in: torch tensors (float64 in place of floats) and MindSpore's arguments. Goes out: the results
-according to MindSpore's documentation of the operator. Named by the tables in `rows`, `rows_tensor` and
-`rows_ops`.
+according to MindSpore's documentation of the operator. Named by the tables in `rows`, `rows_ops` and
+`rows_rare`, of which the last one has what models rarely call.
 """
 
 from collections.abc import Sequence
