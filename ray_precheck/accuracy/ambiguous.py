@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ray_precheck.accuracy.metrics import rounded_bench
+from ray_precheck.frameworks.base import map_leaves, tensors_of
 from ray_precheck.numerics.arrays import same_values
 from ray_precheck.numerics.rounding import machine_epsilon, round_to_dtype, smallest_normal
 from ray_precheck.operators.exact import (
@@ -98,7 +99,7 @@ def _computes(known: Exactness, call: HostCall) -> bool:
 
 
 def _has_complex(call: HostCall) -> bool:
-    return any(DTYPES[each.dtype].kind == "complex" for each in _tensors(call))
+    return any(DTYPES[each.dtype].kind == "complex" for each in tensors_of(call))
 
 
 def _compares_as_given(call: HostCall) -> bool:
@@ -107,34 +108,22 @@ def _compares_as_given(call: HostCall) -> bool:
     A Python number, a tensor without dimensions, and whole numbers take the dtype of the other side's floats
     first (torch's type promotion): what is decided then, the bench decides with more digits.
     """
-    floats = [each for each in _tensors(call) if DTYPES[each.dtype].kind == "float"]
+    floats = [each for each in tensors_of(call) if DTYPES[each.dtype].kind == "float"]
     sized = [each for each in floats if each.shape] or floats
     if not sized:
         return True
     widest = max((each.dtype for each in sized), key=lambda dtype: DTYPES[dtype].mantissa_bits)
-    leaves = _leaves((call.args, call.kwargs))
-    values: list[Any] = [each for each in leaves if isinstance(each, int | float)]
-    values += [each.data for each in _tensors(call) if each.dtype != widest]
+    values: list[Any] = []
+    map_leaves(
+        (call.args, call.kwargs),
+        lambda leaf: values.append(leaf) if isinstance(leaf, int | float) else None,
+    )
+    values += [each.data for each in tensors_of(call) if each.dtype != widest]
     with np.errstate(over="ignore", invalid="ignore"):
         return all(
             np.array_equal(round_to_dtype(wide, widest), wide, equal_nan=True)
             for wide in (np.asarray(value, np.float64) for value in values)
         )
-
-
-def _tensors(call: HostCall) -> list[HostTensor]:
-    leaves = _leaves((call.args, call.kwargs))
-    return [each for each in leaves if isinstance(each, HostTensor)]
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if not isinstance(value, list | tuple):
-        yield value
-        return
-    for each in value:
-        yield from _leaves(each)
 
 
 def chosen_like(

@@ -23,6 +23,7 @@ from ray_precheck.bench.declared import RAISED, BenchModule, Declaration, load_d
 from ray_precheck.descriptors.descriptor import find_framework, load_part
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Backend, CallPlan, Execution, flatten_outputs, map_leaves
+from ray_precheck.frameworks.pytorch.mapped import mapped
 from ray_precheck.frameworks.pytorch.names import absence
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.frameworks.pytorch.signatures import Row
@@ -64,7 +65,7 @@ class References:
             return function if _is_in_place(name) else as_one_node(function)
         rows = self._fused.get(name.type_name)
         if rows is not None:
-            return as_one_node(functools.partial(_bound, name.type_name, rows))
+            return as_one_node(mapped(name.type_name, rows))
         if name.prefix in self._unlisted:
             raise NotCheckable(f"{name.type_name} has no bench: {self._unlisted[name.prefix]}")
         reason = unsupported_prefix(name, self._framework)
@@ -277,15 +278,6 @@ class _FindsTested:
 
 def _is_in_place(name: ApiName) -> bool:
     return name.api.endswith("_") and not name.api.endswith("__")
-
-
-def _bound(type_name: str, rows: tuple[Row, ...], *args: Any, **kwargs: Any) -> Any:
-    """Call the reference of the first signature that takes the arguments."""
-    for row in rows:
-        found = row.signature.bind(args, kwargs)
-        if found is not None and callable(row.target):
-            return row.target(*found[0], **found[1])
-    raise NotCheckable(f"the bench of {type_name} does not know these arguments")
 
 
 def _of_user(declared: Declaration, *args: Any, **kwargs: Any) -> Any:

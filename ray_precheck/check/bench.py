@@ -35,10 +35,18 @@ from ray_precheck.bench.rounded import (
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.attempt import Attempt, OutOfMemory, attempt, attempt_forward
 from ray_precheck.check.inputs import Inputs
-from ray_precheck.check.tested import UnderTest, tensors_of
+from ray_precheck.check.tested import UnderTest
 from ray_precheck.descriptors.descriptor import find_framework
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.base import CallPlan, Execution, Leaf, changed_by, map_leaves
+from ray_precheck.frameworks.base import (
+    CallPlan,
+    Execution,
+    Leaf,
+    changed_by,
+    map_leaves,
+    mapped_call,
+    tensors_of,
+)
 from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.numerics.rounding import round_to_dtype, spacing
@@ -488,7 +496,7 @@ def _dense_call(call: HostCall, plan: CallPlan) -> HostCall | None:
         tensors.append(value)
         return value.dense.flat
 
-    found = HostCall(map_leaves(call.args, dense), map_leaves(call.kwargs, dense))
+    found = mapped_call(call, dense)
     sparse = {at for at, each in enumerate(tensors) if isinstance(each.storage, Sparse)}
     is_nested = any(isinstance(each.storage, Nested) for each in tensors)
     return found if (sparse or is_nested) and not sparse & set(plan.differentiable) else None
@@ -541,5 +549,4 @@ def _changed_call(
     def changed(value: Any) -> Any:
         return change(value) if isinstance(value, HostTensor) else value
 
-    found = HostCall(map_leaves(call.args, changed), map_leaves(call.kwargs, changed))
-    return found, [changed(cotangent) for cotangent in incoming]
+    return mapped_call(call, changed), [changed(cotangent) for cotangent in incoming]

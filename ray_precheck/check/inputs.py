@@ -22,7 +22,7 @@ from ray_precheck.check.decode import Decoded
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.descriptors.descriptor import find_framework, is_framework
 from ray_precheck.dump.tensors import CapturedTensors
-from ray_precheck.frameworks.base import Leaf, map_leaves
+from ray_precheck.frameworks.base import Leaf, mapped_call, tensors_of
 from ray_precheck.inputs.generate import (
     GeneratedTensors,
     TensorSource,
@@ -113,7 +113,7 @@ class Inputs(Decoded):
         """The call as the bench gets it: contiguous, unless it reads layouts, with numbers as the recorded
         dtype has them; and what autocast casts for the device is cast before it is widened, but for what the
         call writes into."""
-        call = self.call if self.plan.reads_layout else _mapped(self.call, _contiguous)
+        call = self.call if self.plan.reads_layout else mapped_call(self.call, _contiguous)
         call = as_in_dtype(self.record.name.type_name, self.record.framework, call)
         if not self._is_cast:
             return call
@@ -124,7 +124,7 @@ class Inputs(Decoded):
                 return value
             return _cast(self.record.autocast, value)
 
-        return _mapped(call, cast)
+        return mapped_call(call, cast)
 
     def gradient_as_computed(self, gradient: Leaf) -> Leaf:
         """Return a gradient in the dtype in which it was computed.
@@ -189,10 +189,6 @@ class Inputs(Decoded):
         return f"{self.record.name}.{direction}.output.{position}"
 
 
-def _mapped(call: HostCall, convert: Callable[[Any], Any]) -> HostCall:
-    return HostCall(map_leaves(call.args, convert), map_leaves(call.kwargs, convert))
-
-
 def _contiguous(value: Any) -> Any:
     has_layout = isinstance(value, HostTensor) and value.layout is not None
     return replace(value, layout=None) if has_layout else value
@@ -233,14 +229,14 @@ def _with_layouts(
     generated = isinstance(source, GeneratedTensors)
     found, unplaced = placed_together(tensors, specs, may_change=generated)
     supply = iter(found)
-    return _mapped(
+    return mapped_call(
         call, lambda leaf: next(supply) if isinstance(leaf, HostTensor) else leaf
     ), tuple(unplaced)
 
 
 def transposed_inputs(inputs: Inputs) -> Inputs | None:
     """Return a call with the same inputs, transposed in memory; None where that changes nothing."""
-    found = _mapped(inputs.call, _transposed)
+    found = mapped_call(inputs.call, _transposed)
     pairs = zip(input_tensors(found).values(), input_tensors(inputs.call).values(), strict=True)
     has_changed = any(mine is not before for mine, before in pairs)
     return replace(inputs, call=found, is_transposed=True) if has_changed else None
@@ -399,7 +395,7 @@ def as_in_dtype(type_name: str, framework: str, call: HostCall) -> HostCall:
     """Return a call for the bench, with what depends on the dtype of its tensors."""
     defaults = _DEFAULTS.of(type_name, framework) or ()
     precision = SCALARS.of(type_name, framework)
-    tensors = _tensors(call) if defaults or precision else []
+    tensors = tensors_of(call) if defaults or precision else []
     if not tensors:
         return call
     if DTYPES[tensors[0].dtype].kind in ("float", "complex"):
@@ -418,19 +414,7 @@ def as_in_dtype(type_name: str, framework: str, call: HostCall) -> HostCall:
             return value
         return float(round_to_dtype(np.asarray(value), dtype))
 
-    return HostCall(map_leaves(call.args, rounded), map_leaves(call.kwargs, rounded))
-
-
-def _tensors(call: HostCall) -> list[HostTensor]:
-    found: list[HostTensor] = []
-
-    def noted(value: Any) -> Any:
-        if isinstance(value, HostTensor):
-            found.append(value)
-        return value
-
-    map_leaves((call.args, call.kwargs), noted)
-    return found
+    return mapped_call(call, rounded)
 
 
 def _common_dtype(tensors: list[HostTensor]) -> str:

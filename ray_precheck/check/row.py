@@ -26,12 +26,12 @@ from ray_precheck.check.attempt import OutOfMemory, attempt
 from ray_precheck.check.inputs import Inputs
 from ray_precheck.check.judge import Compared, DirectionCheck, Judged
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.frameworks.base import map_leaves
+from ray_precheck.frameworks.base import mapped_call
 from ray_precheck.numerics.rounding import spacing
 from ray_precheck.operators.effects import MULTILINEAR
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, Outcome, TaskResult, Verdict
-from ray_precheck.schema.values import HostCall, HostTensor
+from ray_precheck.schema.values import HostTensor
 from ray_precheck.store.error_data import Replay, save_error_data
 
 Files = tuple[tuple[str, bytes], ...]
@@ -163,7 +163,7 @@ class _Error:
 
         call, recompute = self.inputs.bench_call, self.result.recompute
         assert recompute is not None
-        again = HostCall(map_leaves(call.args, changed), map_leaves(call.kwargs, changed))
+        again = mapped_call(call, changed)
         cotangents = [changed(cotangent) for cotangent in self.result.cotangents]
         try:
             leaves, _ = attempt(lambda: recompute(again, cotangents))

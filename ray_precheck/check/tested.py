@@ -11,7 +11,7 @@ from typing import Any
 from ray_precheck.check.attempt import Attempt, Measured
 from ray_precheck.check.inputs import Inputs
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.base import CallPlan, Leaf, map_leaves
+from ray_precheck.frameworks.base import CallPlan, Leaf, tensors_of
 from ray_precheck.inputs.generate import GeneratedTensors, TensorSource
 from ray_precheck.inputs.roles.records import PREFIX as OPTIMIZER
 from ray_precheck.schema.record import ApiRecord
@@ -105,18 +105,6 @@ def captured_outputs(record: ApiRecord, source: TensorSource) -> list[Leaf] | No
         else:
             _collect(spec, path, source, leaves)
     return leaves
-
-
-def tensors_of(call: HostCall) -> list[HostTensor]:
-    """Return the tensors of a call in the order of the arguments."""
-    found: list[HostTensor] = []
-
-    def collect(value: Leaf) -> None:
-        if isinstance(value, HostTensor):
-            found.append(value)
-
-    map_leaves((call.args, call.kwargs), collect)
-    return found
 
 
 def captured_changes(

@@ -140,6 +140,21 @@ def map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
     return convert(value)
 
 
+def mapped_call(call: HostCall, convert: Callable[[Any], Any]) -> HostCall:
+    """Return a call with every leaf of its arguments converted."""
+    return HostCall(map_leaves(call.args, convert), map_leaves(call.kwargs, convert))
+
+
+def tensors_of(call: HostCall) -> list[HostTensor]:
+    """Return the tensors of a call in the order of its arguments."""
+    found: list[HostTensor] = []
+    map_leaves(
+        (call.args, call.kwargs),
+        lambda leaf: found.append(leaf) if isinstance(leaf, HostTensor) else None,
+    )
+    return found
+
+
 def require_framework(framework: str, *, device_runs: bool = True) -> None:
     """Require that the packages that a dump needs are installed; imports nothing.
 
