@@ -220,15 +220,9 @@ def backward_transposed(benched: Benched, terms: Terms, plain: DirectionCheck) -
         _require_same_choice(inputs, terms.framework, other.outputs or (), bench)
     except NotCheckable:
         return plain
-    judge = _judge(inputs, terms, "backward")
-    implementations = _implementations(
-        benched, terms, lambda run, moved: run.gradients(moved), plain.cotangents
-    )
-    grads = [inputs.gradient_as_computed(grad) for grad in other.gradients]
-    rows = tuple(
-        compared(row.check.name, mine, row.bench, judge, implementations(position, mine))
-        for position, (mine, row) in enumerate(zip(grads, plain.rows, strict=True))
-    )
+    pairs = enumerate(zip(other.gradients, plain.rows, strict=True))
+    asked = [(at, row.check.name, mine, row.bench) for at, (mine, row) in pairs]
+    rows = _gradient_rows(benched, terms, plain.cotangents, asked)
     return _if_worse(plain, replace(plain, rows=rows))
 
 
@@ -353,24 +347,12 @@ def _against_captured(benched: Benched, terms: Terms) -> DirectionCheck:
     if grads is None:
         raise NotCheckable(f"backward: the bench raised: {describe(error)}")
     shapes = [None if grad is None else grad.shape for grad in grads]
-    matched = {
-        mine: (theirs, inputs.gradient_as_computed(tested))
-        for mine, (theirs, tested) in captured_gradients(
-            inputs.record, inputs.source, shapes
-        ).items()
-    }
-    judge = _judge(inputs, terms, "backward")
-    implementations = _implementations(benched, terms, gradients, cotangents, captured=True)
-    rows = tuple(
-        compared(
-            inputs.output_name("backward", theirs),
-            tested,
-            grads[mine],
-            judge,
-            implementations(mine, tested),
-        )
+    matched = captured_gradients(inputs.record, inputs.source, shapes)
+    asked = [
+        (mine, inputs.output_name("backward", theirs), tested, grads[mine])
         for mine, (theirs, tested) in matched.items()
-    )
+    ]
+    rows = _gradient_rows(benched, terms, cotangents, asked, gradients, captured=True)
 
     def recompute(call: HostCall, incoming: list[HostTensor | None]) -> list[Leaf]:
         again = gradients(benched.run_again(call), incoming)
@@ -398,26 +380,39 @@ def _against_device(benched: Benched, terms: Terms) -> DirectionCheck:
     result = DirectionCheck(notes=notes, cotangents=tuple(cotangents))
     if grads is None:
         return _gradients_failed(result, failure)
-    grads = [inputs.gradient_as_computed(grad) for grad in grads]
-    judge = _judge(inputs, terms, "backward")
-    implementations = _implementations(
-        benched, terms, lambda run, moved: run.gradients(moved), cotangents
-    )
-    rows = tuple(
-        compared(
-            inputs.output_name("backward", position),
-            mine,
-            _UNDERIVABLE if other is None else other,
-            judge,
-            implementations(position, mine),
-        )
-        for position, (mine, other) in enumerate(zip(grads, expected, strict=True))
-    )
+    asked = [
+        (at, inputs.output_name("backward", at), mine, _UNDERIVABLE if other is None else other)
+        for at, (mine, other) in enumerate(zip(grads, expected, strict=True))
+    ]
     return replace(
         result,
-        rows=rows,
+        rows=_gradient_rows(benched, terms, cotangents, asked),
         recompute=lambda call, incoming: benched.run_again(call).gradients(incoming),
     )
+
+
+def _gradients(run: Execution, cotangents: list[HostTensor | None]) -> Sequence[Leaf]:
+    return run.gradients(cotangents)
+
+
+def _gradient_rows(
+    benched: Benched,
+    terms: Terms,
+    cotangents: Sequence[HostTensor | None],
+    asked: Sequence[tuple[int, str, Leaf, Leaf]],
+    pick: Pick = _gradients,
+    *,
+    captured: bool = False,
+) -> tuple[Compared, ...]:
+    """Return the rows of gradients, asked for by position, name, and the leaves of both sides."""
+    inputs = benched.tested.inputs
+    judge = _judge(inputs, terms, "backward")
+    implementations = _implementations(benched, terms, pick, cotangents, captured=captured)
+    rows = []
+    for position, name, tested, bench in asked:
+        mine = inputs.gradient_as_computed(tested)
+        rows.append(compared(name, mine, bench, judge, implementations(position, mine)))
+    return tuple(rows)
 
 
 def _gradients_failed(result: DirectionCheck, failure: Failure | None) -> DirectionCheck:
