@@ -46,7 +46,7 @@ from ray_precheck.capture.writing.elements import HAS_NAN, NULL, index_field, st
 from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
-from ray_precheck.frameworks.pytorch.float32 import KINDS, computed_in, formats_of
+from ray_precheck.frameworks.pytorch.switches import KINDS, computed_in, formats_of
 from ray_precheck.schema.float32 import Float32, header_field
 
 # The same tensor requires a gradient in the second run of a checkpointed region only.
