@@ -23,10 +23,9 @@ from ray_precheck.bench.declared import RAISED, BenchModule, Declaration, load_d
 from ray_precheck.descriptors.descriptor import find_framework, load_part
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Backend, CallPlan, Execution, flatten_outputs, map_leaves
-from ray_precheck.frameworks.pytorch.mapped import mapped
 from ray_precheck.frameworks.pytorch.names import absence
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
-from ray_precheck.frameworks.pytorch.signatures import Row
+from ray_precheck.frameworks.pytorch.signatures import Row, mapped
 from ray_precheck.frameworks.pytorch.storages import on_meaning
 from ray_precheck.operators.table import one_table
 from ray_precheck.schema.record import ApiName

@@ -16,9 +16,8 @@ from ray_precheck.frameworks.mindspore.bench.rows import MINT_ROWS, TENSOR_NAMES
 from ray_precheck.frameworks.mindspore.bench.rows_ops import OPS_NAMESAKES, OPS_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_rare import RARE_ROWS
 from ray_precheck.frameworks.pytorch.descriptor import NAMESPACES
-from ray_precheck.frameworks.pytorch.mapped import mapped
 from ray_precheck.frameworks.pytorch.names import absence, resolve_torch
-from ray_precheck.frameworks.pytorch.signatures import names
+from ray_precheck.frameworks.pytorch.signatures import mapped, names
 from ray_precheck.operators.refused import require_allowed
 from ray_precheck.operators.table import one_table
 from ray_precheck.schema.record import ApiName
