@@ -20,16 +20,17 @@ from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
 from ray_precheck.inputs import RECORDED
 from ray_precheck.inputs.distribution import (
+    ValueRange,
     complex_numbers,
     floats,
     integers,
     recorded_body,
     true_share,
     two_values,
+    value_range,
     whole_numbers,
 )
 from ray_precheck.inputs.layouts import placed_alone
-from ray_precheck.inputs.ranges import ValueRange, value_range
 from ray_precheck.inputs.roles.role import Role, is_whole
 from ray_precheck.inputs.roles.rowwise import with_nan, without_zero_rows
 from ray_precheck.inputs.roles.table import roles_of

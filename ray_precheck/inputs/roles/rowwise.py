@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ray_precheck.inputs.distribution import Body, floats, recorded_body, two_sided
-from ray_precheck.inputs.ranges import value_range
+from ray_precheck.inputs.distribution import Body, floats, recorded_body, two_sided, value_range
 from ray_precheck.inputs.roles.role import Role, is_known, repeated
 from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
