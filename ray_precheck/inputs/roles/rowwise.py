@@ -269,3 +269,52 @@ def _around_means(
         for place, end in ((centres.argmin(), spec.low), (centres.argmax(), spec.high)):
             lines[place, generator.integers(width)] = _rounded(float(end or 0), spec)[0]
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Causal(Rowwise):
+    """An attention mask that hides what comes later: above the diagonal stands True,
+    1 or what the dump recorded as the lowest. Where the statistics contradict it
+    the drawn values stay. Rows that hide everything are there if the record has some."""
+
+    hides_where_true: bool = True
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return the mask for every matrix of the last two dimensions."""
+        found = self._masked(values, spec)
+        # Not super(): a dataclass with slots is another class than the one that is named here.
+        return found if spec.structure is None else Rowwise.shaped(self, found, spec, generator)
+
+    def _masked(self, values: Array, spec: TensorSpec) -> Array:
+        if len(spec.shape) < 2:
+            return values
+        later = np.triu(np.ones(spec.shape[-2:], bool), 1 + spec.shape[-1] - spec.shape[-2])
+        ends = self._hidden_and_seen(spec)
+        if ends is None or not self._fits(spec, float(later.mean()), ends):
+            return values
+        hidden, seen = ends
+        mask = np.where(later, hidden, seen).astype(values.dtype)
+        return np.ascontiguousarray(np.broadcast_to(mask, spec.shape))
+
+    def _hidden_and_seen(self, spec: TensorSpec) -> tuple[float, float] | None:
+        kind = DTYPES[spec.dtype].kind
+        low, high = spec.low, spec.high
+        if kind == "bool" and (low is None or low != high):
+            return (1, 0) if self.hides_where_true else (0, 1)
+        if low is None or high is None:
+            return None
+        if low < -1.0 and high == 0:  # added to the scores
+            return float(low), 0.0
+        if (low, high) == (0, 1):
+            return (1, 0) if self.hides_where_true else (0, 1)
+        return None
+
+    def _fits(self, spec: TensorSpec, later: float, ends: tuple[float, float]) -> bool:
+        """Return whether a mean that was recorded is that of the mask."""
+        if not later > 0.0 or spec.shape[-1] < spec.shape[-2]:  # of an empty mask it is NaN
+            return False
+        if spec.mean is None or not math.isfinite(spec.mean) or spec.mean in (spec.low, spec.high):
+            return True  # unknown, or it cannot be: both values occur
+        hidden, seen = ends
+        expected = later * hidden + (1.0 - later) * seen
+        return abs(spec.mean - expected) <= 0.01 * abs(hidden - seen)

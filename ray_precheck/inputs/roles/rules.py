@@ -24,6 +24,7 @@ from ray_precheck.inputs.roles.rowwise import (
     LINES,
     NORMED,
     SAMPLES,
+    Causal,
     Normed,
     Ordered,
     Rowwise,
@@ -31,7 +32,6 @@ from ray_precheck.inputs.roles.rowwise import (
 )
 from ray_precheck.inputs.roles.values import (
     AtMost,
-    Causal,
     Lengths,
     NonZero,
     PackedSizes,

@@ -15,10 +15,10 @@ from ray_precheck.inputs.roles.role import (
     Within,
     index_into,
 )
+from ray_precheck.inputs.roles.rowwise import Causal
 from ray_precheck.inputs.roles.rules import Arguments
 from ray_precheck.inputs.roles.table import TABLE, roles_of
 from ray_precheck.inputs.roles.values import (
-    Causal,
     Lengths,
     Matrix,
     Parts,

@@ -14,15 +14,8 @@ from ray_precheck.inputs.roles.role import (
     Role,
     Within,
 )
-from ray_precheck.inputs.roles.values import (
-    Causal,
-    Lengths,
-    Matrix,
-    NonZero,
-    Parts,
-    Probabilities,
-    Signs,
-)
+from ray_precheck.inputs.roles.rowwise import Causal
+from ray_precheck.inputs.roles.values import Lengths, Matrix, NonZero, Parts, Probabilities, Signs
 from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.values import Bound, TensorSpec
 

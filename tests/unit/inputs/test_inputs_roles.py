@@ -19,8 +19,8 @@ from ray_precheck.inputs.roles.role import (
     index_into,
     spread_places,
 )
+from ray_precheck.inputs.roles.rowwise import Causal
 from ray_precheck.inputs.roles.values import (
-    Causal,
     Lengths,
     Matrix,
     NonZero,
