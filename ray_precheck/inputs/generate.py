@@ -31,10 +31,9 @@ from ray_precheck.inputs.distribution import (
     whole_numbers,
 )
 from ray_precheck.inputs.layouts import placed_alone
-from ray_precheck.inputs.roles.role import Role, is_whole
+from ray_precheck.inputs.roles.role import Matrix, Role, is_whole
 from ray_precheck.inputs.roles.rowwise import with_nan, without_zero_rows
 from ray_precheck.inputs.roles.table import roles_of
-from ray_precheck.inputs.roles.values import Matrix
 from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.record import ApiRecord

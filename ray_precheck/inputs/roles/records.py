@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.inputs.roles.role import DistinctTogether, Role, Within, index_into
+from ray_precheck.inputs.roles.role import DistinctTogether, Ranked, Role, Within, index_into
 from ray_precheck.inputs.roles.rules import Arguments
-from ray_precheck.inputs.roles.values import Ranked
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.storage import COMPRESSED

@@ -11,11 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray_precheck.inputs.roles.role import (
+    AtMost,
     Classes,
     Coordinates,
     Distinct,
     Indices,
+    Lengths,
+    NonZero,
+    PackedSizes,
+    Parts,
+    Probabilities,
+    Ranked,
     Role,
+    Same,
+    Sorted,
     Within,
     index_into,
 )
@@ -29,17 +38,6 @@ from ray_precheck.inputs.roles.rowwise import (
     Ordered,
     Rowwise,
     Scores,
-)
-from ray_precheck.inputs.roles.values import (
-    AtMost,
-    Lengths,
-    NonZero,
-    PackedSizes,
-    Parts,
-    Probabilities,
-    Ranked,
-    Same,
-    Sorted,
 )
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiRecord

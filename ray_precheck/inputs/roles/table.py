@@ -23,7 +23,15 @@ from ray_precheck.inputs.roles.records import (
     subscript_roles,
 )
 from ray_precheck.inputs.roles.records import PREFIX as OPTIMIZER
-from ray_precheck.inputs.roles.role import Indices, Role, Within
+from ray_precheck.inputs.roles.role import (
+    Indices,
+    Matrix,
+    Probabilities,
+    Role,
+    Signs,
+    Sorted,
+    Within,
+)
 from ray_precheck.inputs.roles.rowwise import Causal, Rowwise
 from ray_precheck.inputs.roles.rules import (
     ALL,
@@ -58,7 +66,6 @@ from ray_precheck.inputs.roles.rules import (
     sorted_without_sorter,
     target_probabilities,
 )
-from ray_precheck.inputs.roles.values import Matrix, Probabilities, Signs, Sorted
 from ray_precheck.operators.table import FactTable
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import TensorSpec
