@@ -20,7 +20,7 @@ from ray_precheck.commands.locate.walk.evidence import Evidence
 from ray_precheck.commands.locate.walk.roots import INFINITE, UNCHECKED, Located, Root, RootKind
 from ray_precheck.commands.locate.walk.seen import GoldenRun, WalkState
 from ray_precheck.commands.locate.walk.walk import RootWalk
-from ray_precheck.operators.overflow import READS_NO_VALUES, UNINITIALISED
+from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.trace.difference.reading import reading_of
 from ray_precheck.trace.flow.flow import FlowRecord, flow_of
 from ray_precheck.trace.flow.meetings import meetings_of, overwritten

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ray_precheck.operators.overflow import BRINGS_IN, UNINITIALISED
+from ray_precheck.operators.effects import BRINGS_IN, UNINITIALISED
 from ray_precheck.trace.overflow.finding import Birth, Origin, OverflowFinding
 from ray_precheck.trace.overflow.held import Held, Lineage, Origins, reach
 from ray_precheck.trace.overflow.modules import Modules

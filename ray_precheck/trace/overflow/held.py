@@ -14,7 +14,7 @@ apart by their statistics: where two have the same, nobody knows which one was m
 import math
 from collections.abc import Iterable, Sequence
 
-from ray_precheck.operators.overflow import CASTS, MASKS, READS_NO_VALUES
+from ray_precheck.operators.effects import CASTS, MASKS, READS_NO_VALUES
 from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.overflow.finding import Origin
 from ray_precheck.trace.overflow.record import FollowedRecord, bad_of

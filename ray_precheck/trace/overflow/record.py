@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ray_precheck.operators.effects import AUGMENTED
-from ray_precheck.operators.overflow import CASTS, READS_NO_VALUES
+from ray_precheck.operators.effects import AUGMENTED, CASTS, READS_NO_VALUES
 from ray_precheck.operators.table import FactTable
 from ray_precheck.trace.items import INPUT, PARAMETERS, Item, items_of
 from ray_precheck.trace.overflow.values import (
