@@ -12,7 +12,7 @@ together.
 import functools
 from collections.abc import Mapping
 
-from ray_precheck.operators.primitives import FUNCTIONS
+from ray_precheck.operators.table import FUNCTIONS
 
 
 def _pairs(text: str) -> dict[str, str]:

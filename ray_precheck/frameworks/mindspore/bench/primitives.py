@@ -20,8 +20,7 @@ from ray_precheck.frameworks.mindspore.bench import indexed, references
 from ray_precheck.frameworks.mindspore.bench.references import cast, to_float
 from ray_precheck.frameworks.mindspore.bench.rows import elementwise
 from ray_precheck.frameworks.pytorch.signatures import Row, rows
-from ray_precheck.operators.primitives import ACTIVATIONS, OF_ONE, OF_TWO
-from ray_precheck.operators.table import one_table
+from ray_precheck.operators.table import ACTIVATIONS, OF_ONE, OF_TWO, one_table
 from ray_precheck.schema.result import Uncompared
 
 Tensor = torch.Tensor
