@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ray_precheck.accuracy.random import discrete as random_discrete
+from ray_precheck.accuracy.random import laws as random_discrete
 from ray_precheck.accuracy.random import laws as random_laws
-from ray_precheck.accuracy.random.discrete import categories, permutation
 from ray_precheck.accuracy.random.dropout import (
     Dropping,
     Mask,
@@ -26,6 +25,7 @@ from ray_precheck.accuracy.random.dropout import (
     rrelu_gradient_tests,
     rrelu_tests,
 )
+from ray_precheck.accuracy.random.laws import categories, permutation
 from ray_precheck.accuracy.random.statistics import (
     Parameter,
     StatisticalTest,
