@@ -24,6 +24,7 @@ from ray_precheck.frameworks.mindspore.run import (
     require_no_open_recording,
 )
 from ray_precheck.frameworks.pytorch.run import flushed_denormals
+from ray_precheck.frameworks.switches import KernelSwitch
 from ray_precheck.operators.refused import require_allowed
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.float32 import Float32
@@ -225,3 +226,24 @@ def _constant(value: Any) -> Any:
     if value.kind == "dtype":
         return _dtype(value.value)
     raise NotCheckable(f"a {value.kind} ({value.value}) is no argument of MindSpore")
+
+
+def _read() -> str:
+    return str(ms.get_context("deterministic"))
+
+
+def _write(value: str) -> None:
+    # Its newer name, a function of its own, can be called once only in a process.
+    ms.set_context(deterministic=value)
+
+
+MINDSPORE_SWITCHES = (
+    KernelSwitch(
+        name="deterministic",
+        title="kernels whose order of operations is free",
+        advice='mindspore.set_context(deterministic="ON")',
+        read=_read,
+        write=_write,
+        plain="ON",
+    ),
+)
