@@ -1,6 +1,6 @@
 """The distribution of a tensor from its recorded statistics, and numbers drawn of it.
 
-Comes in: a `TensorSpec` with Min, Max, Mean and Norm, and the range to keep to. Goes out: a `Body`
+Comes in: a `TensorSpec` with Min, Max, Mean and Norm. Goes out: the range to keep to, `ValueRange`; a `Body`
 that draws numbers with these moments, or None where the dump does not tell them; arrays of floats, complex
 numbers, whole numbers or booleans in the carrier of their dtype. Called by `inputs.generate`. How large the
 chunks are in which numbers are drawn changes none of them.
@@ -45,6 +45,31 @@ UNKNOWN_FLOAT = (-1.0, 1.0)
 UNKNOWN_INTEGER = (0, 1)
 # The share of infinite elements where Max or Min is infinite; at least one element is.
 INFINITE_SHARE = 0.1
+CELLS = 1024
+# The end of the last cell: the cell then has the second moment of the normal's tail beyond 1/1024.
+_LAST_NORMAL = 3.7
+# Powers of a normal number: 0 stands for uniform, 1 is normal, above it the tails grow.
+TWO_SIDED = (0, 1, 2, 3)
+ONE_SIDED = (1, 2, 3, 4, 6, 8)
+_MOST_STEPS = 40
+_MEAN_TOLERANCE = 1e-4  # of a standard deviation
+_VARIANCE_TOLERANCE = 1e-3  # of the variance
+# The steps of the fit may not leave the scale at which clipping still bends the shape.
+_LARGEST_SCALE = 1e4
+# A bound that is nearer to the mean, in standard deviations, makes the distribution one-sided.
+_NEAR_BOUND = 1.5
+_LARGEST_SHARE = 1.0 / 3.0
+# How well a recorded mean or norm is known, relative: half types are often reduced in their own
+# dtype, float32 sums of many elements lose a few more bits than one rounding.
+_WIDE_PRECISION = 2.0**-18
+# The spacing of float32's subnormal numbers: a mean is not known better, however small it is.
+_WIDE_SPACING = smallest_subnormal("float32")
+# Beyond these whole numbers floats are too coarse to draw them from.
+_LARGEST_EXACT = 2**52
+# Standard deviations of uniform, z, z**2 and z**3 with the sign of z, for z normal.
+_DEVIATIONS = (1.0, 1.0, math.sqrt(3.0), math.sqrt(15.0))
+# Each number passes the processor's cache four times: 256 KiB of float64 stay in it.
+_CHUNK_ELEMENTS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,33 +178,6 @@ def _unknown_note(spec: TensorSpec, fallback: tuple[float, float] | tuple[int, i
         return ""
     recorded = "NaN" if spec.low is not None and spec.high is not None else "missing"
     return f"recorded range is {recorded}, drawn from [{fallback[0]}, {fallback[1]}]"
-
-
-CELLS = 1024
-# The end of the last cell: the cell then has the second moment of the normal's tail beyond 1/1024.
-_LAST_NORMAL = 3.7
-# Powers of a normal number: 0 stands for uniform, 1 is normal, above it the tails grow.
-TWO_SIDED = (0, 1, 2, 3)
-ONE_SIDED = (1, 2, 3, 4, 6, 8)
-_MOST_STEPS = 40
-_MEAN_TOLERANCE = 1e-4  # of a standard deviation
-_VARIANCE_TOLERANCE = 1e-3  # of the variance
-# The steps of the fit may not leave the scale at which clipping still bends the shape.
-_LARGEST_SCALE = 1e4
-# A bound that is nearer to the mean, in standard deviations, makes the distribution one-sided.
-_NEAR_BOUND = 1.5
-_LARGEST_SHARE = 1.0 / 3.0
-# How well a recorded mean or norm is known, relative: half types are often reduced in their own
-# dtype, float32 sums of many elements lose a few more bits than one rounding.
-_WIDE_PRECISION = 2.0**-18
-# The spacing of float32's subnormal numbers: a mean is not known better, however small it is.
-_WIDE_SPACING = smallest_subnormal("float32")
-# Beyond these whole numbers floats are too coarse to draw them from.
-_LARGEST_EXACT = 2**52
-# Standard deviations of uniform, z, z**2 and z**3 with the sign of z, for z normal.
-_DEVIATIONS = (1.0, 1.0, math.sqrt(3.0), math.sqrt(15.0))
-# Each number passes the processor's cache four times: 256 KiB of float64 stay in it.
-_CHUNK_ELEMENTS = 1 << 15
 
 
 @functools.cache

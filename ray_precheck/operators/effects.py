@@ -1,6 +1,7 @@
-"""Properties of operators that a check must know: what they change, read and cast.
+"""Properties of operators: what they change, read and cast, and how values that are not finite come in.
 
-Goes out: tables. Called by `bench.checkable` and by the checks.
+Goes out: tables. Called by `bench.checkable` and by the checks, and by `trace.overflow`, which follows NaN
+and infinities through a capture.
 """
 
 from ray_precheck.operators.table import FactTable, table_of_names

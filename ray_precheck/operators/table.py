@@ -13,7 +13,9 @@ are the six operators `torch.sort`, `torch.argsort`, ... and `mindspore.ops.top_
 write a name without its namespace: a namesake in another framework may mean another thing.
 
 In a dump an operator is called by a prefix, which means another namespace in each framework: `Functional` is
-`torch.nn.functional` in a dump of PyTorch and `mindspore.ops` in one of MindSpore.
+`torch.nn.functional` in a dump of PyTorch and `mindspore.ops` in one of MindSpore. Of a primitive of
+MindSpore is known what is known of the function of `mindspore.ops` that computes the same (`FUNCTIONS`); most
+of these have the same name in torch, too.
 """
 
 import functools
@@ -21,6 +23,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from ray_precheck.descriptors.descriptor import built_in_frameworks, find_framework, is_framework
+
+# framework of the dump -> prefix of its keys -> namespace of the full names, torch's first
+NAMESPACES = {
+    each.name: each.namespaces
+    for each in sorted(built_in_frameworks(), key=lambda each: not each.is_bench)
+}
+# Modules whose functions are those of another namespace.
+_SAME = {"torch.functional": "torch"}
+# Further names of functions of torch, beside the one that its documentation lists. Captures of ours had
+# `Torch.spmm` for every `torch.mm`.
+UNDOCUMENTED = {
+    "torch.dsmm": "torch.mm",
+    "torch.spmm": "torch.mm",
+    "torch.hsmm": "torch.hspmm",
+    "torch.saddmm": "torch.sspaddmm",
+}
+Fact = TypeVar("Fact")
 
 
 def _named(text: str) -> dict[str, str]:
@@ -64,23 +83,6 @@ _OTHERS = _named(
     Transpose=transpose Tril=tril Triu=triu UnsortedSegmentSum=unsorted_segment_sum Unstack=unstack"""
 )
 FUNCTIONS = {**OF_ONE, **OF_TWO, **ACTIVATIONS, **_OTHERS}
-
-# framework of the dump -> prefix of its keys -> namespace of the full names, torch's first
-NAMESPACES = {
-    each.name: each.namespaces
-    for each in sorted(built_in_frameworks(), key=lambda each: not each.is_bench)
-}
-# Modules whose functions are those of another namespace.
-_SAME = {"torch.functional": "torch"}
-# Further names of functions of torch, beside the one that its documentation lists. Captures of ours had
-# `Torch.spmm` for every `torch.mm`.
-UNDOCUMENTED = {
-    "torch.dsmm": "torch.mm",
-    "torch.spmm": "torch.mm",
-    "torch.hsmm": "torch.hspmm",
-    "torch.saddmm": "torch.sspaddmm",
-}
-Fact = TypeVar("Fact")
 
 
 @functools.lru_cache(1 << 14)

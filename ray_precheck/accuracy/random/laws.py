@@ -1,9 +1,13 @@
-"""The continuous distributions that random APIs draw from, and the tests of their draws.
+"""The distributions that random APIs draw from, and the tests of their draws.
 
 Comes in: `Draws` and the parameters of their distribution, numbers or `(N,)` float64 where each draw
 has its own. Goes out: `StatisticalTest`s, empty for no draws. Called by `check.random.rules`. A distribution
 is judged by its support, the gap to its distribution function, its first moments, and the independence
 of its elements. Every statistic allows for the rounding of the draws to their dtype.
+
+A draw of a discrete distribution stands for a step of its distribution function; spread evenly over it by a
+generator (`spread`) draws are uniform if their distribution is right, and so judged like those of a
+continuous one.
 """
 
 import math
@@ -45,6 +49,10 @@ from ray_precheck.schema.dtypes import Array
 Cdf = Callable[[Array], Array]
 # No standard normal draw of any generator is as large.
 _LARGEST_SCORE = 12.0
+# Above this rate a Poisson distribution function takes too many terms; totals are still looked at.
+_LARGEST_POISSON_RATE = 1e4
+# Draws with probabilities of their own are looked at in so many groups of like ones.
+_GROUPS = 4
 
 
 def normal(draws: Draws, mean: Parameter, std: Parameter) -> list[StatisticalTest]:
@@ -275,12 +283,6 @@ def _independence(
         return [alike, no_repeats(values)]
     pattern = pattern_of_unequal(values, np.where(step < 0.1, 0.5, 1.0))
     return [SummedTest(alike, pattern=pattern)]
-
-
-# Above this rate a Poisson distribution function takes too many terms; totals are still looked at.
-_LARGEST_POISSON_RATE = 1e4
-# Draws with probabilities of their own are looked at in so many groups of like ones.
-_GROUPS = 4
 
 
 def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[StatisticalTest]:

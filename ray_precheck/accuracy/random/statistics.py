@@ -3,7 +3,7 @@
 Comes in: draws of one output, and the known parameters of their distribution. Goes out: `StatisticalTest`s,
 each of which becomes an `Observation` once it is told its share of the false-alarm rate; and the detail row
 of the output, without metrics, whose Message has each statistic with its value and its limits. The tests are
-made by `accuracy.random.laws`, `discrete` and `dropout`; `check.random.judge` has an output judged by them.
+made by `accuracy.random.laws` and `dropout`; `check.random.judge` has an output judged by them.
 """
 
 import math

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ray_precheck.accuracy.random import laws as random_discrete
-from ray_precheck.accuracy.random import laws as random_laws
+from ray_precheck.accuracy.random import laws
 from ray_precheck.accuracy.random.dropout import (
     Dropping,
     Mask,
@@ -286,13 +285,13 @@ def _drawn_from(law: Callable[..., list[StatisticalTest]], *parameters: str) -> 
     return lambda call: law(call.draws, *map(call.parameter, parameters))
 
 
-_log_normal = _drawn_from(random_laws.log_normal, "mean", "std")
-_uniform = _drawn_from(random_laws.uniform, "low", "high")
-_exponential = _drawn_from(random_laws.exponential, "rate")
-_gamma = _drawn_from(random_laws.gamma, "alpha", "beta")
-_cauchy = _drawn_from(random_laws.cauchy, "median", "sigma")
-_laplace = _drawn_from(random_laws.laplace, "mean", "scale")
-_binomial = _drawn_from(random_discrete.binomial, "count", "prob")
+_log_normal = _drawn_from(laws.log_normal, "mean", "std")
+_uniform = _drawn_from(laws.uniform, "low", "high")
+_exponential = _drawn_from(laws.exponential, "rate")
+_gamma = _drawn_from(laws.gamma, "alpha", "beta")
+_cauchy = _drawn_from(laws.cauchy, "median", "sigma")
+_laplace = _drawn_from(laws.laplace, "mean", "scale")
+_binomial = _drawn_from(laws.binomial, "count", "prob")
 
 
 def _normal(call: RandomCall) -> list[StatisticalTest]:
@@ -306,38 +305,38 @@ def _standard_normal(call: RandomCall) -> list[StatisticalTest]:
 def _normal_of(call: RandomCall, mean: Parameter, std: Parameter) -> list[StatisticalTest]:
     # The parts of a complex draw have the mean, and half of the variance, each.
     share = 0.5**0.5 if DTYPES[call.out.dtype].kind == "complex" else 1.0
-    return random_laws.normal(call.draws, mean, std * share)
+    return laws.normal(call.draws, mean, std * share)
 
 
 def _unit_uniform(call: RandomCall) -> list[StatisticalTest]:
-    return random_laws.uniform(call.draws, 0.0, 1.0)
+    return laws.uniform(call.draws, 0.0, 1.0)
 
 
 def _standard_laplace(call: RandomCall) -> list[StatisticalTest]:
-    return random_laws.laplace(call.draws, 0.0, 1.0)
+    return laws.laplace(call.draws, 0.0, 1.0)
 
 
 def _bernoulli(call: RandomCall) -> list[StatisticalTest]:
     name = "input" if call.arguments.get("p") is None else "p"
-    return random_discrete.bernoulli(call.draws, call.parameter(name))
+    return laws.bernoulli(call.draws, call.parameter(name))
 
 
 def _poisson(call: RandomCall) -> list[StatisticalTest]:
-    return random_discrete.poisson(call.draws, call.parameter("rate"), call.spread)
+    return laws.poisson(call.draws, call.parameter("rate"), call.spread)
 
 
 def _geometric(call: RandomCall) -> list[StatisticalTest]:
-    return random_discrete.geometric(call.draws, call.number("p"), call.spread)
+    return laws.geometric(call.draws, call.number("p"), call.spread)
 
 
 def _permutation(call: RandomCall) -> list[StatisticalTest]:
-    return random_discrete.permutation(call.out.data.reshape(-1).astype(np.float64))
+    return laws.permutation(call.out.data.reshape(-1).astype(np.float64))
 
 
 def _integers(call: RandomCall) -> list[StatisticalTest]:
     """randint(high, size), randint(low, high, size), randint_like(input, ...)."""
     low, high = _range(call, 0)
-    return random_discrete.uniform_whole_numbers(call.draws, low, high)
+    return laws.uniform_whole_numbers(call.draws, low, high)
 
 
 def _random(call: RandomCall) -> list[StatisticalTest]:
@@ -347,7 +346,7 @@ def _random(call: RandomCall) -> list[StatisticalTest]:
     default = 2 ** (info.mantissa_bits + 1) + 1 if info.kind == "float" else 2
     if info.kind in ("int", "uint"):
         default = 2 ** (info.bits - (info.kind == "int"))
-    return random_discrete.uniform_whole_numbers(call.draws, *_range(call, default))
+    return laws.uniform_whole_numbers(call.draws, *_range(call, default))
 
 
 def _range(call: RandomCall, default: int) -> tuple[int, int]:

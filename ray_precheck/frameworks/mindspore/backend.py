@@ -2,6 +2,10 @@
 
 NPU: written after MindSpore's documentation and not run there; no NPU was at hand. ../ASCEND.md says which
 of its releases have what is used here.
+
+`MINDSPORE_SWITCHES` are its switches between fast kernels and slow, plain ones, loaded through the
+descriptor. HF32 has no switch there: a process can set it once only, and the backend has set it. `jit_level`
+changes graphs alone, and calls run in PyNative mode.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,8 @@
 """Signatures of MindSpore's overloads, and how their arguments become torch's.
 
-Comes in: a signature as text. Goes out: a `Signature` that binds arguments. Used by the tables.
+Comes in: a signature as text. Goes out: a `Signature` that binds arguments. Of the rows of an API `mapped`
+makes the function that takes the framework's arguments. Used by the tables, and by the mappings of frameworks
+to the bench.
 
 A signature is a list of parameters separated by blanks, in MindSpore's order. Each one is
 `name[>torch_name][:kind][flags][=default]`:

@@ -1,12 +1,17 @@
-"""The switches of torch between fast kernels and slow, plain ones.
+"""The settings of torch that choose kernels and formats of numbers: how each is read and set.
 
-Goes out: `TORCH_SWITCHES`, loaded through the descriptor. Each stands here once: what it turns off, how it is
-read and set, and on which kinds of devices it has a meaning. A switch that the installed torch lacks is left
-out when the board is made.
+Goes out: `TORCH_SWITCHES` between fast kernels and slow, plain ones, loaded through the descriptor. Each
+stands here once: what it turns off, how it is read and set, and on which kinds of devices it has a meaning. A
+switch that the installed torch lacks is left out when the board is made.
 
 torch has no switch that turns its BLAS off (MKL, and oneDNN for half types): the switch `products` puts plain
 loops in its place. NumPy's einsum multiplies and adds in a loop of its own, in the dtype of the tensors; half
 types are widened to float32 and the result is rounded once, as kernels do.
+
+The formats in which float32 products are computed on a kind of device (cpu, gpu, npu) are read by captures,
+which write them into the header as `Float32`, and set again by the backend. torch 2.9 has settings by name
+(`fp32_precision`) beside the old ones (`allow_tf32`), and the old ones raise where a program has set new
+ones; the new ones know of both (at::Context::float32Precision). They are read where they are there.
 """
 
 import json
@@ -41,6 +46,23 @@ _onednn: Any = torch.backends.mkldnn
 _nnpack: Any = torch.backends.nnpack
 _cuda: Any = torch.backends.cuda
 _stances: list[str] = ["default"]
+# What this package calls torch's types of devices.
+KINDS = {"cpu": "cpu", "cuda": "gpu", "npu": "npu"}
+_NEW = "fp32_precision"
+# The setting of each kind of product, an object of `torch.backends`.
+_SETTINGS = {
+    "gpu": {"products": "cuda.matmul", "convolutions": "cudnn.conv", "recurrent": "cudnn.rnn"},
+    "cpu": {"products": "mkldnn.matmul", "convolutions": "mkldnn.conv", "recurrent": "mkldnn.rnn"},
+}
+_FORMATS = {"gpu": ("tf32",), "cpu": ("tf32", "bf16")}
+# Where the settings of a GPU have `allow_tf32`; that of cuDNN is of recurrent layers, too.
+_OLD = {"products": "cuda.matmul", "convolutions": "cudnn", "recurrent": "cudnn"}
+# The words of `set_float32_matmul_precision` for oneDNN.
+_WORDS = {FULL: "highest", "tf32": "high", "bf16": "medium"}
+# Ampere is the first generation with TF32.
+_FIRST_WITH_TF32 = 8
+# A number of 12 bits of fraction, one more than HF32 has.
+_FINE = 1.0 + 2.0**-12
 
 
 def are_plain() -> bool:
@@ -368,24 +390,6 @@ TORCH_SWITCHES = (
         kinds=_CPU,
     ),
 )
-
-# What this package calls torch's types of devices.
-KINDS = {"cpu": "cpu", "cuda": "gpu", "npu": "npu"}
-_NEW = "fp32_precision"
-# The setting of each kind of product, an object of `torch.backends`.
-_SETTINGS = {
-    "gpu": {"products": "cuda.matmul", "convolutions": "cudnn.conv", "recurrent": "cudnn.rnn"},
-    "cpu": {"products": "mkldnn.matmul", "convolutions": "mkldnn.conv", "recurrent": "mkldnn.rnn"},
-}
-_FORMATS = {"gpu": ("tf32",), "cpu": ("tf32", "bf16")}
-# Where the settings of a GPU have `allow_tf32`; that of cuDNN is of recurrent layers, too.
-_OLD = {"products": "cuda.matmul", "convolutions": "cudnn", "recurrent": "cudnn"}
-# The words of `set_float32_matmul_precision` for oneDNN.
-_WORDS = {FULL: "highest", "tf32": "high", "bf16": "medium"}
-# Ampere is the first generation with TF32.
-_FIRST_WITH_TF32 = 8
-# A number of 12 bits of fraction, one more than HF32 has.
-_FINE = 1.0 + 2.0**-12
 
 
 def formats_of(kind: str) -> Float32:

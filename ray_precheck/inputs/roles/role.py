@@ -2,7 +2,8 @@
 
 Comes in: the spec of an argument, and the values drawn for it. Goes out: a spec with a valid range, and
 valid values. Made by the rules of `inputs.roles.table`, used by `inputs.generate`. Recorded
-statistics are kept where they are valid. `inputs.roles.values` has the roles besides indices.
+statistics are kept where they are valid. Only sums, products, quotients, square roots and comparisons are
+used, so that all hosts get the same bits.
 """
 
 import math
@@ -17,6 +18,10 @@ from ray_precheck.schema.values import TensorSpec
 
 # So many distinct indices are drawn at a time.
 _CHUNK_PLACES = 1 << 20
+# Of more indices some are alike by chance, for any table of weights.
+_MOST_UNREPEATED = 1 << 16
+# How large the sum of a probability's row may be off, by its recorded mean, to count as 1.
+_PROBABILITY_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +135,6 @@ def repeated(values: Array, spec: TensorSpec, generator: np.random.Generator) ->
     elif len(found) < wanted and is_whole(spec):
         _add_others(flat, found, wanted - len(found), spec, generator)
     return values
-
-
-# Of more indices some are alike by chance, for any table of weights.
-_MOST_UNREPEATED = 1 << 16
 
 
 def _repeat_some(flat: Array, generator: np.random.Generator) -> None:
@@ -313,10 +314,6 @@ class Classes(Role):
     def _ignores(self, spec: TensorSpec) -> bool:
         outside = self.ignored is not None and not 0 <= self.ignored < self.count
         return outside and spec.low == self.ignored and spec.high is not None
-
-
-# How large the sum of a probability's row may be off, by its recorded mean, to count as 1.
-_PROBABILITY_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)

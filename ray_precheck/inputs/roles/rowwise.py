@@ -1,5 +1,5 @@
-"""Arguments of which the operator looks at whole rows: scores of a softmax, numbers to be normalised, numbers
-that are put in order. And values that occur several times, as indices do.
+"""Arguments of which the operator looks at whole rows: scores of a softmax and their masks, numbers to be
+normalised, numbers that are put in order.
 
 As `inputs.roles.role`, whose base class they share. Where the record has a `Structure` its rows are made;
 where it has none, a few rows are all equal, masked, zero, or far from 0 beside their own spread, as the
@@ -30,6 +30,8 @@ _SHARE = 1 / 8
 # difference of two sums, of the 24 and of the 11 bits of a float. The difference of a number and the mean
 # loses no more than the factor itself.
 _OFFSET, _OFFSET_OF_HALF = 64.0, 256.0
+# Numbers with mean 0 and variance 1, none beyond 4 deviations.
+_NORMAL = Body(two_sided(1), -4.0, 4.0)
 
 
 def row_count(shape: tuple[int, ...], look: str) -> int:
@@ -199,10 +201,6 @@ def _offset_row(row: Array, spec: TensorSpec, generator: np.random.Generator) ->
     factor = _OFFSET_OF_HALF if spec.dtype == "float16" else _OFFSET
     drawn = centre + abs(centre) / factor * _NORMAL.draw(generator, row.size)
     return round_to_dtype(drawn, spec.dtype)
-
-
-# Numbers with mean 0 and variance 1, none beyond 4 deviations.
-_NORMAL = Body(two_sided(1), -4.0, 4.0)
 
 
 def _recorded_rows(
