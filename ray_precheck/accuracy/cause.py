@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.accuracy.errors import chunks, rounded_bench, unravelled
+from ray_precheck.accuracy.metrics import chunks, rounded_bench, unravelled
 from ray_precheck.numerics.arrays import root_mean_square, same_values
 from ray_precheck.numerics.rounding import (
     machine_epsilon,

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.capture.settings import BY_FORWARD, BY_OPTIMIZER, CaptureSettings, numbers_text
-from ray_precheck.descriptors.known import find_framework
+from ray_precheck.descriptors.descriptor import find_framework
 
 # A header has so many places; further ones are counted. A sentence names fewer.
 MOST_PLACES = 100

@@ -27,7 +27,7 @@ from ray_precheck.capture.probe import Probe
 from ray_precheck.capture.session import Session, say
 from ray_precheck.capture.settings import settings_from_json
 from ray_precheck.capture.verifying.verdict import StepTrace, TracedRun, Traces
-from ray_precheck.descriptors.known import load_part
+from ray_precheck.descriptors.descriptor import load_part
 from ray_precheck.foreign import caught
 
 # The sessions of this process, by their frameworks.

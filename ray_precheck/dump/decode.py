@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from ray_precheck.descriptors.known import built_in_frameworks, find_framework
+from ray_precheck.descriptors.descriptor import built_in_frameworks, find_framework
 from ray_precheck.dump.fields import (
     decode_storage,
     finite,

@@ -21,8 +21,12 @@ from typing import BinaryIO
 
 import orjson
 
-from ray_precheck.descriptors.descriptor import Framework
-from ray_precheck.descriptors.known import framework_names, is_framework, known_frameworks
+from ray_precheck.descriptors.descriptor import (
+    Framework,
+    framework_names,
+    is_framework,
+    known_frameworks,
+)
 from ray_precheck.dump.folders import LOG_FILE, cut_note, is_being_written, standing_for
 from ray_precheck.dump.log import (
     Log,

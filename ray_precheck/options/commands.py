@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from ray_precheck import __version__
-from ray_precheck.descriptors.known import (
+from ray_precheck.descriptors.descriptor import (
     framework_names,
     is_framework,
     versioned_distributions,

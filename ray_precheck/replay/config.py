@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ray_precheck.check.options import CheckOptions
-from ray_precheck.descriptors.known import BUILT_IN, framework_names
+from ray_precheck.descriptors.descriptor import BUILT_IN, framework_names
 from ray_precheck.options.declared import REQUIRED, OneOf, Takes, option, settings_of
 from ray_precheck.options.shared import (
     DebugOptions,

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from ray_precheck.accuracy.standards.base import added_headings
-from ray_precheck.check.memory import needed_bytes
+from ray_precheck.check.decode import needed_bytes
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import Dump
@@ -195,9 +195,8 @@ class PrecheckOpener:
         prefer_native()
         # Imported here: the frameworks behind it must not be loaded before the process is pinned.
         from ray_precheck.check.checker import Checker
-        from ray_precheck.check.phases import PhaseClock
 
-        checker = Checker(self.settings, slot.kind, PhaseClock(tell))
+        checker = Checker(self.settings, slot.kind, tell)
         checker.prove()
         return PrecheckRunner(checker, added_headings(self.settings.standard))
 
@@ -226,7 +225,7 @@ class PrecheckRunner:
         is_near: bool = False,
     ) -> Any:
         """Check a call, or measure it on the device for a bench elsewhere; see `runtime.job`."""
-        from ray_precheck.check.sides.device import DeviceNeeded
+        from ray_precheck.check.device import DeviceNeeded
 
         self._message, began_s = "", time.time()
         if stage is Stage.DEVICE:

@@ -19,10 +19,10 @@ from ray_precheck.bench.declared import (
 )
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.descriptors.known import find_framework, framework_names, require_sole
+from ray_precheck.descriptors.descriptor import find_framework, framework_names, require_sole
 from ray_precheck.dump.parse import TENSOR, Dump
 from ray_precheck.errors import DumpError, UsageError
-from ray_precheck.frameworks.registry import require_framework
+from ray_precheck.frameworks.base import require_framework
 from ray_precheck.options.declared import group_of
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import done_of

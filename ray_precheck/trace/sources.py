@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from ray_precheck.descriptors.known import known_frameworks
+from ray_precheck.descriptors.descriptor import known_frameworks
 from ray_precheck.foreign import read_file
 
 STACK_FILE = "stack.json"

@@ -27,7 +27,7 @@ from ray_precheck.commands.precheck.closing import format_summary
 from ray_precheck.commands.precheck.summary import summarise
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import NotCheckable, PrecheckError
-from ray_precheck.frameworks.registry import require_framework
+from ray_precheck.frameworks.base import require_framework
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import done_of
 from ray_precheck.replay.planner import plan_tasks

@@ -8,10 +8,10 @@ import pytest
 import torch
 from records import call, ms_tensor, raising, tensor
 
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.measured import Measured
+from ray_precheck.check.device import DeviceNeeded
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides.device import DeviceNeeded
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.inputs import RECORDED

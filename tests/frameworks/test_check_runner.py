@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from records import call, raising, replace_kernel, row_of, statistics_checker, tensor
 
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.replay.job import PrecheckOpener, PrecheckRunner, done_of
 from ray_precheck.runtime.scheduling.commands import Stage

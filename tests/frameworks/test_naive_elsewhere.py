@@ -7,10 +7,10 @@ import psutil
 import pytest
 from records import call, leaf, tensor
 
-from ray_precheck.accuracy.standards.auto.rule import Auto
+from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.bench.declared import read_bench_modules
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.naive.contrast import Contrast, Contraster, first_unlike
 from ray_precheck.commands.naive.elsewhere import PlainProcesses, PlainRun

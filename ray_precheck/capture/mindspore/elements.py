@@ -36,9 +36,8 @@ from ray_precheck.capture.writing.elements import (
 )
 from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.dump.sketches import SketchFile
-from ray_precheck.numerics.health import health_of
 from ray_precheck.numerics.sketch import sketch
-from ray_precheck.numerics.statistics import summary_of
+from ray_precheck.numerics.statistics import health_of, summary_of
 
 # The parts of a layout across devices, and their names in a dump of msprobe.
 _LAYOUT = (

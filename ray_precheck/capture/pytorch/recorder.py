@@ -60,7 +60,7 @@ from ray_precheck.capture.writing.elements import (
 )
 from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.foreign import caught
-from ray_precheck.frameworks.pytorch.float32 import KINDS, computed_in, formats_of
+from ray_precheck.frameworks.pytorch.switches import KINDS, computed_in, formats_of
 from ray_precheck.schema.dtypes import Float32, header_field
 
 _NO_VERSION = -1  # of inference tensors

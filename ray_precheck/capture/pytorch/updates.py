@@ -1,7 +1,7 @@
 """What the record of an optimizer's update says.
 
 Comes in: an optimizer of torch, before and after its step. Goes out: its parameters with a gradient in
-`Entry`s, parted into records, and the values that a record has. Called by `capture.pytorch.optimizers`.
+`Entry`s, parted into records, and the values that a record has. 
 """
 
 import functools

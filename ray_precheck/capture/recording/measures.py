@@ -38,8 +38,7 @@ from ray_precheck.inputs.roles.rowwise import (
     row_count,
 )
 from ray_precheck.inputs.roles.rules import DIFFERENT, INDICES
-from ray_precheck.numerics.sketch import largest_of, sketch, sketch_at, zeros
-from ray_precheck.numerics.sketch_map import Array
+from ray_precheck.numerics.sketch import Array, largest_of, sketch, sketch_at, zeros
 from ray_precheck.numerics.statistics import MAX, MIN
 
 _WORD_BYTES = 8

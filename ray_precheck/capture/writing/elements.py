@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import orjson
 
-from ray_precheck.numerics.health import Health
-from ray_precheck.numerics.statistics import FIELDS, MAX, TensorSummary
+from ray_precheck.numerics.statistics import FIELDS, MAX, Health, TensorSummary
 
 _WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 quoted = json.encoder.encode_basestring_ascii

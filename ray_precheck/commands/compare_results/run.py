@@ -11,19 +11,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ray_precheck.accuracy.errors import limit_of
-from ray_precheck.accuracy.sentence import shown_ratio
-from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, OLD_HEADINGS
-from ray_precheck.accuracy.standards.benchmark import (
+from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, OLD_HEADINGS, shown_ratio
+from ray_precheck.accuracy.standards.published import (
     METRIC_NAMES,
     RATIO_HEADINGS,
     level_of,
     ratio_limits,
 )
-from ray_precheck.accuracy.thresholds import SMALLEST_REFERENCE_ERR
+from ray_precheck.accuracy.thresholds import SMALLEST_REFERENCE_ERR, limit_of
 from ray_precheck.commands.precheck.closing import shown_name
 from ray_precheck.commands.precheck.summary import times_cell
-from ray_precheck.descriptors.dtypes import read_dtype
+from ray_precheck.descriptors.descriptor import read_dtype
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.foreign import open_text
 from ray_precheck.schema.result import Verdict

@@ -20,9 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.accuracy.random.bounds import FALSE_ALARM_RATE
-from ray_precheck.accuracy.standards.auto.limits import allowed
-from ray_precheck.accuracy.standards.benchmark import METRIC_NAMES, level_of, ratio_limits
-from ray_precheck.accuracy.standards.published import published_standard
+from ray_precheck.accuracy.standards.published import (
+    METRIC_NAMES,
+    level_of,
+    published_standard,
+    ratio_limits,
+)
 from ray_precheck.accuracy.thresholds import (
     ABSOLUTE_RTOL,
     ABSOLUTE_SMALL_VALUE_ATOL,
@@ -34,6 +37,7 @@ from ray_precheck.accuracy.thresholds import (
     ULP_MEAN_LIMIT,
     ULP_SHARE_LIMIT,
     ULP_THRESHOLD,
+    allowed,
 )
 from ray_precheck.bench.checkable import changes_its_input, skip_by_name
 from ray_precheck.bench.declared import BenchModule, load_declarations
@@ -50,9 +54,9 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.inputs.roles.role import Role, Within
 from ray_precheck.inputs.roles.rules import RoleRow, Rule
 from ray_precheck.inputs.roles.table import rows_about
-from ray_precheck.operators.ambiguous import AMBIGUOUS, Ambiguity, Basis, SignOfSum, ToWhole
 from ray_precheck.operators.drawing import DRAWING, UNSEEDED, Always, Switch, Unjudged
 from ray_precheck.operators.effects import READS_BITS, SIZED_BY_VALUES
+from ray_precheck.operators.exact import AMBIGUOUS, Ambiguity, Basis, SignOfSum, ToWhole
 from ray_precheck.operators.refused import refusal
 from ray_precheck.operators.table import full_name
 from ray_precheck.schema.record import ApiName, ApiRecord
@@ -76,8 +80,7 @@ def bench_answer(operator: AskedOperator, modules: Sequence[BenchModule]) -> Ben
     """
     if importlib.util.find_spec("torch") is None:
         return BenchAnswer(None, ("torch, which computes the bench, is not installed here",))
-    from ray_precheck.bench.registry import References
-    from ray_precheck.bench.run import Bench
+    from ray_precheck.bench.run import Bench, References
 
     name = api_name(operator)
     where = f"torch {Bench.version} in float64 on the CPU"

@@ -130,14 +130,13 @@ class LocationOpener:
         prefer_native()
         # Imported here: the frameworks behind it must not be loaded before the process is pinned.
         from ray_precheck.check.checker import Checker
-        from ray_precheck.check.phases import PhaseClock
         from ray_precheck.commands.locate.replay import CallReplay
 
-        target = Checker(self.settings.target, BENCH, PhaseClock(tell))
+        target = Checker(self.settings.target, BENCH, tell)
         target.prove()
         golden = None
         if self.settings.golden is not None:
-            golden = Checker(self.settings.golden, BENCH, PhaseClock(tell))
+            golden = Checker(self.settings.golden, BENCH, tell)
         return LocationRunner(self.settings, CallReplay(target, golden))
 
 

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ray_precheck.accuracy.standards.user_file import load_standard
-from ray_precheck.bench.drawing import is_random
+from ray_precheck.bench.checkable import is_random
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.compare.rows import GOLDEN, TARGET
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.commands.locate.walk.estimate import EstimatedEvidence
 from ray_precheck.commands.locate.walk.nouns import OwnError, ValueEvidence
-from ray_precheck.descriptors.known import framework_names, is_framework
+from ray_precheck.descriptors.descriptor import framework_names, is_framework
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import DumpError, NotCheckable, UsageError
-from ray_precheck.frameworks.registry import require_framework
+from ray_precheck.frameworks.base import require_framework
 from ray_precheck.operators.drawing import DRAWING, Never
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.task import Task, TaskPayload

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ray_precheck.accuracy.sentence import EXACT
-from ray_precheck.accuracy.standards.base import ulp
+from ray_precheck.accuracy.standards.base import EXACT, ulp
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.judged import Compared, Judged
-from ray_precheck.check.sides.device import DeviceNeeded
+from ray_precheck.check.device import DeviceNeeded
+from ray_precheck.check.judge import Compared, Judged
 from ray_precheck.commands.locate.plan import LocationPayload
 from ray_precheck.commands.locate.walk.nouns import INFINITE, OwnError
 from ray_precheck.inputs.generate import TensorSource

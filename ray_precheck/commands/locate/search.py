@@ -37,7 +37,7 @@ from ray_precheck.commands.locate.walk.places import DumpRoots, RootPlace
 from ray_precheck.commands.locate.walk.walk import RootWalk
 from ray_precheck.dump.folders import FoundDump, find_existing_dumps
 from ray_precheck.errors import UsageError
-from ray_precheck.operators.overflow import READS_NO_VALUES, UNINITIALISED
+from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.options.declared import group_of, settings_of
 from ray_precheck.running.session import RunSession
 from ray_precheck.store.results import read_table

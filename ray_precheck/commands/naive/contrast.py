@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ray_precheck.accuracy.errors import is_measurable
+from ray_precheck.accuracy.metrics import is_measurable
 from ray_precheck.accuracy.outputs import same_value
-from ray_precheck.accuracy.standards.auto.envelope import Distance, distance
+from ray_precheck.accuracy.standards.honest import Distance, distance
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.inputs import Inputs
-from ray_precheck.check.judged import Compared, Judged
-from ray_precheck.check.measured import Measured
+from ray_precheck.check.judge import Compared, Judged
 from ray_precheck.commands.naive.elsewhere import PlainProcesses, PlainRun
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
-from ray_precheck.check.measured import Measured
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import NotCheckable
 from ray_precheck.processes import module_command, python_path

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ray_precheck.accuracy.standards.auto.rule import Auto
+from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.bench.declared import load_declarations
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump

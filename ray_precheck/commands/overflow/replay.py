@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ray_precheck.check.measured import Measured
+from ray_precheck.check.attempt import Measured
 from ray_precheck.dump.folders import one_dump
 from ray_precheck.dump.names import split_key
 from ray_precheck.dump.parse import Dump, DumpCall, open_dump

@@ -22,7 +22,7 @@ from ray_precheck.commands.precheck.summary import (
     times_cell,
     worst_of,
 )
-from ray_precheck.descriptors.known import package_of
+from ray_precheck.descriptors.descriptor import package_of
 from ray_precheck.foreign import printable
 from ray_precheck.schema.environment import Environment
 from ray_precheck.store.claim import running

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from ray_precheck.accuracy.standards.base import Standard
 from ray_precheck.accuracy.standards.user_file import load_standard
-from ray_precheck.bench.checkable import skip_by_record
+from ray_precheck.bench.checkable import is_random, skip_by_record
 from ray_precheck.bench.declared import read_bench_modules
-from ray_precheck.bench.drawing import is_random
-from ray_precheck.bench.registry import References
-from ray_precheck.check.memory import needed_bytes
+from ray_precheck.bench.run import References
+from ray_precheck.check.decode import needed_bytes
 from ray_precheck.commands.precheck.closing import shown_name, shown_text
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.folders import FoundDumps

@@ -24,8 +24,8 @@ from ray_precheck.commands.precheck.summary import Summary, summarise
 from ray_precheck.dump.folders import FoundDump, FoundDumps, one_dump
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import DumpError, UsageError
+from ray_precheck.frameworks.base import require_framework
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
-from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import PrecheckJob
 from ray_precheck.replay.selected import CallsFeature, find_selected, read_options

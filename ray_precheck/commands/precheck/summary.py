@@ -36,11 +36,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ray_precheck.accuracy.errors import limit_of
 from ray_precheck.accuracy.standards.base import ROUNDING, STANDARD_HEADING
-from ray_precheck.accuracy.standards.benchmark import RATIO_HEADINGS
-from ray_precheck.accuracy.thresholds import MAX_ABS_ERR_LIMIT, ULP_THRESHOLD
-from ray_precheck.descriptors.dtypes import read_dtype
+from ray_precheck.accuracy.standards.published import RATIO_HEADINGS
+from ray_precheck.accuracy.thresholds import MAX_ABS_ERR_LIMIT, ULP_THRESHOLD, limit_of
+from ray_precheck.descriptors.descriptor import read_dtype
 from ray_precheck.numerics.rounding import machine_epsilon
 from ray_precheck.schema.dtypes import is_differentiable
 from ray_precheck.schema.environment import Environment, environment_from_dict

@@ -21,11 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ray_precheck.bench.checkable import changed_tensors
-from ray_precheck.bench.drawing import is_random, seed_of
+from ray_precheck.bench.checkable import changed_tensors, is_random, seed_of
 from ray_precheck.commands.repro.text import Aim, FailingOutput, Needs, Placed
-from ray_precheck.descriptors.descriptor import Script
-from ray_precheck.descriptors.known import find_framework, load_part
+from ray_precheck.descriptors.descriptor import Script, find_framework, load_part
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
 from ray_precheck.inputs.layouts import placed_alone, placed_together, transposed

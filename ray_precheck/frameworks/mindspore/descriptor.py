@@ -1,4 +1,4 @@
-"""The descriptor of MindSpore as a framework under test; data alone, read through `descriptors.known`."""
+"""The descriptor of MindSpore as a framework under test; data alone, as `descriptors.descriptor` has it."""
 
 from ray_precheck.descriptors.descriptor import Accelerator, Capturing, Framework, Script
 
@@ -51,7 +51,7 @@ FRAMEWORK = Framework(
     install=INSTALL,
     backend="ray_precheck.frameworks.mindspore.backend:MindSporeBackend",
     accelerators=ACCELERATORS,
-    switches="ray_precheck.frameworks.mindspore.switches:MINDSPORE_SWITCHES",
+    switches="ray_precheck.frameworks.mindspore.backend:MINDSPORE_SWITCHES",
     bench="ray_precheck.frameworks.mindspore.bench.mapping:resolve_mindspore",
     fused=("ray_precheck.bench.fused.table:MINDSPORE_ROWS",),
     capturing=Capturing(

@@ -1,4 +1,4 @@
-"""The descriptor of PyTorch as a framework under test; data alone, read through `descriptors.known`."""
+"""The descriptor of PyTorch as a framework under test; data alone, read through `descriptors.descriptor`."""
 
 from ray_precheck.descriptors.descriptor import Accelerator, Capturing, Framework, Script
 

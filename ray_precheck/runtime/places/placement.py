@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ray_precheck.descriptors.known import known_frameworks, versioned_distributions
+from ray_precheck.descriptors.descriptor import known_frameworks, versioned_distributions
 from ray_precheck.errors import DeviceError, UsageError
 from ray_precheck.options.shared import ALL_DEVICES, JobOptions, NodeDevices, parse_node_devices
 from ray_precheck.runtime.places.devices import Node, move_slots, place_ids

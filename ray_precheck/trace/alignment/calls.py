@@ -24,7 +24,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from ray_precheck.numerics.statistics import MAX, NORM
-from ray_precheck.operators.primitives import FUNCTIONS
+from ray_precheck.operators.table import FUNCTIONS
 from ray_precheck.trace.items import GRADIENTS as GRADIENTS_PART
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
 from ray_precheck.trace.side import (

@@ -16,8 +16,7 @@ from itertools import islice
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.dump.sketches import read_sketches, sketch_of
 from ray_precheck.errors import NotCheckable
-from ray_precheck.numerics.sketch import estimated_norm
-from ray_precheck.numerics.sketch_map import Array
+from ray_precheck.numerics.sketch import Array, estimated_norm
 from ray_precheck.numerics.statistics import MAX
 from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.trace.difference.elements import (

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ray_precheck.operators.overflow import BRINGS_IN, CASTS, MASKS, READS_NO_VALUES, UNINITIALISED
+from ray_precheck.operators.effects import BRINGS_IN, CASTS, MASKS, READS_NO_VALUES, UNINITIALISED
 from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.overflow.records import (
     FollowedRecord,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ray_precheck.numerics.health import headroom
+from ray_precheck.numerics.statistics import headroom
 from ray_precheck.trace.items import OUTPUT
 from ray_precheck.trace.overflow.records import (
     dtype_name,

@@ -11,10 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ray_precheck.numerics.health import largest_finite
-from ray_precheck.numerics.statistics import FIELDS
-from ray_precheck.operators.effects import AUGMENTED
-from ray_precheck.operators.overflow import CASTS, READS_NO_VALUES
+from ray_precheck.numerics.statistics import FIELDS, largest_finite
+from ray_precheck.operators.effects import AUGMENTED, CASTS, READS_NO_VALUES
 from ray_precheck.operators.table import FactTable
 from ray_precheck.trace.items import INPUT, PARAMETERS, Item, items_of
 from ray_precheck.trace.side import BACKWARD, RecordEntry

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.capture.writing.elements import health_field
-from ray_precheck.numerics.health import Health, health_of, largest_finite
+from ray_precheck.numerics.statistics import Health, health_of, largest_finite
 
 NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 

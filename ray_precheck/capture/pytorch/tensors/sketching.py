@@ -31,15 +31,8 @@ from ray_precheck.capture.recording.measures import (
 )
 from ray_precheck.capture.writing.elements import health_field
 from ray_precheck.dump.sketches import SketchFile
-from ray_precheck.numerics.health import (
-    Health,
-    headroom,
-    health_of,
-    largest_finite,
-)
 from ray_precheck.numerics.rounding import smallest_normal
-from ray_precheck.numerics.sketch import sketch
-from ray_precheck.numerics.sketch_map import (
+from ray_precheck.numerics.sketch import (
     BLOCK,
     BUCKETS,
     GROUPS,
@@ -49,8 +42,15 @@ from ray_precheck.numerics.sketch_map import (
     fixed_signs,
     rotations,
     row_signs,
+    sketch,
 )
-from ray_precheck.numerics.statistics import TensorSummary
+from ray_precheck.numerics.statistics import (
+    Health,
+    TensorSummary,
+    headroom,
+    health_of,
+    largest_finite,
+)
 
 # Blocks whose tables are made at a time: 2 million elements; a table has 1 MB, most of it places.
 _TABLE = 256

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ray_precheck.accuracy.standards.auto.limits import Allowed, allowed
+from ray_precheck.accuracy.thresholds import Allowed, allowed
 from ray_precheck.dump.names import split_key
 from ray_precheck.numerics.rounding import epsilon_of, unit_roundoff
 from ray_precheck.numerics.statistics import FIELDS, STATISTICS

@@ -8,7 +8,7 @@ that were not read, values in another layout, what was estimated, and what stati
 from collections.abc import Callable, Sequence
 
 from ray_precheck.numerics.statistics import MAX
-from ray_precheck.operators.overflow import READS_NO_VALUES, UNINITIALISED
+from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.trace.difference.elements import same_statistics
 from ray_precheck.trace.difference.rows import (
     BY_STATISTICS,

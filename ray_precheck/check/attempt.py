@@ -1,23 +1,42 @@
 """Runs a call on one side, forward and backward; exceptions are returned as values.
 
 Comes in: a side (a backend or the bench) and a call. Goes out: an `Attempt`, gradients, or the error; its
-text as one line, and whether memory ran out. Called by every module that runs a side, and by `check.guard`
-for all other exceptions.
+text as one line, and whether memory ran out. Called by every module that runs a side, and by `check.checker`
+for all other exceptions. `Measured` is what a device gave, in host arrays and text only: it goes from the
+device's half of a check to the bench's half, which may be in another process or on another machine.
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import caught
-from ray_precheck.frameworks.base import CallPlan, Execution
+from ray_precheck.frameworks.base import CallPlan, Execution, Leaf
+from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
 
 T = TypeVar("T")
+_LONGEST_REASON = 300
+# MindSpore's name of a node in its graph, whose numbers count the calls that came before.
+_NODE = re.compile(r" node: @\w+:CNode_\d+.*")
+# Parts of what torch's allocators (CPU, CUDA, NPU), MindSpore's (CPU, Ascend) and CANN (its error EL0004)
+# say when memory runs out. `scripts.npu_calls` seeks them in the releases of torch_npu and MindSpore.
+_NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "Allocate memory failed",
+    "Memory not enough",
+    "memory isn't enough",
+    "device memory failed",
+    "workspace memory failed",
+    "physical memory failed",
+    "Failed to allocate memory",
+)
 
 
 class Side(Protocol):
@@ -85,25 +104,6 @@ def attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
     return value, error
 
 
-_LONGEST_REASON = 300
-# MindSpore's name of a node in its graph, whose numbers count the calls that came before.
-_NODE = re.compile(r" node: @\w+:CNode_\d+.*")
-# Parts of what torch's allocators (CPU, CUDA, NPU), MindSpore's (CPU, Ascend) and CANN (its error EL0004)
-# say when memory runs out. `scripts.npu_calls` seeks them in the releases of torch_npu and MindSpore.
-_NO_MEMORY = (
-    "can't allocate memory",
-    "out of memory",
-    "bad_alloc",
-    "Allocate memory failed",
-    "Memory not enough",
-    "memory isn't enough",
-    "device memory failed",
-    "workspace memory failed",
-    "physical memory failed",
-    "Failed to allocate memory",
-)
-
-
 class OutOfMemory(Exception):
     """An allocation failed on either side; the machine is too small, the API may be right."""
 
@@ -136,3 +136,55 @@ def _first_words(text: str) -> str:
     if text.lstrip().startswith("---") and heading.strip().startswith("- ") and sections:
         return f"{heading.strip().removeprefix('- ')} {sections[0]}"
     return heading
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception of a device as one line. `lacks_kernel`: it means that the device has no kernel."""
+
+    text: str
+    lacks_kernel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Outputs and gradients of the device, or the errors that it raised instead.
+
+    `outputs` is None where forward raised `error`. `gradients` are those of the differentiable inputs
+    in order, with None for an input without a derivative. They are None where no gradient was asked
+    for, where backward raised `gradient_error`, and where nothing can be differentiated; then
+    `no_gradients` is the reason. `safer` is the text of the device's error with the first inputs, if
+    these are the results of a second try with safer inputs; "" for a first try. `inputs` are the
+    generated inputs and cotangents by argument path, if the bench gets them instead of drawing them
+    again; `notes` are the sentences about them for the Message. `caveat` is a sentence about a limit
+    of float32's precision on this device, "" for none, `float32` the formats of the operands of its
+    products. `changed` are the tensors that the call may have
+    changed, as they were after it. `is_transposed_too`: the device has run a second time with transposed
+    inputs; `transposed` are the results of that run, if they differ. `again` are the first outputs of a
+    small random call that drew again and again, each time with another seed; `repeats_itself`: a random
+    call has then given the same.
+    """
+
+    outputs: list[Leaf] | None
+    error: Failure | None = None
+    gradients: list[HostTensor | None] | None = None
+    gradient_error: Failure | None = None
+    no_gradients: str = ""
+    safer: str = ""
+    inputs: Mapping[str, HostTensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    caveat: str = ""
+    float32: Float32 = FULL_FLOAT32
+    changed: tuple[HostTensor, ...] = ()
+    is_transposed_too: bool = False
+    transposed: "Measured | None" = None
+    again: tuple[Leaf, ...] = ()
+    repeats_itself: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors."""
+        leaves = [*(self.outputs or ()), *(self.gradients or ()), *self.inputs.values()]
+        leaves += [*self.changed, *self.again]
+        own = sum(leaf.data.nbytes for leaf in leaves if isinstance(leaf, HostTensor))
+        return own + (0 if self.transposed is None else self.transposed.nbytes)

@@ -1,29 +1,43 @@
-"""The station of the device: it runs a call, forward and backward.
+"""The station of the device: it runs a call, forward and backward, and where it helps a second time.
 
-Comes in: `Inputs`. Goes out: `UnderTest`. Called by the checker and by `check.sides.again`. Holds
-the framework under test, which is opened once, where it is first needed.
+Comes in: `Inputs`. Goes out: `UnderTest`. Called by the checker, also for the device's half of a divided
+check. Holds the framework under test, which is opened once, where it is first needed.
+
+Safer inputs are for a call whose generated inputs made both sides raise: `Measured.safer` then tells the
+bench's half to make them, too. Transposed inputs find kernels that are wrong for some strides alone. Their
+values are the same, and so is the bench: what is judged again are outputs and gradients of which a bit
+differs.
+
+Every change of phase is told to the worker that watches the process, because the device and the bench have
+limits of their own: a device that gives no answer is an error, a bench that takes too long is a SKIP.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from ray_precheck.bench.drawing import seed_of
-from ray_precheck.bench.registry import References
-from ray_precheck.bench.run import computing_threads
-from ray_precheck.check.inputs import Inputs, cotangents_of
-from ray_precheck.check.measured import Failure, Measured
-from ray_precheck.check.phases import PhaseClock
+from ray_precheck.bench.checkable import seed_of
+from ray_precheck.bench.run import Bench, References, computing_threads
+from ray_precheck.check.attempt import (
+    Failure,
+    Measured,
+    attempt_forward,
+    attempt_gradients,
+    describe,
+)
+from ray_precheck.check.bench import attempt_bench
+from ray_precheck.check.inputs import Inputs, cotangents_of, safer_inputs, transposed_inputs
+from ray_precheck.check.options import ALWAYS, NEVER
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides.attempt import attempt_forward, attempt_gradients, describe
-from ray_precheck.check.sides.captured import has_captured_gradients
-from ray_precheck.check.sides.tested import UnderTest
+from ray_precheck.check.tested import UnderTest, has_captured_gradients
 from ray_precheck.errors import BackendMissingError, NotCheckable
-from ray_precheck.frameworks.base import Backend, Leaf, Precise, changed_by
-from ray_precheck.frameworks.registry import open_backend
+from ray_precheck.frameworks.base import Backend, Leaf, Precise, changed_by, open_backend
+from ray_precheck.inputs.generate import GeneratedTensors
+from ray_precheck.operators.effects import ONLY_LAYOUT
 from ray_precheck.schema.dtypes import Float32
 from ray_precheck.schema.task import BENCH, Phase
 from ray_precheck.schema.values import HostTensor
@@ -37,6 +51,14 @@ _DRAWN_AGAIN = 1 << 18
 _COMPARED = 1 << 24
 # Stand behind the name by which further draws are seeded.
 AGAIN = ("\0again", "\0once more")
+IN_VAIN = "also with safer inputs"
+_AUTO = "auto"
+_NOT_EXERCISED = "layout not exercised"
+# Calls with more elements in their inputs are costly.
+_CHEAP_ELEMENTS = 1 << 20
+# Of the calls of an operator `auto` runs the first one again, and those with these numbers: all of them took
+# 1.2 (PyTorch) to 2.5 times (MindSpore) of a run's time.
+_AGAIN = frozenset({0, *(4**power for power in range(1, 16))})
 
 
 class DeviceNeeded(Exception):
@@ -49,6 +71,40 @@ class Seeded(Protocol):
 
     def seed(self, seed: int) -> None:
         """Seed every generator of the framework and its device."""
+
+
+class PhaseClock:
+    """Counts the seconds of each phase of one check; calls `tell` at every change of phase."""
+
+    def __init__(self, tell: Callable[[Phase], None] = lambda phase: None) -> None:
+        self._tell = tell
+        self._phase = Phase.INPUTS
+        self._since = time.perf_counter()
+        self.seconds = dict.fromkeys(Phase, 0.0)
+
+    def start(self) -> None:
+        """Begin a check, in the phase of its inputs, with all seconds at 0."""
+        self.enter(Phase.INPUTS)
+        self.seconds = dict.fromkeys(Phase, 0.0)
+
+    def enter(self, phase: Phase) -> Phase:
+        """Begin a phase; return the phase before."""
+        now = time.perf_counter()
+        before = self._phase
+        self.seconds[before] += now - self._since
+        self._phase, self._since = phase, now
+        if phase is not before:
+            self._tell(phase)
+        return before
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Count the seconds of a block as this phase; afterwards the phase before goes on."""
+        before = self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
 
 
 class Device:
@@ -221,3 +277,113 @@ def _measure(backend: Backend, inputs: Inputs) -> tuple[Measured, Cotangents | N
 def _failure(backend: Backend, error: Exception | None) -> Failure:
     lacks_kernel = error is not None and backend.lacks_kernel(error)
     return Failure(describe(error), lacks_kernel)
+
+
+def run_twice(device: Device, bench: Bench, inputs: Inputs) -> UnderTest:
+    """Run the device; run it again with safer inputs if both sides raised with the first inputs.
+
+    The results of the second try count only if they can be judged. The bench runs only if the device
+    raised for another reason than a missing kernel. Captured and saved tensors are never replaced.
+    Random calls have one try, because many of them have no bench. An error in backward alone is no
+    reason for a second try.
+
+    Raises:
+        NotCheckable: the device or the bench does not have the API.
+        OutOfMemory: an allocation failed.
+        DeviceNeeded: this process has no device.
+    """
+    first = device.run(inputs)
+    failure = None if first.measured is None else first.measured.error
+    if failure is None or failure.lacks_kernel or not _may_be_safer(inputs):
+        return first
+    first = replace(first, bench=attempt_bench(bench, inputs))
+    if _can_be_judged(first):
+        return first
+    second = device.run(safer_inputs(inputs, failure.text))
+    if second.outputs is None:
+        second = replace(second, bench=attempt_bench(bench, second.inputs))
+    if _can_be_judged(second):
+        return second.with_measured(safer=failure.text)
+    return first.with_measured(error=replace(failure, text=f"{failure.text} ({IN_VAIN})"))
+
+
+def _may_be_safer(inputs: Inputs) -> bool:
+    source = inputs.source
+    is_generated = isinstance(source, GeneratedTensors) and source.may_be_safer
+    return is_generated and not inputs.is_random
+
+
+def _can_be_judged(tried: UnderTest) -> bool:
+    """Return whether at least one side has run without an error."""
+    return tried.outputs is not None or (
+        tried.bench is not None and tried.bench.execution is not None
+    )
+
+
+def run_transposed(device: Device, tested: UnderTest, settings: CheckSettings) -> UnderTest:
+    """Run a call again with transposed inputs, where the options ask for it.
+
+    A call that raises with them has one run: many kernels refuse such inputs, and rightly so.
+
+    Raises:
+        OutOfMemory: an allocation failed.
+    """
+    measured, inputs = tested.measured, tested.inputs
+    if measured is None or measured.outputs is None or not _is_wanted(inputs, settings):
+        return tested
+    other = transposed_inputs(inputs)
+    again = None if other is None else device.run(other).measured
+    if again is None or again.outputs is None or again.gradient_error is not None:
+        return tested
+    differs = not _same(measured.outputs, again.outputs)
+    differs = differs or not _same(measured.changed, again.changed)
+    differs = differs or not _same(measured.gradients or (), again.gradients or ())
+    return tested.with_measured(transposed=again if differs else None, is_transposed_too=True)
+
+
+def _is_wanted(inputs: Inputs, settings: CheckSettings) -> bool:
+    choice = settings.options.layouts
+    if choice == NEVER or inputs.is_random or inputs.plan.reads_layout or inputs.is_transposed:
+        return False
+    if choice == ALWAYS:
+        return True
+    if settings.standard.name != _AUTO or settings.knows_layouts:
+        return False
+    elements = sum(spec.size for _, spec in inputs.record.input_tensors())
+    return inputs.record.name.number in _AGAIN and elements <= _CHEAP_ELEMENTS
+
+
+def _same(ones: Sequence[Leaf], others: Sequence[Leaf]) -> bool:
+    return len(ones) == len(others) and all(map(_is_same, ones, others))
+
+
+def _is_same(one: Leaf, other: Leaf) -> bool:
+    if not isinstance(one, HostTensor) or not isinstance(other, HostTensor):
+        return type(one) is type(other) and bool(one == other)
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    is_float = one.data.dtype.kind in "fc"
+    return np.array_equal(one.data, other.data, equal_nan=is_float)
+
+
+def layout_notes(tested: UnderTest, settings: CheckSettings) -> list[str]:
+    """Return what the Message says of a call whose inputs were contiguous here, though perhaps not in the
+    captured program."""
+    inputs = tested.inputs
+    is_transposed_too = tested.measured is not None and tested.measured.is_transposed_too
+    if tested.is_captured or is_transposed_too or inputs.is_transposed:
+        return []
+    if inputs.unplaced:
+        named = ", ".join(inputs.unplaced)
+        return [
+            f"{_NOT_EXERCISED}: {named} cannot lie in memory as the dump says, and was contiguous"
+        ]
+    record = inputs.record
+    specs = [spec for _, spec in record.input_tensors()]
+    is_known = settings.knows_layouts or any(spec.stride is not None for spec in specs)
+    has_work = ONLY_LAYOUT.of(record.name.type_name, record.framework) and specs
+    if is_known or not has_work or specs[0].size <= 1:
+        return []
+    return [
+        f"{_NOT_EXERCISED}: the dump does not say it, and the inputs were contiguous; see --layouts"
+    ]
