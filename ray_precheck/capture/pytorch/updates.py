@@ -1,7 +1,24 @@
-"""What the record of an optimizer's update says.
+"""The updates of optimizers in a captured step, and the steps that gradient scalers make.
 
-Comes in: an optimizer of torch, before and after its step. Goes out: its parameters with a gradient in
-`Entry`s, parted into records, and the values that a record has. 
+Comes in: each `optimizer.step()`, through torch's global hooks of optimizers. Goes out: one record of it,
+`Optimizer.{class}.{n}.forward`, with parameters, gradients, states and hyperparameters before the step and
+parameters and states after it. Made by the recorder of a captured step; `frameworks.pytorch.optimizers`
+has the form of a record and reads it again.
+
+    input_args    a dict for each group: its hyperparameters, `group` (its number), `param_dtype`, `names`,
+                  `params`, `grads`, `state` (a list for each state; no field where there is none)
+    input_kwargs  `optimizer` (the full name of the class), `without_gradient` (how many parameters have
+                  none: they are left out), and only where it is so: `sparse` (the names of parameters with
+                  a sparse gradient), `sharded`, `options` (of the optimizer itself), `grad_scale`,
+                  `closure`, `part` and `parts`
+    output        a dict for each group: `params` and `state`
+
+Parameters of one group that differ in dtype, or in the states that they have, stand in several dicts. The
+record of a large optimizer is parted, so that a check fits into memory: n counts records. A step that a
+gradient scaler skips has no record, and neither has one that raises.
+
+`ScalerSteps` tells of each call of `torch.amp.GradScaler.step`, which calls the step of an optimizer, or
+skips it where a gradient is infinite or NaN: torch's hooks of optimizers do not see a step that is skipped.
 """
 
 import functools
