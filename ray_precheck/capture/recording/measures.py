@@ -288,9 +288,7 @@ def local_part(
     return LocalPart(tuple(shape), tuple(offsets), counted)
 
 
-def sketch_part(
-    values: Array, whole: Sequence[int], offsets: Sequence[int], largest: float | None = None
-) -> Array:
+def sketch_part(values: Array, whole: Sequence[int], offsets: Sequence[int]) -> Array:
     """Return the sketch of a box of a tensor, `(64,)` float64.
 
     `values` have the shape of the box, which begins at `offsets` of the tensor of shape `whole`; they
@@ -316,9 +314,8 @@ def sketch_part(
         return sketch_part(real, (*whole, 2), (*offsets, 0))
     cut = [dim for dim, size in enumerate(box) if size != whole[dim]]
     if not cut:
-        return sketch(values, 0, largest)
-    if largest is None and values.dtype.kind not in "iub":
-        largest = largest_of(values)
+        return sketch(values)
+    largest = None if values.dtype.kind in "iub" else largest_of(values)
     return _sketch_runs(np.ascontiguousarray(values), whole, offsets, cut[-1], largest)
 
 
