@@ -28,7 +28,7 @@ from ray_precheck.capture.capturing import (
     require_models,
 )
 from ray_precheck.capture.msprobe_config import DebuggerConfig, read_config
-from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.recorder import CallName, SeenCall
 from ray_precheck.capture.session import Session, say
 from ray_precheck.capture.settings import CaptureSettings, numbers_text
 from ray_precheck.capture.writing.elements import FrameworkValues
@@ -179,7 +179,7 @@ class PrecisionDebugger:
         """Record the calls of a function `module.api` of the script, as `{api_prefix}.{api}`."""
         self = cls._get()
         original = _attribute(module, api)
-        prefix = api_prefix or getattr(module, "__name__", "Custom")
+        prefix: str = api_prefix or getattr(module, "__name__", "Custom")
         self._custom.setdefault((id(module), api), original)
 
         @functools.wraps(original)  # by which ms.jit finds the function that it is to compile
@@ -189,7 +189,7 @@ class PrecisionDebugger:
             if record is None:
                 return original(*args, **kwargs)
             frame, run = sys._getframe(1), partial(original, *args, **kwargs)
-            return record(prefix, api, SeenCall(None, frame, args, kwargs, run))
+            return record(SeenCall(CallName(prefix, api), frame, args, kwargs, run))
 
         setattr(module, api, recorded)
 

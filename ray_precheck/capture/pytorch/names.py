@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional
 
 from ray_precheck.capture.recording.arguments import argument_places, silently_changed
+from ray_precheck.capture.recording.recorder import CallName
 from ray_precheck.operators.table import UNDOCUMENTED
 
 # Prefixes of msprobe for operators of these namespaces; the others have the namespace's own name.
@@ -52,28 +53,6 @@ _PRIVATE = (
     "_transformer_encoder_layer_fwd",
     "_native_multi_head_attention",
 )
-
-
-class CallName(NamedTuple):
-    """The prefix and the name of an API, and how it changes its arguments.
-
-    `in_place` says that the first argument is changed; `returns_nothing` that the changed argument is
-    recorded as the output. `is_python` is true of a function that torch wrote in Python: it hands on its
-    arguments with the defaults filled in.
-    """
-
-    prefix: str
-    name: str
-    in_place: bool = False
-    returns_nothing: bool = False
-    is_python: bool = False
-    # The arguments that it may change without a new version: "input.1", "kwargs.running_mean".
-    silent: frozenset[str] = frozenset()
-
-    @property
-    def key(self) -> str:
-        """The name without the number of the call."""
-        return f"{self.prefix}.{self.name}"
 
 
 class FunctionNames(dict[Any, "CallName | None"]):

@@ -25,7 +25,6 @@ from ray_precheck.capture.pytorch.gradients import (
     input_places,
     watch,
 )
-from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
@@ -47,7 +46,7 @@ from ray_precheck.capture.recording.arguments import (
     given_of,
     without_names,
 )
-from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder, T
+from ray_precheck.capture.recording.recorder import CallName, SeenCall, StepRecorder, T
 from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
 from ray_precheck.capture.writing.elements import (
@@ -200,17 +199,14 @@ class TorchRecorder(StepRecorder):
     def compiled(self, frame: FrameType) -> None:
         """Record the call of a compiled function, which is made by a frame of torch's."""
         local = frame.f_locals
-        function = local.get("fn")
-        label = getattr(function, "__qualname__", "") or type(function).__name__
-        label = label.replace("<locals>.", "").replace(".", "_")
-        name = f"Compiled.{label}"
-        key = f"{name}.{self.number(name)}.forward"
+        name = CallName.of_region(local.get("fn"))
+        key = f"{name.key}.{self.number(name.key)}.forward"
         args, kwargs = tuple(local.get("args", ())), dict(local.get("kwargs", {}))
 
         def record() -> None:
             fields = self.before(key, args, kwargs, frame) + ', "compiled": true'
             self.write(key, fields, self.stack_of(frame.f_back), self.parent)
-            (self.darkness or self).note_dark(f"the compiled function {label}", frame.f_back)
+            (self.darkness or self).note_dark(f"the compiled function {name.name}", frame.f_back)
 
         self.guarded(key, record)
 

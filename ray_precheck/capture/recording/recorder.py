@@ -43,11 +43,41 @@ _NOTHING: Mapping[str, str] = {}
 _OWN = str(Path(__file__).parents[2])
 
 
+class CallName(NamedTuple):
+    """The prefix and the name of an API, and how it changes its arguments.
+
+    `in_place` says that the first argument is changed; `returns_nothing` that the changed argument is
+    recorded as the output; `collective` that the arguments are, too, as they hold what has arrived from other
+    ranks. `is_python` is true of a function that torch wrote in Python: it hands on its arguments with the
+    defaults filled in. `silent` are the arguments that it may change without a new version: "input.1",
+    "kwargs.running_mean".
+    """
+
+    prefix: str
+    name: str
+    in_place: bool = False
+    returns_nothing: bool = False
+    is_python: bool = False
+    silent: frozenset[str] = frozenset()
+    collective: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name without the number of the call."""
+        return f"{self.prefix}.{self.name}"
+
+    @classmethod
+    def of_region(cls, function: Any) -> "CallName":
+        """Return the name of a function that the framework's compiler compiles."""
+        label = getattr(function, "__qualname__", "") or type(function).__name__
+        return cls("Compiled", label.replace("<locals>.", "").replace(".", "_"))
+
+
 class SeenCall(NamedTuple):
     """A call of a recorded function: its name, the frame that makes it, what it gets as it is written there,
-    and `run`, which makes it. `name` is that of a framework, with the `key` of its records."""
+    and `run`, which makes it."""
 
-    name: Any
+    name: CallName
     frame: FrameType
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

@@ -40,9 +40,9 @@ from ray_precheck.capture.pytorch.classic.lines import (
     OverflowFoundError,
     tell_user,
 )
-from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.memory import array_of
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
+from ray_precheck.capture.recording.recorder import CallName
 
 # What moves, copies or converts a tensor, or fills one: it computes nothing that two devices could do
 # differently. torch_npu.hooks had none of these either, so that a script may move its model and its data
