@@ -179,7 +179,7 @@ class PrecisionDebugger:
         """Record the calls of a function `module.api` of the script, as `{api_prefix}.{api}`."""
         self = cls._get()
         original = _attribute(module, api)
-        prefix: str = api_prefix or getattr(module, "__name__", "Custom")
+        prefix = str(api_prefix or getattr(module, "__name__", "Custom"))
         self._custom.setdefault((id(module), api), original)
 
         @functools.wraps(original)  # by which ms.jit finds the function that it is to compile
