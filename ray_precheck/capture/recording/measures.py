@@ -107,6 +107,15 @@ def xor_text(raw: Raw, single: object = None) -> str:
     return f'"0x{int(np.bitwise_xor.reduce(words)):016x}"'
 
 
+def structure_of(values: Array, look: str | None, nan: bool) -> str:
+    """Return the field `structure` of an array, as `structure_field` does; float16 is widened."""
+    if values.dtype == np.float16:
+        return structure_field(
+            lambda at: values[at].astype(np.float32), values.shape, "f", look, nan
+        )
+    return structure_field(lambda at: values[at], values.shape, values.dtype.kind, look, nan)
+
+
 def structure_field(
     part: Part, shape: tuple[int, ...], kind: str, look: str | None, nan: bool
 ) -> str:

@@ -33,6 +33,7 @@ from ray_precheck.capture.recording.measures import (
     chosen_part,
     crc32_text,
     structure_field,
+    structure_of,
     xor_text,
 )
 from ray_precheck.capture.settings import TensorSlice
@@ -222,12 +223,7 @@ def structure(tensor: torch.Tensor, look: str | None, nan: bool) -> str:
     if tensor.dtype is torch.bfloat16:
         bits = array_of(tensor.view(torch.int16))
         return structure_field(lambda at: _widened(bits[at]), bits.shape, "f", look, nan)
-    values = array_of(tensor)
-    if values.dtype == np.float16:
-        return structure_field(
-            lambda at: values[at].astype(np.float32), values.shape, "f", look, nan
-        )
-    return structure_field(lambda at: values[at], values.shape, values.dtype.kind, look, nan)
+    return structure_of(array_of(tensor), look, nan)
 
 
 def _widened(bits: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
