@@ -12,6 +12,12 @@ input is added in the order in which it arrives, as autograd does.
 
 One output may be made from another (h of a cell from its c): what reaches that one by a way within the
 operator is taken away again from what has arrived there.
+
+Where a call is given the same tensor several times its graph does not say which argument gets which gradient
+(`input_places`): all places of the tensor are the same edge, and the order of operands is that of the
+arguments for most operators, but not for all (`linear` adds its bias first). So the call is made once more on
+meta tensors, which have no values, a tensor of its own for each place. Where this cannot be done, or gives
+another graph, nothing is known.
 """
 
 import functools

@@ -5,7 +5,7 @@ Comes in: the arguments of a call `Optimizer.{class}`, with tensors of torch. Go
 side (`frameworks.pytorch.optimizers`) and by the references (`bench.optimizers`), so that both refuse the
 same records.
 
-A record (`capture.pytorch.optimizers` writes it) has a dict for each group of parameters:
+A record (`capture.pytorch.updates` writes it) has a dict for each group of parameters:
 
     input_args    [{"lr": .., "betas": [..], .., "param_dtype": "torch.float32", "names": [..],
                     "params": [..], "grads": [..], "state": {"exp_avg": [..], "step": [..], ..}}, ..]

@@ -152,8 +152,8 @@ def host_values(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
 
 
 def _placing(placement: Any) -> Placing:
-    """Return a placement in the words of `shards`: the dimension of a shard, None for a replica, else
-    its name."""
+    """Return what `local_part` is told of a placement: the dimension of a shard, None for a replica, else its
+    name."""
     if type(placement).__name__ == "Shard":
         return int(placement.dim)
     return None if placement.is_replicate() else str(placement)
