@@ -220,7 +220,7 @@ class CallForms:
         code, offset = frame.f_code, frame.f_lasti
         known = self._forms.get((id(code), offset))
         if known is None:
-            known = self._forms[id(code), offset] = (code, form_at(code, offset))
+            known = self._forms[id(code), offset] = (code, _form_at(code, offset))
         return known[1]
 
 
@@ -247,7 +247,7 @@ def _parameters_of(function: Callable[..., Any]) -> _Parameters | None:
     return _Parameters(tuple(p.name for p in parameters), defaults)
 
 
-def form_at(code: CodeType, offset: int) -> CallForm | None:
+def _form_at(code: CodeType, offset: int) -> CallForm | None:
     """Return the form of the call at an offset of the bytecode, None for another instruction.
 
     Python 3.10 has CALL_FUNCTION, CALL_METHOD and CALL_FUNCTION_KW, 3.11 and 3.12 KW_NAMES before CALL,

@@ -152,7 +152,7 @@ class TorchRecorder(StepRecorder):
     ) -> None:
         """Write the record of a call that has ended, and wait for its gradients."""
         name, frame, args, kwargs, run = call
-        touched = touched_by(name, given)
+        touched = _touched_by(name, given)
         if name.in_place or touched or "out" in kwargs:
             first = args[0] if name.in_place and args else kwargs.get("out")
             self.forget((first, [each.tensor for each in touched]))
@@ -166,7 +166,7 @@ class TorchRecorder(StepRecorder):
         fields = before + self.after(f"{key}.forward", output, changed=name.in_place)
         if touched and self.settings.wants("forward", "output"):
             fields += self._changes(
-                touched, outputs_among(name, args, kwargs, output), bool(name.silent)
+                touched, _outputs_among(name, args, kwargs, output), bool(name.silent)
             )
         if found.inner:
             # The call at the same place of the checkpointed region, with the same inputs.
@@ -400,7 +400,7 @@ def noted(tensor: torch.Tensor, place: str, fields: str) -> Given:
     return given_of((tensor, version, place, fields))
 
 
-def touched_by(name: CallName, given: list[Given]) -> list[Given]:
+def _touched_by(name: CallName, given: list[Given]) -> list[Given]:
     """Return the tensors that have another version since the call, and those that it may change without."""
     silent = name.silent
     # Attributes of a named tuple take longer than places, and nearly all calls touch nothing.
@@ -412,7 +412,7 @@ def touched_by(name: CallName, given: list[Given]) -> list[Given]:
     ]
 
 
-def outputs_among(
+def _outputs_among(
     name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> frozenset[int]:
     """Return the memory of the tensors that a call changes as its outputs: the first argument in place,

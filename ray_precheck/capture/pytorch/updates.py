@@ -202,7 +202,7 @@ class OptimizerSteps:
             return
         entries, without_gradient = entries_of(optimizer, self._name_of)
         parts = list(parted(entries))
-        told = told_of(optimizer, without_gradient)
+        told = _told_of(optimizer, without_gradient)
         if has_closure:
             told["closure"] = True
         name = f"Optimizer.{type(optimizer).__name__}"
@@ -245,7 +245,7 @@ def entries_of(optimizer: Optimizer, name_of: NameOf) -> tuple[list[Entry], int]
     return found, without_gradient
 
 
-def told_of(optimizer: Optimizer, without_gradient: int) -> dict[str, Any]:
+def _told_of(optimizer: Optimizer, without_gradient: int) -> dict[str, Any]:
     """Return what is to be said of an optimizer besides its groups."""
     kind = type(optimizer)
     about: dict[str, Any] = {

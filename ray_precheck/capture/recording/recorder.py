@@ -34,7 +34,7 @@ from ray_precheck.trace.overflow.modules import Modules
 from ray_precheck.trace.side import BACKWARD, entry_of, record_from_json
 from ray_precheck.trace.sources import model_line
 
-OVERFLOW_LOG = "overflow.jsonl"
+_OVERFLOW_LOG = "overflow.jsonl"
 _BORN = (Birth.BORN, Birth.CAST)
 Lines = Callable[[int], list[str]]
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class StepRecorder(ABC):
         self.dark = DarkPlaces()
         # What a sentence calls the first of nested modules; the probe knows their names.
         self.module_shown: Callable[[list[Any]], str] = lambda modules: ""
-        self._log = step_log(settings, folder, self.framework, stacks.lines)
+        self._log = _step_log(settings, folder, self.framework, stacks.lines)
         self.folder = folder
         # The fields of the dump's header that are known during the step only.
         self.noted = self._log.noted
@@ -384,7 +384,7 @@ class StepRecorder(ABC):
         return self._stacks.of(frame).number if self.settings.stacks else None
 
 
-def step_log(settings: CaptureSettings, folder: Path, framework: str, lines_of: Lines) -> StepLog:
+def _step_log(settings: CaptureSettings, folder: Path, framework: str, lines_of: Lines) -> StepLog:
     """Return the log of a step, which watches for births where the settings ask for it."""
     header: dict[str, object] = {
         "task": settings.task,
@@ -395,10 +395,10 @@ def step_log(settings: CaptureSettings, folder: Path, framework: str, lines_of: 
     }
     if not settings.overflow:
         return StepLog(folder, header, lines_of)
-    return WatchedLog(settings, folder, header, lines_of)
+    return _WatchedLog(settings, folder, header, lines_of)
 
 
-class WatchedLog(StepLog):
+class _WatchedLog(StepLog):
     """A log that notes the first birth in its records, and raises it where it is to stop the script."""
 
     def __init__(
@@ -457,7 +457,7 @@ class WatchedLog(StepLog):
             "source": source,
             "message": found.message,
         }
-        with (self.folder / OVERFLOW_LOG).open("a", encoding="utf-8") as file:
+        with (self.folder / _OVERFLOW_LOG).open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(note)}\n")
         where = "; ".join(filter(None, [module and f"in {module}", source]))
         said = f"{found.found.words} in {found.place} ({found.dtype}): {found.message}"

@@ -76,7 +76,7 @@ def host_summary(tensor: torch.Tensor) -> TensorSummary | None:
         tensor = tensor.to(torch.complex64)
     if dtype.is_complex or tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
-    flat, _ = flat_memory(tensor)
+    flat, _ = _flat_memory(tensor)
     values = array_of(flat)
     if dtype.is_complex:
         return _of_complex(values, tensor.dim())
@@ -95,12 +95,12 @@ def _of_float_tensor(tensor: torch.Tensor) -> TensorSummary:
     is_simple = tensor.dtype is torch.float32 and tensor.is_contiguous()
     if is_simple and tensor.numel() <= _FEW:
         return _of_floats(tensor, 1)  # no need for a vector
-    flat, repeated = flat_memory(tensor)
+    flat, repeated = _flat_memory(tensor)
     # A vector may have gaps.
     return _of_floats(flat if is_simple else flat.float().contiguous(), repeated)
 
 
-def flat_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+def _flat_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return a tensor's values as a vector in the order of its memory, and how often each occurs.
 
     A transposed tensor is not copied; of an expanded one each value is looked at once.
