@@ -16,10 +16,10 @@ import numpy as np
 from mindspore import mint
 
 from ray_precheck.capture.recording.measures import (
+    array_structure,
     chosen_part,
     crc32_text,
     raw_bytes,
-    structure_of,
     xor_text,
 )
 from ray_precheck.capture.settings import CaptureSettings
@@ -104,7 +104,7 @@ class MindSporeTensors:
             return f"{{{text}}}"
         nan = HAS_NAN in text
         if look is not None or nan:
-            text += structure_of(values, look, nan)
+            text += array_structure(values, look, nan)
         if self._sketches is not None and values.size:
             text += f", {self._sketches.append(sketch(values))}"
             text += health_field(health_of(values, str(tensor.dtype).lower()))

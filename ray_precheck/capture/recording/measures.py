@@ -107,7 +107,7 @@ def xor_text(raw: Raw, single: object = None) -> str:
     return f'"0x{int(np.bitwise_xor.reduce(words)):016x}"'
 
 
-def structure_of(values: Array, look: str | None, nan: bool) -> str:
+def array_structure(values: Array, look: str | None, nan: bool) -> str:
     """Return the field `structure` of an array, as `structure_field` does; float16 is widened."""
     if values.dtype == np.float16:
         return structure_field(

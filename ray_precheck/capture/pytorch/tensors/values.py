@@ -30,10 +30,10 @@ import torch
 
 from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array, covers_memory
 from ray_precheck.capture.recording.measures import (
+    array_structure,
     chosen_part,
     crc32_text,
     structure_field,
-    structure_of,
     xor_text,
 )
 from ray_precheck.capture.settings import TensorSlice
@@ -223,7 +223,7 @@ def structure(tensor: torch.Tensor, look: str | None, nan: bool) -> str:
     if tensor.dtype is torch.bfloat16:
         bits = array_of(tensor.view(torch.int16))
         return structure_field(lambda at: _widened(bits[at]), bits.shape, "f", look, nan)
-    return structure_of(array_of(tensor), look, nan)
+    return array_structure(array_of(tensor), look, nan)
 
 
 def _widened(bits: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
