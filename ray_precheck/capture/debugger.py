@@ -28,7 +28,7 @@ from ray_precheck.capture.capturing import (
     require_models,
 )
 from ray_precheck.capture.msprobe_config import DebuggerConfig, read_config
-from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.recorder import CallName, SeenCall
 from ray_precheck.capture.session import Session, say
 from ray_precheck.capture.settings import CaptureSettings, numbers_text
 from ray_precheck.capture.writing.elements import FrameworkValues
@@ -37,7 +37,7 @@ from ray_precheck.errors import UsageError
 
 # The file is looked at again after this time: while capturing, and while `dump_enable` is false.
 _INTERVAL_S, _INTERVAL_OFF_S = 0.5, 3.0
-DEBUG_FILE = "debug.json"
+_DEBUG_FILE = "debug.json"
 
 
 class PrecisionDebugger:
@@ -80,7 +80,7 @@ class PrecisionDebugger:
         self._changed = self._signature()
         self._looked = time.monotonic()
         self._session: Session | None = None
-        self._saver: SavedValues | None = None
+        self._saver: _SavedValues | None = None
         self._is_running = False
         self._starts = 0
         self._custom: dict[tuple[int, str], Any] = {}
@@ -165,7 +165,7 @@ class PrecisionDebugger:
             if folder is None:
                 return
             tensors = find_saved_tensors(session.account.framework)
-            self._saver = SavedValues(session.settings, folder, tensors(session.settings, folder))
+            self._saver = _SavedValues(session.settings, folder, tensors(session.settings, folder))
         self._saver.save(variable, name, save_backward)
 
     @classmethod
@@ -179,7 +179,7 @@ class PrecisionDebugger:
         """Record the calls of a function `module.api` of the script, as `{api_prefix}.{api}`."""
         self = cls._get()
         original = _attribute(module, api)
-        prefix = api_prefix or getattr(module, "__name__", "Custom")
+        prefix = str(api_prefix or getattr(module, "__name__", "Custom"))
         self._custom.setdefault((id(module), api), original)
 
         @functools.wraps(original)  # by which ms.jit finds the function that it is to compile
@@ -189,7 +189,7 @@ class PrecisionDebugger:
             if record is None:
                 return original(*args, **kwargs)
             frame, run = sys._getframe(1), partial(original, *args, **kwargs)
-            return record(prefix, api, SeenCall(None, frame, args, kwargs, run))
+            return record(SeenCall(CallName(prefix, api), frame, args, kwargs, run))
 
         setattr(module, api, recorded)
 
@@ -315,7 +315,7 @@ def _attribute(module: Any, name: str) -> Any:
     return getattr(module, name)
 
 
-class SavedValues:
+class _SavedValues:
     """Collects the values of one step."""
 
     def __init__(self, settings: CaptureSettings, folder: Path, tensors: FrameworkValues) -> None:
@@ -368,8 +368,8 @@ class SavedValues:
             "framework": self._tensors.framework,
             "dump_data_dir": folder,
         }
-        part = self._folder / f"{DEBUG_FILE}.part"
+        part = self._folder / f"{_DEBUG_FILE}.part"
         part.write_text(
             json.dumps({**header, "data": self._data}, indent=1) + "\n", encoding="utf-8"
         )
-        os.replace(part, self._folder / DEBUG_FILE)
+        os.replace(part, self._folder / _DEBUG_FILE)

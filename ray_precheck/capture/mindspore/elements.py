@@ -16,10 +16,10 @@ import numpy as np
 from mindspore import mint
 
 from ray_precheck.capture.recording.measures import (
+    array_structure,
     chosen_part,
     crc32_text,
     raw_bytes,
-    structure_field,
     xor_text,
 )
 from ray_precheck.capture.settings import CaptureSettings
@@ -103,7 +103,7 @@ class MindSporeTensors:
             return f"{{{text}}}"
         nan = HAS_NAN in text
         if look is not None or nan:
-            text += _structure(values, look, nan)
+            text += array_structure(values, look, nan)
         if self._sketches is not None and values.size:
             text += f", {self._sketches.append(sketch(values))}"
             text += health_field(health_of(values, str(tensor.dtype).lower()))
@@ -133,12 +133,6 @@ def values_on_host(tensor: ms.Tensor) -> np.ndarray[Any, Any] | None:
         return None
     values = np.asarray(tensor.asnumpy())
     return values.astype(np.float32) if tensor.dtype == ms.bfloat16 else values
-
-
-def _structure(values: np.ndarray[Any, Any], look: str | None, nan: bool) -> str:
-    if values.dtype == np.float16:
-        values = values.astype(np.float32)
-    return structure_field(lambda at: values[at], values.shape, values.dtype.kind, look, nan)
 
 
 def _xor_text(values: np.ndarray[Any, Any]) -> str:

@@ -95,7 +95,7 @@ def watch_nodes(
     outputs: Sequence[ms.Tensor],
     numbers: OutputNumbers,
     done: OnGradients,
-) -> "NodeBorder | None":
+) -> "_NodeBorder | None":
     """Hand over the gradients of a call once they have passed; None where it has no graph.
 
     A tensor that the call hands on as it is (`x.to(x.dtype)` is `x`) has one gradient as output and as input:
@@ -122,7 +122,7 @@ def watch_nodes(
     if not roots and not handed_on:
         return None
     exits = _exits(nodes, wanted)
-    border = NodeBorder(len(outputs), len(inputs), done)
+    border = _NodeBorder(len(outputs), len(inputs), done)
     for edge, output, given in handed_on:
         border.watch_same(edge, output, given)
     for identity in dict.fromkeys([*roots, *exits]):
@@ -161,7 +161,7 @@ def _exits(
     return exits
 
 
-class NodeBorder(GradientWait):
+class _NodeBorder(GradientWait):
     """Waits for the gradients at the nodes of one call."""
 
     def __init__(self, outputs: int, inputs: int, done: OnGradients) -> None:

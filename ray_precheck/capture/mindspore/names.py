@@ -19,28 +19,8 @@ import mindspore as ms
 from mindspore import mint, ops
 from mindspore.ops import Primitive, auto_generate
 
-
-class OperatorName(NamedTuple):
-    """The prefix and the name of an API.
-
-    `returns_nothing` says that the changed first argument is recorded as the output. `collective` that the
-    arguments are, too, as they hold what has arrived from other ranks.
-    """
-
-    prefix: str
-    name: str
-    returns_nothing: bool = False
-    collective: bool = False
-
-    @property
-    def key(self) -> str:
-        """The name without the number of the call."""
-        return f"{self.prefix}.{self.name}"
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the first argument is changed."""
-        return self.name.endswith("_") and not self.name.endswith("__")
+from ray_precheck.capture.recording.arguments import silently_changed
+from ray_precheck.capture.recording.recorder import CallName
 
 
 class FunctionPlace(NamedTuple):
@@ -48,7 +28,7 @@ class FunctionPlace(NamedTuple):
 
     owner: Any
     attribute: str
-    name: OperatorName
+    name: CallName
     function: Any
 
 
@@ -107,10 +87,16 @@ def recorded_functions() -> list[FunctionPlace]:
     ]
 
 
-def region_name(function: Any) -> OperatorName:
-    """Return the name of a function that `ms.jit` compiles."""
-    label = getattr(function, "__qualname__", "") or type(function).__name__
-    return OperatorName("Compiled", label.replace("<locals>.", "").replace(".", "_"))
+def operator_name(prefix: str, name: str, *, collective: bool = False) -> CallName:
+    """Return the name of a function; what ends with one underscore changes its first argument."""
+    return CallName(
+        prefix,
+        name,
+        in_place=name.endswith("_") and not name.endswith("__"),
+        returns_nothing=name == "__setitem__",
+        silent=silently_changed(f"{prefix}.{name}", "mindspore"),
+        collective=collective,
+    )
 
 
 def _of_module(prefix: str, module: Any, path: str = "") -> Iterator[FunctionPlace]:
@@ -122,14 +108,16 @@ def _of_module(prefix: str, module: Any, path: str = "") -> Iterator[FunctionPla
         if name in _HELPERS or name.startswith(_SPARSE) or "communication" in home:
             continue
         if not home.startswith("mindspore.mint.distributed"):
-            yield FunctionPlace(module, name, OperatorName(prefix, f"{path}{name}"), function)
+            yield FunctionPlace(module, name, operator_name(prefix, f"{path}{name}"), function)
 
 
 def _collectives(prefix: str, module: Any) -> Iterator[FunctionPlace]:
     for name in sorted(_COLLECTIVES):
         function = getattr(module, name, None)
         if callable(function):
-            yield FunctionPlace(module, name, OperatorName(prefix, name, collective=True), function)
+            yield FunctionPlace(
+                module, name, operator_name(prefix, name, collective=True), function
+            )
 
 
 def _of_tensor() -> Iterator[FunctionPlace]:
@@ -140,7 +128,7 @@ def _of_tensor() -> Iterator[FunctionPlace]:
         function = getattr(ms.Tensor, name)
         # What belongs to the class and not to a tensor (`Tensor.from_numpy`) stays as it is.
         if isinstance(function, types.FunctionType | types.MethodDescriptorType):
-            api = OperatorName("Tensor", name, returns_nothing=name == "__setitem__")
+            api = operator_name("Tensor", name)
             yield FunctionPlace(ms.Tensor, name, api, function)
 
 
@@ -197,12 +185,12 @@ def _direct_classes() -> dict[type, str]:
 
 
 @cache
-def primitive_name(kind: Any) -> OperatorName | None:
+def primitive_name(kind: Any) -> CallName | None:
     """Return the name of a class of primitives, None for one that is no operator."""
     direct = _direct_classes().get(kind)
     if direct is None and _is_helper(kind):
         return None
-    return OperatorName(PREFIX, direct or kind.__name__)
+    return operator_name(PREFIX, direct or kind.__name__)
 
 
 @cache

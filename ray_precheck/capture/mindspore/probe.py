@@ -14,7 +14,7 @@ import mindspore as ms
 from mindspore import mint, nn
 
 from ray_precheck.capture.mindspore.calls import Calls, CallSink
-from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName, recorded_functions
+from ray_precheck.capture.mindspore.names import FunctionPlace, operator_name, recorded_functions
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.steps import CellDetour, ScaledUpdates, StepWatch
 from ray_precheck.capture.probe import HookedStep, StepProbe
@@ -239,8 +239,9 @@ class MindSporeStep(HookedStep):
         self._hooks.enter_context(self._detour.recorded(self._cells.call))
         self._hooks.enter_context(self._calls.watched())
 
-    def custom_call(self, prefix: str, name: str, call: SeenCall) -> Any:
+    def custom_call(self, call: SeenCall) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._is_paused:
             return call.run()
-        return self._calls.custom(call._replace(name=OperatorName(prefix, name)))
+        name = operator_name(call.name.prefix, call.name.name)
+        return self._calls.custom(call._replace(name=name))

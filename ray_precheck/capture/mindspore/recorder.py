@@ -28,7 +28,6 @@ from ray_precheck.capture.recording.arguments import (
     Given,
     GivenNames,
     found_in,
-    silently_changed,
     without_names,
 )
 from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder, T
@@ -90,7 +89,7 @@ class MindSporeRecorder(StepRecorder):
         self.settle()
         before = self.guarded(forward, lambda: self.before(forward, args, kwargs, frame)) or ""
         edges = self.edges(forward, args, kwargs)
-        silent = silently_changed(name.key, "mindspore")
+        silent = name.silent
         given = self.guarded(forward, lambda: _given(silent, args, kwargs)) if silent else None
         darkness = self.darkness
         if darkness is not None:

@@ -21,8 +21,9 @@ import numpy as np
 from mindspore import amp, nn
 from mindspore.experimental.optim.optimizer import Optimizer as MintOptimizer
 
-from ray_precheck.capture.mindspore.names import classes_below, region_name
+from ray_precheck.capture.mindspore.names import classes_below
 from ray_precheck.capture.mindspore.patches import Patches, keep_out_of_compilers, tracing
+from ray_precheck.capture.recording.recorder import CallName
 from ray_precheck.foreign import caught
 
 # Adds a field to the header of the step, whose value is asked for if it is wanted.
@@ -57,7 +58,7 @@ class ScaledUpdates:
         keep_out_of_compilers(self._patches, self._region)
 
     def _region(self, function: Any, *_: Any) -> None:
-        self.compiled = self.compiled or region_name(function).name
+        self.compiled = self.compiled or CallName.of_region(function).name
 
     def remove(self) -> None:
         """Watch no class any more."""

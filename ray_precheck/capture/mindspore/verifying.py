@@ -155,7 +155,7 @@ class MindSporeTracingProbe(TracingProbe, MindSporeProbe):
 
     def step_watch(self, on_step: Callable[[], None], on_forward: Callable[[], None]) -> StepWatch:
         """Return what sees the steps, and takes what the model gives and the optimizer gets."""
-        return TracedWatch(self, on_step, on_forward)
+        return _TracedWatch(self, on_step, on_forward)
 
     def ranks_here(self) -> int:
         """Return how many ranks run on this machine and wait for each other."""
@@ -173,12 +173,12 @@ class MindSporeTracingProbe(TracingProbe, MindSporeProbe):
         """Return what takes digests around each call, in a watched run."""
         if not self.run.is_watched:
             return None
-        sink = WatchedCalls(recorder if recorder.settings.calls else None)
+        sink = _WatchedCalls(recorder if recorder.settings.calls else None)
         self.operators = sink.operators
         return sink
 
 
-class WatchedCalls:
+class _WatchedCalls:
     """Takes digests around each call; `recorder` makes its record, or none."""
 
     def __init__(self, recorder: MindSporeRecorder | None) -> None:
@@ -201,7 +201,7 @@ class WatchedCalls:
             self._recorder.compiled(call, result)
 
 
-class TracedWatch(StepWatch):
+class _TracedWatch(StepWatch):
     """Takes what the model gives, and the gradients with which optimizers step."""
 
     def __init__(

@@ -127,12 +127,12 @@ class CallMode(TorchFunctionMode):
         """Have the mode on in this thread for the time of a captured step, wherever the step ends."""
         sweep_modes()
         self._is_over = False
-        put_mode_on(self, self._below)
+        _put_mode_on(self, self._below)
         try:
             yield
         finally:
             self._is_over = True
-            if not take_modes_off(lambda mode: mode is self):
+            if not _take_modes_off(lambda mode: mode is self):
                 _LEFT.add(self)
 
     @contextmanager
@@ -189,7 +189,7 @@ _LEFT: "weakref.WeakSet[CallMode]" = weakref.WeakSet()
 def sweep_modes() -> None:
     """Take modes off the stack of this thread that were left there when their steps ended."""
     if _LEFT:
-        take_modes_off(lambda mode: isinstance(mode, CallMode) and mode._is_over)
+        _take_modes_off(lambda mode: isinstance(mode, CallMode) and mode._is_over)
 
 
 @contextmanager
@@ -222,7 +222,7 @@ def modes_on() -> tuple[TorchFunctionMode, ...]:
     return tuple(modes)
 
 
-def put_mode_on(mode: TorchFunctionMode, below: Sequence[TorchFunctionMode] = ()) -> None:
+def _put_mode_on(mode: TorchFunctionMode, below: Sequence[TorchFunctionMode] = ()) -> None:
     """Put a mode on this thread's stack, beneath those of the script, which then may be taken off first.
 
     Above it are neither the modes `below`, which were on before the capture began, nor the device that the
@@ -235,7 +235,7 @@ def put_mode_on(mode: TorchFunctionMode, below: Sequence[TorchFunctionMode] = ()
     _put([*modes[:place], mode, *modes[place:]])
 
 
-def take_modes_off(is_meant: Callable[[TorchFunctionMode], bool]) -> bool:
+def _take_modes_off(is_meant: Callable[[TorchFunctionMode], bool]) -> bool:
     """Take modes off the stack of this thread wherever they stand, and return whether there was one."""
     modes = _taken()
     kept = [mode for mode in modes if not is_meant(mode)]

@@ -48,24 +48,21 @@ NAMES = (
     " all_gather_single reduce_scatter_single _all_gather_base _reduce_scatter_base barrier"
 ).split()
 # The arguments that a collective only writes: what they hold before means nothing.
-_ONLY_WRITTEN: dict[str, frozenset[int | str]] = {
-    name: frozenset(places)
-    for name, places in {
-        "recv": (0, "tensor"),
-        "irecv": (0, "tensor"),
-        "all_gather": (0, "tensor_list"),
-        "gather": (1, "gather_list"),
-        "scatter": (0, "tensor"),
-        "reduce_scatter": (0, "output"),
-        "_reduce_scatter_base": (0, "output_tensor"),
-        "_all_gather_base": (0, "output_tensor"),
-        "all_to_all_single": (0, "output"),
-        "all_to_all": (0, "output_tensor_list"),
-        "all_gather_into_tensor": (0, "output_tensor"),
-        "all_gather_single": (0, "output_tensor"),
-        "reduce_scatter_tensor": (0, "output"),
-        "reduce_scatter_single": (0, "output"),
-    }.items()
+_ONLY_WRITTEN: dict[str, tuple[int | str, ...]] = {
+    "recv": (0, "tensor"),
+    "irecv": (0, "tensor"),
+    "all_gather": (0, "tensor_list"),
+    "gather": (1, "gather_list"),
+    "scatter": (0, "tensor"),
+    "reduce_scatter": (0, "output"),
+    "_reduce_scatter_base": (0, "output_tensor"),
+    "_all_gather_base": (0, "output_tensor"),
+    "all_to_all_single": (0, "output"),
+    "all_to_all": (0, "output_tensor_list"),
+    "all_gather_into_tensor": (0, "output_tensor"),
+    "all_gather_single": (0, "output_tensor"),
+    "reduce_scatter_tensor": (0, "output"),
+    "reduce_scatter_single": (0, "output"),
 }
 # A batch of these has a record of each; the module in which torch asks which function an operation has.
 _BATCH, _OF_BATCHES = "batch_isend_irecv", ("isend", "irecv")
@@ -270,7 +267,7 @@ class Collectives:
         key = f"Distributed.{name}.{recorder.number(f'Distributed.{name}')}.forward"
         if not recorder.scope.wants(key):
             return lambda _: None
-        hidden = _ONLY_WRITTEN.get(name, frozenset())
+        hidden = _ONLY_WRITTEN.get(name, ())
         shown = tuple(None if index in hidden else each for index, each in enumerate(args))
         named = {word: None if word in hidden else each for word, each in kwargs.items()}
         before = recorder.guarded(key, lambda: recorder.before(key, shown, named)) or ""

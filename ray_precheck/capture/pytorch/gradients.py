@@ -12,6 +12,12 @@ input is added in the order in which it arrives, as autograd does.
 
 One output may be made from another (h of a cell from its c): what reaches that one by a way within the
 operator is taken away again from what has arrived there.
+
+Where a call is given the same tensor several times its graph does not say which argument gets which gradient
+(`input_places`): all places of the tensor are the same edge, and the order of operands is that of the
+arguments for most operators, but not for all (`linear` adds its bias first). So the call is made once more on
+meta tensors, which have no values, a tensor of its own for each place. Where this cannot be done, or gives
+another graph, nothing is known.
 """
 
 import functools
@@ -122,7 +128,7 @@ def watch_border(
     them a single node has its edges in the order of the arguments; of several nodes the first place of
     such a tensor has its whole gradient, which belongs to no input, and the others have none.
     """
-    wanted = inputs_by_key(inputs)
+    wanted = _inputs_by_key(inputs)
     roots: dict[Any, dict[int, int]] = {}
     given_back: dict[Any, list[tuple[int, int, int]]] = {}
     for index, tensor in enumerate(outputs):
@@ -148,7 +154,7 @@ def watch_border(
     return border
 
 
-def inputs_by_key(inputs: Sequence[Edge | None]) -> dict[Any, list[int]]:
+def _inputs_by_key(inputs: Sequence[Edge | None]) -> dict[Any, list[int]]:
     """Return the numbers of the inputs by the edges that they are; a tensor may be given several times."""
     found: dict[Any, list[int]] = {}
     for index, edge in enumerate(inputs):
@@ -250,11 +256,6 @@ def _input_behind(
     if leaf is None or leaf.name() != _ACCUMULATE:
         return (id(node), number), None
     return (id(leaf.variable), _LEAF), leaf.variable.dtype if is_copy else None
-
-
-def key_behind(node: Any, number: int, wanted: Mapping[Any, Sequence[int]]) -> Any:
-    """Return the key of the input that a node may be."""
-    return _input_behind(node, number, wanted)[0]
 
 
 class Border(GradientWait):
@@ -384,7 +385,7 @@ def input_places(
         return None
     index_of = {each.grad_fn: index for index, each in enumerate(stand_ins) if each.requires_grad}
     pairs = [(one.grad_fn, other.grad_fn) for one, other in zip(outputs, again, strict=True)]
-    return _walked(pairs, inputs_by_key(inputs), index_of)
+    return _walked(pairs, _inputs_by_key(inputs), index_of)
 
 
 def _is_ambiguous(inputs: Sequence[Edge | None]) -> bool:
@@ -438,7 +439,7 @@ def _walked(
         for place, ((following, number), (beside, _)) in enumerate(
             zip(edges, other_edges, strict=True)
         ):
-            key = None if following is None else key_behind(following, number, wanted)
+            key = None if following is None else _input_behind(following, number, wanted)[0]
             if key not in wanted:
                 pairs.append((following, beside))
                 continue

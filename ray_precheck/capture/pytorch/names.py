@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional
 
 from ray_precheck.capture.recording.arguments import argument_places, silently_changed
+from ray_precheck.capture.recording.recorder import CallName
 from ray_precheck.operators.table import UNDOCUMENTED
 
 # Prefixes of msprobe for operators of these namespaces; the others have the namespace's own name.
@@ -52,28 +53,6 @@ _PRIVATE = (
     "_transformer_encoder_layer_fwd",
     "_native_multi_head_attention",
 )
-
-
-class CallName(NamedTuple):
-    """The prefix and the name of an API, and how it changes its arguments.
-
-    `in_place` says that the first argument is changed; `returns_nothing` that the changed argument is
-    recorded as the output. `is_python` is true of a function that torch wrote in Python: it hands on its
-    arguments with the defaults filled in.
-    """
-
-    prefix: str
-    name: str
-    in_place: bool = False
-    returns_nothing: bool = False
-    is_python: bool = False
-    # The arguments that it may change without a new version: "input.1", "kwargs.running_mean".
-    silent: frozenset[str] = frozenset()
-
-    @property
-    def key(self) -> str:
-        """The name without the number of the call."""
-        return f"{self.prefix}.{self.name}"
 
 
 class FunctionNames(dict[Any, "CallName | None"]):
@@ -241,7 +220,7 @@ class CallForms:
         code, offset = frame.f_code, frame.f_lasti
         known = self._forms.get((id(code), offset))
         if known is None:
-            known = self._forms[id(code), offset] = (code, form_at(code, offset))
+            known = self._forms[id(code), offset] = (code, _form_at(code, offset))
         return known[1]
 
 
@@ -268,7 +247,7 @@ def _parameters_of(function: Callable[..., Any]) -> _Parameters | None:
     return _Parameters(tuple(p.name for p in parameters), defaults)
 
 
-def form_at(code: CodeType, offset: int) -> CallForm | None:
+def _form_at(code: CodeType, offset: int) -> CallForm | None:
     """Return the form of the call at an offset of the bytecode, None for another instruction.
 
     Python 3.10 has CALL_FUNCTION, CALL_METHOD and CALL_FUNCTION_KW, 3.11 and 3.12 KW_NAMES before CALL,

@@ -342,13 +342,14 @@ class TorchStep(HookedStep):
         """Forget what is known of all tensors, because an update that was not looked at was made."""
         self._torch_recorder.forget_all()
 
-    def custom_call(self, prefix: str, name: str, call: SeenCall) -> Any:
+    def custom_call(self, call: SeenCall) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._is_paused or self._mode is None or self._mode.paused:
             return call.run()
         self._mode.paused = True
         try:
-            return self._torch_recorder.call(call._replace(name=call_name(prefix, name)))
+            name = call_name(call.name.prefix, call.name.name)
+            return self._torch_recorder.call(call._replace(name=name))
         finally:
             self._mode.paused = False
 

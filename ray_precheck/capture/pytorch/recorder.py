@@ -25,7 +25,6 @@ from ray_precheck.capture.pytorch.gradients import (
     input_places,
     watch,
 )
-from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
@@ -47,7 +46,7 @@ from ray_precheck.capture.recording.arguments import (
     given_of,
     without_names,
 )
-from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder, T
+from ray_precheck.capture.recording.recorder import CallName, SeenCall, StepRecorder, T
 from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
 from ray_precheck.capture.writing.elements import (
@@ -153,7 +152,7 @@ class TorchRecorder(StepRecorder):
     ) -> None:
         """Write the record of a call that has ended, and wait for its gradients."""
         name, frame, args, kwargs, run = call
-        touched = touched_by(name, given)
+        touched = _touched_by(name, given)
         if name.in_place or touched or "out" in kwargs:
             first = args[0] if name.in_place and args else kwargs.get("out")
             self.forget((first, [each.tensor for each in touched]))
@@ -167,7 +166,7 @@ class TorchRecorder(StepRecorder):
         fields = before + self.after(f"{key}.forward", output, changed=name.in_place)
         if touched and self.settings.wants("forward", "output"):
             fields += self._changes(
-                touched, outputs_among(name, args, kwargs, output), bool(name.silent)
+                touched, _outputs_among(name, args, kwargs, output), bool(name.silent)
             )
         if found.inner:
             # The call at the same place of the checkpointed region, with the same inputs.
@@ -200,17 +199,14 @@ class TorchRecorder(StepRecorder):
     def compiled(self, frame: FrameType) -> None:
         """Record the call of a compiled function, which is made by a frame of torch's."""
         local = frame.f_locals
-        function = local.get("fn")
-        label = getattr(function, "__qualname__", "") or type(function).__name__
-        label = label.replace("<locals>.", "").replace(".", "_")
-        name = f"Compiled.{label}"
-        key = f"{name}.{self.number(name)}.forward"
+        name = CallName.of_region(local.get("fn"))
+        key = f"{name.key}.{self.number(name.key)}.forward"
         args, kwargs = tuple(local.get("args", ())), dict(local.get("kwargs", {}))
 
         def record() -> None:
             fields = self.before(key, args, kwargs, frame) + ', "compiled": true'
             self.write(key, fields, self.stack_of(frame.f_back), self.parent)
-            (self.darkness or self).note_dark(f"the compiled function {label}", frame.f_back)
+            (self.darkness or self).note_dark(f"the compiled function {name.name}", frame.f_back)
 
         self.guarded(key, record)
 
@@ -404,7 +400,7 @@ def noted(tensor: torch.Tensor, place: str, fields: str) -> Given:
     return given_of((tensor, version, place, fields))
 
 
-def touched_by(name: CallName, given: list[Given]) -> list[Given]:
+def _touched_by(name: CallName, given: list[Given]) -> list[Given]:
     """Return the tensors that have another version since the call, and those that it may change without."""
     silent = name.silent
     # Attributes of a named tuple take longer than places, and nearly all calls touch nothing.
@@ -416,7 +412,7 @@ def touched_by(name: CallName, given: list[Given]) -> list[Given]:
     ]
 
 
-def outputs_among(
+def _outputs_among(
     name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> frozenset[int]:
     """Return the memory of the tensors that a call changes as its outputs: the first argument in place,

@@ -52,7 +52,7 @@ from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.foreign import caught
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 
-dense_of = TensorTexts(lambda _: "").dense
+_dense_of = TensorTexts(lambda _: "").dense
 # Sums of float32 are this exact, as shares of the root mean square and of the norm.
 _OF_MEAN, _OF_NORM, _OF_SIZES = 1e-4, 1e-4, 1e-6
 
@@ -88,7 +88,7 @@ class TorchDigests(Digests):
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    dense = dense_of(tensor)
+    dense = _dense_of(tensor)
     if dense is None or not dense.numel():
         return None
     if dense.is_quantized:
@@ -226,7 +226,7 @@ class HeldValues:
         text = self._write(tensor, place)
         if self._recorder.settings.slices:
             tensor = sliced(tensor, self._recorder.settings.slices)
-        dense = dense_of(tensor)
+        dense = _dense_of(tensor)
         if dense is None or MARK in text or not dense.numel() or dense.dtype in WITHOUT_VALUES:
             return text
         self.count += 1

@@ -106,6 +106,15 @@ def xor_text(raw: Raw, single: object = None) -> str:
     return f'"0x{int(np.bitwise_xor.reduce(words)):016x}"'
 
 
+def array_structure(values: Array, look: str | None, nan: bool) -> str:
+    """Return the field `structure` of an array, as `structure_field` does; float16 is widened."""
+    if values.dtype == np.float16:
+        return structure_field(
+            lambda at: values[at].astype(np.float32), values.shape, "f", look, nan
+        )
+    return structure_field(lambda at: values[at], values.shape, values.dtype.kind, look, nan)
+
+
 def structure_field(
     part: Part, shape: tuple[int, ...], kind: str, look: str | None, nan: bool
 ) -> str:
@@ -287,9 +296,7 @@ def local_part(
     return LocalPart(tuple(shape), tuple(offsets), counted)
 
 
-def sketch_part(
-    values: Array, whole: Sequence[int], offsets: Sequence[int], largest: float | None = None
-) -> Array:
+def sketch_part(values: Array, whole: Sequence[int], offsets: Sequence[int]) -> Array:
     """Return the sketch of a box of a tensor, `(64,)` float64.
 
     `values` have the shape of the box, which begins at `offsets` of the tensor of shape `whole`; they
@@ -315,9 +322,8 @@ def sketch_part(
         return sketch_part(real, (*whole, 2), (*offsets, 0))
     cut = [dim for dim, size in enumerate(box) if size != whole[dim]]
     if not cut:
-        return sketch(values, 0, largest)
-    if largest is None and values.dtype.kind not in "iub":
-        largest = largest_of(values)
+        return sketch(values)
+    largest = None if values.dtype.kind in "iub" else largest_of(values)
     return _sketch_runs(np.ascontiguousarray(values), whole, offsets, cut[-1], largest)
 
 

@@ -33,7 +33,7 @@ from ray_precheck.trace.overflow.rows import Birth, OverflowFinding
 from ray_precheck.trace.side import BACKWARD, entry_of, record_from_json
 from ray_precheck.trace.sources import Modules, model_line
 
-OVERFLOW_LOG = "overflow.jsonl"
+_OVERFLOW_LOG = "overflow.jsonl"
 _BORN = (Birth.BORN, Birth.CAST)
 Lines = Callable[[int], list[str]]
 T = TypeVar("T")
@@ -42,11 +42,41 @@ _NOTHING: Mapping[str, str] = {}
 _OWN = str(Path(__file__).parents[2])
 
 
+class CallName(NamedTuple):
+    """The prefix and the name of an API, and how it changes its arguments.
+
+    `in_place` says that the first argument is changed; `returns_nothing` that the changed argument is
+    recorded as the output; `collective` that the arguments are, too, as they hold what has arrived from other
+    ranks. `is_python` is true of a function that torch wrote in Python: it hands on its arguments with the
+    defaults filled in. `silent` are the arguments that it may change without a new version: "input.1",
+    "kwargs.running_mean".
+    """
+
+    prefix: str
+    name: str
+    in_place: bool = False
+    returns_nothing: bool = False
+    is_python: bool = False
+    silent: frozenset[str] = frozenset()
+    collective: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name without the number of the call."""
+        return f"{self.prefix}.{self.name}"
+
+    @classmethod
+    def of_region(cls, function: Any) -> "CallName":
+        """Return the name of a function that the framework's compiler compiles."""
+        label = getattr(function, "__qualname__", "") or type(function).__name__
+        return cls("Compiled", label.replace("<locals>.", "").replace(".", "_"))
+
+
 class SeenCall(NamedTuple):
     """A call of a recorded function: its name, the frame that makes it, what it gets as it is written there,
-    and `run`, which makes it. `name` is that of a framework, with the `key` of its records."""
+    and `run`, which makes it."""
 
-    name: Any
+    name: CallName
     frame: FrameType
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -81,7 +111,7 @@ class StepRecorder(ABC):
         self.dark = DarkPlaces()
         # What a sentence calls the first of nested modules; the probe knows their names.
         self.module_shown: Callable[[list[Any]], str] = lambda modules: ""
-        self._log = step_log(settings, folder, self.framework, stacks.lines)
+        self._log = _step_log(settings, folder, self.framework, stacks.lines)
         self.folder = folder
         # The fields of the dump's header that are known during the step only.
         self.noted = self._log.noted
@@ -353,7 +383,7 @@ class StepRecorder(ABC):
         return self._stacks.of(frame).number if self.settings.stacks else None
 
 
-def step_log(settings: CaptureSettings, folder: Path, framework: str, lines_of: Lines) -> StepLog:
+def _step_log(settings: CaptureSettings, folder: Path, framework: str, lines_of: Lines) -> StepLog:
     """Return the log of a step, which watches for births where the settings ask for it."""
     header: dict[str, object] = {
         "task": settings.task,
@@ -364,10 +394,10 @@ def step_log(settings: CaptureSettings, folder: Path, framework: str, lines_of: 
     }
     if not settings.overflow:
         return StepLog(folder, header, lines_of)
-    return WatchedLog(settings, folder, header, lines_of)
+    return _WatchedLog(settings, folder, header, lines_of)
 
 
-class WatchedLog(StepLog):
+class _WatchedLog(StepLog):
     """A log that notes the first birth in its records, and raises it where it is to stop the script."""
 
     def __init__(
@@ -426,7 +456,7 @@ class WatchedLog(StepLog):
             "source": source,
             "message": found.message,
         }
-        with (self.folder / OVERFLOW_LOG).open("a", encoding="utf-8") as file:
+        with (self.folder / _OVERFLOW_LOG).open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(note)}\n")
         where = "; ".join(filter(None, [module and f"in {module}", source]))
         said = f"{found.found.words} in {found.place} ({found.dtype}): {found.message}"

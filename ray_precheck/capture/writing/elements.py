@@ -166,12 +166,12 @@ class PlainElements:
             return "{}"
         return mapping([(name, self.keyword(name, each, place)) for name, each in values.items()])
 
-    def outputs(self, value: Any, place: str = "output") -> str:
+    def outputs(self, value: Any) -> str:
         """Return an array of outputs; a tuple or list has one element for each."""
         if type(value) is self.tensor:
-            return f"[{self.of_tensor(value, f'{place}.0')}]"
+            return f"[{self.of_tensor(value, 'output.0')}]"
         values = tuple(value) if isinstance(value, tuple | list) else (value,)
-        return self.arguments(values, place)
+        return self.arguments(values, "output")
 
     def one(self, value: Any, place: str, depth: int = 0) -> str:
         """Return one value."""

@@ -319,8 +319,8 @@ def write_dump(
         OSError: a file cannot be written; the log stays, and nothing else.
     """
     contents = {
-        STACKS: [stacks_text(keys, stacks).encode()],
-        CONSTRUCT: [construct_text(parents).encode()],
+        STACKS: [_stacks_text(keys, stacks).encode()],
+        CONSTRUCT: [_construct_text(parents).encode()],
         DUMP: dump,
     }
     parts = {name: folder / f"{name}.part" for name in contents}
@@ -345,7 +345,7 @@ def remove_log(folder: Path) -> None:
     (folder / LOG).unlink(missing_ok=True)
 
 
-def stacks_text(keys: Mapping[int, Sequence[str]], stacks: Mapping[int, Sequence[str]]) -> str:
+def _stacks_text(keys: Mapping[int, Sequence[str]], stacks: Mapping[int, Sequence[str]]) -> str:
     """Return stack.json: for each stack the records that it led to, and its lines."""
     entries = [
         f'"{place}": [{array(map(quoted, keys[number]))}, {array(map(quoted, stacks[number]))}]'
@@ -354,7 +354,7 @@ def stacks_text(keys: Mapping[int, Sequence[str]], stacks: Mapping[int, Sequence
     return "{" + ",\n".join(entries) + "}\n"
 
 
-def construct_text(parents: Mapping[str, str | None]) -> str:
+def _construct_text(parents: Mapping[str, str | None]) -> str:
     """Return construct.json: for each record the module that it is a part of."""
     entries = [
         f" {quoted(key)}: {'null' if parent is None else quoted(parent)}"

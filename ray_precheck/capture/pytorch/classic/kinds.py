@@ -40,9 +40,9 @@ from ray_precheck.capture.pytorch.classic.lines import (
     OverflowFoundError,
     tell_user,
 )
-from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.memory import array_of
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
+from ray_precheck.capture.recording.recorder import CallName
 
 # What moves, copies or converts a tensor, or fills one: it computes nothing that two devices could do
 # differently. torch_npu.hooks had none of these either, so that a script may move its model and its data
@@ -61,7 +61,7 @@ _MAKERS = frozenset(
     logspace ones range scalar_tensor sparse_coo_tensor tril_indices triu_indices
     """.split()
 )
-SAMPLED = 10
+_SAMPLED = 10
 _DEEPEST = 10
 _WIDE = (torch.float32, torch.float64)
 _STANDARD = (torch.float16, torch.bfloat16, *_WIDE)
@@ -140,7 +140,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor | None:
     return values
 
 
-def float_lines(value: Any, suffix: str, *, sample: bool) -> list[Line]:
+def _float_lines(value: Any, suffix: str, *, sample: bool) -> list[Line]:
     """Return the lines of the floating point tensors of a value that have a dimension.
 
     With `sample` a line has the first 10 values, the largest, the smallest and their mean, without it all
@@ -151,23 +151,23 @@ def float_lines(value: Any, suffix: str, *, sample: bool) -> list[Line]:
         if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dim():
             found = dense(each)
             if found is not None:
-                values = _sampled(found) if sample else as_array(found).reshape(-1).tolist()
+                values = _sampled(found) if sample else _as_array(found).reshape(-1).tolist()
                 lines.append(Line(place, values, str(each.dtype), tuple(found.shape)))
     return lines
 
 
 def _sampled(tensor: torch.Tensor) -> list[float]:
     """Return a tensor's first values, then its max, min and mean in its own dtype; an empty one has none."""
-    first: list[float] = as_array(tensor.reshape(-1)[:SAMPLED]).tolist()
+    first: list[float] = _as_array(tensor.reshape(-1)[:_SAMPLED]).tolist()
     if not tensor.numel():
         return first
     if tensor.dtype not in _STANDARD:  # torch reduces no float8
         tensor = tensor.float()
     ends = torch.stack((tensor.max(), tensor.min(), tensor.mean()))
-    return first + [float(each) for each in as_array(ends)]
+    return first + [float(each) for each in _as_array(ends)]
 
 
-def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def _as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return a tensor's values in its shape as a numpy array in host memory.
 
     What numpy lacks (bfloat16, float8) becomes float32, as float16 does; complex values get a last
@@ -213,11 +213,11 @@ class AccuracyLines(Kind):
 
     def before(self, args: Any) -> list[Line]:
         """Take the values of the arguments."""
-        return float_lines(args, "_input", sample=self._sample)
+        return _float_lines(args, "_input", sample=self._sample)
 
     def after(self, place: Place, taken: Any, args: Any, output: Any) -> None:
         """Write the lines of a call."""
-        for line in (*taken, *float_lines(output, "_output", sample=self._sample)):
+        for line in (*taken, *_float_lines(output, "_output", sample=self._sample)):
             DUMP_FILE.write(place.name, line)
             if DUMP_FILE.failure:
                 tell_user(
@@ -373,7 +373,7 @@ def _saved(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return a tensor as numpy has it: float16 and complex types stay, bfloat16 and float8 are widened."""
     if tensor.dtype is torch.float16 or tensor.is_complex():
         return array_of(tensor.cpu())
-    return as_array(tensor)
+    return _as_array(tensor)
 
 
 class OverflowCheck(Kind):
@@ -482,7 +482,7 @@ def _written(place: Place, args: Any, output: Any) -> str:
                 if not isinstance(each, torch.Tensor):
                     file.write(json.dumps([f"{place.name}{where}", each], default=repr) + "\n")
                 elif (found := dense(each)) is not None:
-                    flat = as_array(found).reshape(-1).tolist()
+                    flat = _as_array(found).reshape(-1).tolist()
                     told = Line(where, flat, str(each.dtype), tuple(found.shape))
                     file.write(told.text(place.name))
     except OSError as error:

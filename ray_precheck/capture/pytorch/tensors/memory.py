@@ -113,7 +113,7 @@ def borrowed(
     return np.ndarray(shape, dtype, _ALL_MEMORY, place - _FIRST, strides)
 
 
-def held_bytes(place: int, size: int) -> bytes:
+def _held_bytes(place: int, size: int) -> bytes:
     """Return a copy of some memory of a tensor, which the caller holds."""
     found: bytes = _ALL_MEMORY[place - _FIRST : place - _FIRST + size]
     return found
@@ -171,7 +171,7 @@ def glimpse_of(tensor: torch.Tensor, *, waits: bool = False) -> Glimpse:
         return grid, grid(tensor)
     size = tensor.nbytes
     if size <= _WHOLE:
-        return lambda _: held_bytes(place, size), held_bytes(place, size)
+        return lambda _: _held_bytes(place, size), _held_bytes(place, size)
     pieces = borrowed(place, (_PIECES,), _PIECE, _step(size))
     if tensor.untyped_storage().resizable():
         # Numpy may get it later.

@@ -152,36 +152,28 @@ def host_values(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
 
 
 def _placing(placement: Any) -> Placing:
-    """Return a placement in the words of `shards`: the dimension of a shard, None for a replica, else
-    its name."""
+    """Return what `local_part` is told of a placement: the dimension of a shard, None for a replica, else its
+    name."""
     if type(placement).__name__ == "Shard":
         return int(placement.dim)
     return None if placement.is_replicate() else str(placement)
 
 
-def device_sketch(
-    tensor: torch.Tensor, start: int = 0, largest: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Return the sketch of a contiguous range of elements, `(65,)` float32 on the tensor's device.
+def device_sketch(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sketch of a tensor, `(65,)` float32 on its device.
 
-    The tensor is taken in row-major order; `start` is the global index of its first element. NaN and
-    infinity count as 0, a complex value as two elements. `largest` is the largest absolute value of the
-    finite ones, a tensor of no dimensions, if it is known. The last of the 65 values is the exponent of
-    the power of two by which the buckets must be multiplied. Nothing waits for the device.
+    The tensor is taken in row-major order. NaN and infinity count as 0, a complex value as two elements. The
+    last of the 65 values is the exponent of the power of two by which the buckets must be multiplied. Nothing
+    waits for the device.
     """
-    flat, parts = _real_values(tensor)
-    start *= parts
+    flat = _real_values(tensor)
     total = torch.zeros(BUCKETS, dtype=torch.float32, device=flat.device)
     if not flat.numel():
         return torch.cat([total, total[:1]])
-    factor, exponent = _scale(flat, largest if parts == 1 else None)
-    end = start + flat.numel()
-    for chunk in range(start // _CHUNK, -(-end // _CHUNK)):
-        lower, upper = max(start, chunk * _CHUNK), min(end, (chunk + 1) * _CHUNK)
-        piece = flat[lower - start : upper - start]
-        if factor is not None:
-            piece = _finite(piece) * factor
-        total = total + _sketch_chunk(piece.float(), chunk, lower - chunk * _CHUNK)
+    factor, exponent = _scale(flat)
+    for chunk, piece in enumerate(torch.split(flat, _CHUNK)):
+        scaled = piece if factor is None else _finite(piece) * factor
+        total = total + _sketch_chunk(scaled.float(), chunk)
     return torch.cat([total, exponent])
 
 
@@ -197,7 +189,7 @@ def device_health(tensor: torch.Tensor) -> torch.Tensor:
     They are `(6,)` float64 on the CPU and CUDA, where counts are exact; elsewhere `(6,)` float32 (an NPU
     has no float64), exact up to 16,777,216. Integers have zeros only. Nothing waits for the device.
     """
-    flat, _ = _real_values(tensor)
+    flat = _real_values(tensor)
     wide = torch.float64 if flat.device.type in ("cpu", "cuda") else torch.float32
     if not flat.is_floating_point() or not flat.numel():
         zero = (flat == 0).sum()
@@ -219,29 +211,26 @@ def health_from(copied: Array, dtype: str) -> Health:
     return Health(nan, positive, negative, zero, subnormal, room)
 
 
-def _real_values(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Return a tensor's values as a real vector in row-major order, and how many each value has."""
+def _real_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's values as a real vector in row-major order."""
     tensor = tensor.detach()
     if tensor.is_complex():
-        return torch.view_as_real(tensor.resolve_conj()).reshape(-1), 2
-    return tensor.resolve_neg().reshape(-1), 1
+        return torch.view_as_real(tensor.resolve_conj()).reshape(-1)
+    return tensor.resolve_neg().reshape(-1)
 
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _scale(
-    flat: torch.Tensor, largest: torch.Tensor | None
-) -> tuple[torch.Tensor | None, torch.Tensor]:
+def _scale(flat: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
     """Return the power of two to multiply by (None for integers), and the exponent that undoes it."""
     if not flat.is_floating_point():
         return None, torch.zeros(1, dtype=torch.float32, device=flat.device)
     if flat.dtype is torch.float16:  # its sums fit
         one = torch.ones((), dtype=flat.dtype, device=flat.device)
         return one, torch.zeros(1, dtype=torch.float32, device=flat.device)
-    if largest is None:
-        largest = _finite(flat.abs()).amax()
+    largest = _finite(flat.abs()).amax()
     factor = torch.ones_like(largest)
     exponent = torch.zeros_like(largest)
     for limit in _STEPS.get(flat.dtype, (_MARGIN,)):
@@ -255,18 +244,16 @@ def _scale(
     return factor.to(flat.dtype), exponent.to(torch.float32).reshape(1)
 
 
-def _sketch_chunk(piece: torch.Tensor, chunk: int, offset: int) -> torch.Tensor:
-    """Return the sketch of float32 values that begin at an offset in a chunk of 256 blocks."""
+def _sketch_chunk(piece: torch.Tensor, chunk: int) -> torch.Tensor:
+    """Return the sketch of the float32 values of a chunk of 256 blocks, of which the last may be shorter."""
     signs, places = _tables(chunk, piece.device)
-    first, last = offset // BLOCK, -(-(offset + piece.numel()) // BLOCK)
-    before = offset - first * BLOCK
-    after = (last - first) * BLOCK - before - piece.numel()
-    if before or after:
-        piece = torch.nn.functional.pad(piece, (before, after))
+    blocks = -(-piece.numel() // BLOCK)
+    if piece.numel() < blocks * BLOCK:
+        piece = torch.nn.functional.pad(piece, (0, blocks * BLOCK - piece.numel()))
     products = piece.view(-1, BLOCK) * _fixed_signs(piece.device)
-    rows = products.view(-1, ROWS, ROW).mul_(signs[first:last, :, None]).sum(1)
+    rows = products.view(-1, ROWS, ROW).mul_(signs[:blocks, :, None]).sum(1)
     slots = torch.nn.functional.pad(rows, (0, GROUPS * BUCKETS - ROW))
-    return torch.gather(slots, 1, places[first:last]).view(-1, BUCKETS).sum(0)
+    return torch.gather(slots, 1, places[:blocks]).view(-1, BUCKETS).sum(0)
 
 
 @lru_cache(maxsize=8)

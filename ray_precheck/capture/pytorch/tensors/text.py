@@ -49,7 +49,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return found_in(value, torch.Tensor)
 
 
-def values_in(tensor: torch.Tensor) -> torch.Tensor:
+def _values_in(tensor: torch.Tensor) -> torch.Tensor:
     """Return the values that a sparse tensor stores."""
     return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
 
@@ -58,7 +58,7 @@ def _text(name: str, fields: dict[str, Any]) -> str:
     return f', "{name}": {orjson.dumps(fields).decode()}'
 
 
-def sparse_text(tensor: torch.Tensor) -> str:
+def _sparse_text(tensor: torch.Tensor) -> str:
     """Return the layout of a sparse tensor, and how many values it has where."""
     layout = f', "layout": "{tensor.layout}"'
     if tensor.is_meta or (
@@ -66,7 +66,7 @@ def sparse_text(tensor: torch.Tensor) -> str:
     ):
         return layout
     tensor = tensor.detach()
-    values = values_in(tensor)
+    values = _values_in(tensor)
     if tensor.layout is torch.sparse_coo:
         places = tensor._indices()
         distinct = nnz = tensor._nnz()
@@ -92,7 +92,7 @@ def sparse_text(tensor: torch.Tensor) -> str:
     return layout + _text("sparse", told)
 
 
-def quantized_text(tensor: torch.Tensor) -> str:
+def _quantized_text(tensor: torch.Tensor) -> str:
     """Return the scale and the zero point of a quantized tensor, several with their axis."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         told: dict[str, Any] = {"scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
@@ -107,7 +107,7 @@ def quantized_text(tensor: torch.Tensor) -> str:
     return f", {orjson.dumps(told).decode()[1:-1]}"
 
 
-def nested_text(tensor: torch.Tensor) -> str:
+def _nested_text(tensor: torch.Tensor) -> str:
     """Return of which sizes a nested tensor is."""
     if tensor.is_meta:
         return ""
@@ -300,11 +300,11 @@ def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
     if kind == "FunctionalTensor":
         return "torch.Tensor", unwrapped(tensor.elem), ""  # type: ignore[attr-defined]
     if tensor.is_nested:
-        return _NESTED, tensor.values(), nested_text(tensor)
+        return _NESTED, tensor.values(), _nested_text(tensor)
     if tensor.layout is not torch.strided:
-        return "torch.Tensor", values_in(tensor), sparse_text(tensor)
+        return "torch.Tensor", _values_in(tensor), _sparse_text(tensor)
     if tensor.is_quantized:
-        return "torch.Tensor", tensor.dequantize(), quantized_text(tensor)
+        return "torch.Tensor", tensor.dequantize(), _quantized_text(tensor)
     if tensor.is_meta:
         return "torch.Tensor", None, ""
     inner = unwrapped(tensor)

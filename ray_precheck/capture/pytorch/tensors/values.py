@@ -30,6 +30,7 @@ import torch
 
 from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array, covers_memory
 from ray_precheck.capture.recording.measures import (
+    array_structure,
     chosen_part,
     crc32_text,
     structure_field,
@@ -75,7 +76,7 @@ def host_summary(tensor: torch.Tensor) -> TensorSummary | None:
         tensor = tensor.to(torch.complex64)
     if dtype.is_complex or tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
-    flat, _ = flat_memory(tensor)
+    flat, _ = _flat_memory(tensor)
     values = array_of(flat)
     if dtype.is_complex:
         return _of_complex(values, tensor.dim())
@@ -94,12 +95,12 @@ def _of_float_tensor(tensor: torch.Tensor) -> TensorSummary:
     is_simple = tensor.dtype is torch.float32 and tensor.is_contiguous()
     if is_simple and tensor.numel() <= _FEW:
         return _of_floats(tensor, 1)  # no need for a vector
-    flat, repeated = flat_memory(tensor)
+    flat, repeated = _flat_memory(tensor)
     # A vector may have gaps.
     return _of_floats(flat if is_simple else flat.float().contiguous(), repeated)
 
 
-def flat_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+def _flat_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return a tensor's values as a vector in the order of its memory, and how often each occurs.
 
     A transposed tensor is not copied; of an expanded one each value is looked at once.
@@ -222,12 +223,7 @@ def structure(tensor: torch.Tensor, look: str | None, nan: bool) -> str:
     if tensor.dtype is torch.bfloat16:
         bits = array_of(tensor.view(torch.int16))
         return structure_field(lambda at: _widened(bits[at]), bits.shape, "f", look, nan)
-    values = array_of(tensor)
-    if values.dtype == np.float16:
-        return structure_field(
-            lambda at: values[at].astype(np.float32), values.shape, "f", look, nan
-        )
-    return structure_field(lambda at: values[at], values.shape, values.dtype.kind, look, nan)
+    return array_structure(array_of(tensor), look, nan)
 
 
 def _widened(bits: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
