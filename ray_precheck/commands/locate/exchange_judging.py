@@ -19,8 +19,7 @@ from ray_precheck.commands.locate.walk.collectives import Recomputed
 from ray_precheck.commands.locate.walk.roots import INFINITE
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.numerics.arrays import pieces, same_values
-from ray_precheck.numerics.rounding import smallest_subnormal, unit_roundoff
+from ray_precheck.numerics.arrays import pieces, same_values, smallest_subnormal, unit_roundoff
 from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.trace.difference.measuring import open_item
 from ray_precheck.trace.flow.exchange import LARGEST, MEAN, PRODUCT, SMALLEST, Made

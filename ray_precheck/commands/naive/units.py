@@ -15,7 +15,7 @@ import numpy as np
 from ray_precheck.accuracy.metrics import is_measurable
 from ray_precheck.accuracy.standards.honest import Distance, distance
 from ray_precheck.check.judge import Compared
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import HostTensor

@@ -31,7 +31,7 @@ from ray_precheck.accuracy.standards.base import ROUNDING, STANDARD_HEADING
 from ray_precheck.accuracy.standards.published import RATIO_HEADINGS
 from ray_precheck.accuracy.thresholds import MAX_ABS_ERR_LIMIT, ULP_THRESHOLD, limit_of
 from ray_precheck.descriptors.descriptor import read_dtype
-from ray_precheck.numerics.rounding import machine_epsilon
+from ray_precheck.numerics.arrays import machine_epsilon
 from ray_precheck.schema.dtypes import is_differentiable
 
 Row = Mapping[str, str]

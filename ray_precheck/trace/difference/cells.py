@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from ray_precheck.dump.shown import without_controls
-from ray_precheck.numerics.rounding import machine_epsilon
+from ray_precheck.numerics.arrays import machine_epsilon
 from ray_precheck.store.columns import encode_name, encode_row
 from ray_precheck.trace.difference.elements import ElementDifference
 from ray_precheck.trace.difference.row import NOT_THERE, ComparisonMode, TensorRow

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.dump.mapped import MappedTensor
-from ray_precheck.numerics.arrays import CACHED_ELEMENTS, pieces, same_values
-from ray_precheck.numerics.rounding import machine_epsilon
+from ray_precheck.numerics.arrays import CACHED_ELEMENTS, machine_epsilon, pieces, same_values
 from ray_precheck.schema.dtypes import Array
 
 # Where at most one element in so many differs, the errors are computed for these alone: taking them out

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from ray_precheck.numerics.rounding import smallest_normal
+from ray_precheck.numerics.arrays import smallest_normal
 from ray_precheck.numerics.sketch import (
     BLOCK,
     BUCKETS,

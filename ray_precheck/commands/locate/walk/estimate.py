@@ -28,7 +28,7 @@ from ray_precheck.commands.locate.walk.noise import (
     rms_of,
     suspicious,
 )
-from ray_precheck.numerics.rounding import epsilon_of
+from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.numerics.statistics import MAX
 from ray_precheck.trace.flow.flow import FlowRecord
 from ray_precheck.trace.items import Item

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray_precheck.commands.locate.walk.evidence import OwnError, ValueEvidence
 from ray_precheck.commands.locate.walk.noise import has_half_digits
-from ray_precheck.numerics.rounding import epsilon_of
+from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.numerics.statistics import FIELDS, MAX, NORM, STATISTICS
 from ray_precheck.trace.difference.reading import Source as CaptureSource
 from ray_precheck.trace.difference.reading import sketched_distance

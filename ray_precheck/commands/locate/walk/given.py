@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ray_precheck.commands.locate.walk.noise import floor_of, is_other, stands_out
 from ray_precheck.commands.locate.walk.roots import Root, RootKind
 from ray_precheck.commands.locate.walk.seen import SeenRecord, WalkState
-from ray_precheck.numerics.rounding import epsilon_of
+from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.operators.arguments import with_name
 from ray_precheck.trace.items import OUTPUT, Item
 from ray_precheck.trace.side import BACKWARD

@@ -7,7 +7,7 @@ Goes out: floors and factors, whether a difference stands out, norms. Called by 
 import math
 from functools import cache
 
-from ray_precheck.numerics.rounding import epsilon_of, machine_epsilon
+from ray_precheck.numerics.arrays import epsilon_of, machine_epsilon
 from ray_precheck.numerics.statistics import MAX, MIN
 from ray_precheck.trace.items import Item
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ray_precheck.commands.locate.walk.estimate import is_view
 from ray_precheck.commands.locate.walk.roots import Root, RootKind
 from ray_precheck.commands.locate.walk.seen import GoldenRun, SeenRecord, WalkState
-from ray_precheck.numerics.rounding import epsilon_of
+from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.trace.flow.flow import Flow, FlowRecord
 from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.side import BACKWARD, FORWARD

@@ -14,7 +14,7 @@ from typing import Any
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.commands.locate.walk.evidence import Evidence, OwnError, ValueEvidence
 from ray_precheck.commands.locate.walk.roots import Root, RootKind
-from ray_precheck.numerics.rounding import epsilon_of
+from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.trace.difference.pairing import Pair
 from ray_precheck.trace.flow.flow import Flow, FlowRecord, Producer
 from ray_precheck.trace.flow.meetings import Meeting

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ray_precheck.accuracy.thresholds import Allowed, allowed
 from ray_precheck.dump.names import split_key
-from ray_precheck.numerics.rounding import epsilon_of, unit_roundoff
+from ray_precheck.numerics.arrays import epsilon_of, unit_roundoff
 from ray_precheck.numerics.statistics import STATISTICS
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.measuring import dtype_of
