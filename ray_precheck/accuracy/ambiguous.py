@@ -24,8 +24,12 @@ import numpy as np
 
 from ray_precheck.accuracy.metrics import rounded_bench
 from ray_precheck.frameworks.base import map_leaves, tensors_of
-from ray_precheck.numerics.arrays import same_values
-from ray_precheck.numerics.rounding import machine_epsilon, round_to_dtype, smallest_normal
+from ray_precheck.numerics.arrays import (
+    machine_epsilon,
+    round_to_dtype,
+    same_values,
+    smallest_normal,
+)
 from ray_precheck.operators.exact import (
     AMBIGUOUS,
     Basis,

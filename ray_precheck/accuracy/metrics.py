@@ -22,8 +22,13 @@ from ray_precheck.accuracy.thresholds import (
     SMALL_VALUE,
     limit_of,
 )
-from ray_precheck.numerics.arrays import add_squares, pieces, same_values
-from ray_precheck.numerics.rounding import overflow_from, round_to_dtype
+from ray_precheck.numerics.arrays import (
+    add_squares,
+    overflow_from,
+    pieces,
+    round_to_dtype,
+    same_values,
+)
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics
 

@@ -23,7 +23,7 @@ from ray_precheck.accuracy.standards.base import (
 )
 from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.descriptors.descriptor import framework_dtype
-from ray_precheck.numerics.rounding import round_to_dtype, smallest_normal
+from ray_precheck.numerics.arrays import round_to_dtype, smallest_normal
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, OutputCheck, Uncompared, Verdict
 from ray_precheck.schema.values import HostTensor, Quantized

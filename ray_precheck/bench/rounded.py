@@ -47,7 +47,7 @@ from ray_precheck.bench.rounded_sums import (
 )
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
-from ray_precheck.numerics.rounding import round_to_dtype, unit_roundoff
+from ray_precheck.numerics.arrays import round_to_dtype, unit_roundoff
 from ray_precheck.operators.effects import IN_FLOAT32
 from ray_precheck.schema.dtypes import FRACTION_BITS, FULL, Array
 

@@ -30,7 +30,7 @@ import torch
 
 from ray_precheck import private_parts
 from ray_precheck.frameworks.base import map_leaves
-from ray_precheck.numerics.rounding import unit_roundoff
+from ray_precheck.numerics.arrays import unit_roundoff
 from ray_precheck.schema.dtypes import Array
 
 _ATEN = torch.ops.aten

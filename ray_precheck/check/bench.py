@@ -49,7 +49,7 @@ from ray_precheck.frameworks.base import (
 )
 from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
-from ray_precheck.numerics.rounding import round_to_dtype, spacing
+from ray_precheck.numerics.arrays import round_to_dtype, spacing
 from ray_precheck.operators.effects import CHANGES
 from ray_precheck.schema.dtypes import DTYPES, FRACTION_BITS, FULL_FLOAT32, Array, Float32
 from ray_precheck.schema.values import HostCall, HostTensor, Nested, Sparse

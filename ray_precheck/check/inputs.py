@@ -31,7 +31,7 @@ from ray_precheck.inputs.generate import (
     generated_tensors,
 )
 from ray_precheck.inputs.layouts import placed_alone, placed_together, transposed
-from ray_precheck.numerics.rounding import machine_epsilon, round_to_dtype
+from ray_precheck.numerics.arrays import machine_epsilon, round_to_dtype
 from ray_precheck.operators.effects import (
     CASTS_ARGUMENTS,
     NARROW_INSIDE,

@@ -28,7 +28,7 @@ from ray_precheck.check.settings import Terms
 from ray_precheck.check.tested import captured_gradients, has_captured_gradients
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by
-from ray_precheck.numerics.rounding import machine_epsilon, saturated_like
+from ray_precheck.numerics.arrays import machine_epsilon, saturated_like
 from ray_precheck.operators.effects import SIZED_BY_VALUES
 from ray_precheck.operators.exact import AMBIGUOUS, Stepped, exactness
 from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable

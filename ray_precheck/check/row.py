@@ -27,7 +27,7 @@ from ray_precheck.check.inputs import Inputs
 from ray_precheck.check.judge import Compared, DirectionCheck, Judged
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.frameworks.base import mapped_call
-from ray_precheck.numerics.rounding import spacing
+from ray_precheck.numerics.arrays import spacing
 from ray_precheck.operators.effects import MULTILINEAR
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, Outcome, TaskResult, Verdict

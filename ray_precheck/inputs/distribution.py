@@ -35,8 +35,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ray_precheck.numerics.arrays import pieces
-from ray_precheck.numerics.rounding import machine_epsilon, round_to_dtype, smallest_subnormal
+from ray_precheck.numerics.arrays import machine_epsilon, pieces, round_to_dtype, smallest_subnormal
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Bound, TensorSpec
 

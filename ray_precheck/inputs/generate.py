@@ -34,7 +34,7 @@ from ray_precheck.inputs.layouts import placed_alone
 from ray_precheck.inputs.roles.role import Matrix, Role, is_whole
 from ray_precheck.inputs.roles.rowwise import with_nan, without_zero_rows
 from ray_precheck.inputs.roles.table import roles_of
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ray_precheck.numerics.arrays import CACHED_ELEMENTS, pieces
-from ray_precheck.numerics.rounding import smallest_normal
+from ray_precheck.numerics.arrays import CACHED_ELEMENTS, pieces, smallest_normal
 from ray_precheck.schema.dtypes import DTYPES, Array
 
 MAX, MIN, MEAN, NORM = "Max", "Min", "Mean", "Norm"

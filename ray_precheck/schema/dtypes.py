@@ -1,7 +1,7 @@
 """Number formats: their names in each framework, their bits, how they are held in NumPy.
 
 Comes in: dtype names as dumps and frameworks spell them (`Float32`, `torch.bfloat16`).
-Goes out: canonical names (`float32`) and their formats; `numerics.rounding` computes with these.
+Goes out: canonical names (`float32`) and their formats; `numerics.arrays` computes with these.
 Called by everything that touches numbers. A value of a format that NumPy lacks (bfloat16, fp8)
 is held in a float32 array whose elements are exactly representable in that format: its *carrier*.
 

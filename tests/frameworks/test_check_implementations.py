@@ -14,7 +14,7 @@ from ray_precheck.bench.rounded_steps import is_tiled, tiled  # noqa: E402
 from ray_precheck.check.bench import Implementations, ImplementationsOfLeaf  # noqa: E402
 from ray_precheck.frameworks.base import CallPlan  # noqa: E402
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace  # noqa: E402
-from ray_precheck.numerics.rounding import round_to_dtype  # noqa: E402
+from ray_precheck.numerics.arrays import round_to_dtype  # noqa: E402
 from ray_precheck.schema.values import HostCall, HostTensor  # noqa: E402
 
 pytestmark = pytest.mark.frameworks

@@ -29,8 +29,7 @@ from ray_precheck.accuracy.random.statistics import (
     share_test,
     within,
 )
-from ray_precheck.numerics.arrays import pieces
-from ray_precheck.numerics.rounding import machine_epsilon, smallest_normal, spacing
+from ray_precheck.numerics.arrays import machine_epsilon, pieces, smallest_normal, spacing
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor
 

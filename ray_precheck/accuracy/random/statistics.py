@@ -23,7 +23,7 @@ from ray_precheck.accuracy.random.bounds import (
 )
 from ray_precheck.accuracy.random.pooled import Drawn, Sums, pattern_of
 from ray_precheck.descriptors.descriptor import framework_dtype
-from ray_precheck.numerics.rounding import machine_epsilon, spacing, unit_roundoff
+from ray_precheck.numerics.arrays import machine_epsilon, spacing, unit_roundoff
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec

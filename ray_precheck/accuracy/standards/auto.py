@@ -55,7 +55,7 @@ from ray_precheck.accuracy.standards.honest import (
 )
 from ray_precheck.accuracy.standards.published import Binary, Published
 from ray_precheck.accuracy.thresholds import COMPUTED_IN
-from ray_precheck.numerics.rounding import machine_epsilon, spacing
+from ray_precheck.numerics.arrays import machine_epsilon, spacing
 from ray_precheck.operators.accuracy import ALLOWANCE, ROUNDED_ONCE
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Verdict

@@ -13,7 +13,7 @@ import numpy as np
 
 from ray_precheck.accuracy.cause import likely_cause
 from ray_precheck.accuracy.metrics import is_measurable, measure_errors, unravelled
-from ray_precheck.numerics.rounding import smallest_normal, spacing
+from ray_precheck.numerics.arrays import smallest_normal, spacing
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics, Verdict
 

@@ -25,8 +25,7 @@ from ray_precheck.accuracy.thresholds import (
     Allowed,
     allowed,
 )
-from ray_precheck.numerics.arrays import l2_norm, same_values
-from ray_precheck.numerics.rounding import smallest_subnormal
+from ray_precheck.numerics.arrays import l2_norm, same_values, smallest_subnormal
 from ray_precheck.schema.dtypes import Array
 
 # Subnormal numbers have few bits, and honest ones few of those right: magnitudes count as at least

@@ -54,8 +54,7 @@ from ray_precheck.accuracy.thresholds import (
     ULP_THRESHOLD,
     limit_of,
 )
-from ray_precheck.numerics.arrays import pieces, same_values
-from ray_precheck.numerics.rounding import machine_epsilon, spacing
+from ray_precheck.numerics.arrays import machine_epsilon, pieces, same_values, spacing
 from ray_precheck.operators.accuracy import LEVEL, PUBLISHED_STANDARD
 from ray_precheck.schema.dtypes import DTYPES, Array
 

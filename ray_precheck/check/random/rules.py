@@ -34,7 +34,7 @@ from ray_precheck.accuracy.random.statistics import (
 )
 from ray_precheck.check.random.arguments import RandomCall
 from ray_precheck.errors import NotCheckable
-from ray_precheck.numerics.rounding import machine_epsilon
+from ray_precheck.numerics.arrays import machine_epsilon
 from ray_precheck.operators.drawing import UNSEEDED
 from ray_precheck.operators.table import FactTable
 from ray_precheck.schema.dtypes import DTYPES, Array

@@ -30,8 +30,7 @@ from ray_precheck.commands.locate.walk.collectives import Recomputed
 from ray_precheck.commands.locate.walk.nouns import INFINITE
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.numerics.arrays import pieces, same_values
-from ray_precheck.numerics.rounding import smallest_subnormal, unit_roundoff
+from ray_precheck.numerics.arrays import pieces, same_values, smallest_subnormal, unit_roundoff
 from ray_precheck.running.run import Feature, RunEnd, run_job
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress

@@ -35,7 +35,7 @@ from ray_precheck.commands.naive.elsewhere import PlainProcesses, PlainRun
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.frameworks.switches import SwitchBoard
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict, call_verdict
 from ray_precheck.schema.values import HostTensor

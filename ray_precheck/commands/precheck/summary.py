@@ -40,7 +40,7 @@ from ray_precheck.accuracy.standards.base import ROUNDING, STANDARD_HEADING
 from ray_precheck.accuracy.standards.published import RATIO_HEADINGS
 from ray_precheck.accuracy.thresholds import MAX_ABS_ERR_LIMIT, ULP_THRESHOLD, limit_of
 from ray_precheck.descriptors.descriptor import read_dtype
-from ray_precheck.numerics.rounding import machine_epsilon
+from ray_precheck.numerics.arrays import machine_epsilon
 from ray_precheck.schema.dtypes import is_differentiable
 from ray_precheck.schema.environment import Environment, environment_from_dict
 from ray_precheck.schema.result import Verdict, verdict_in

@@ -27,7 +27,7 @@ from ray_precheck.descriptors.descriptor import Script, find_framework, load_par
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
 from ray_precheck.inputs.layouts import placed_alone, placed_together, transposed
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, is_differentiable
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (

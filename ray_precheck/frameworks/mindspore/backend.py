@@ -27,7 +27,7 @@ from ray_precheck.frameworks.mindspore.run import (
     MindSporeFace,
     require_no_open_recording,
 )
-from ray_precheck.frameworks.pytorch.run import flushed_denormals
+from ray_precheck.frameworks.pytorch.denormals import flushed_denormals
 from ray_precheck.frameworks.switches import KernelSwitch
 from ray_precheck.operators.refused import require_allowed
 from ray_precheck.schema.dtypes import DTYPES, Float32

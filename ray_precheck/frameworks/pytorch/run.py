@@ -320,19 +320,3 @@ def _tensor_to_host(tensor: torch.Tensor) -> HostTensor:
         values = values.to(torch.float32)
     data = np.asarray(values.cpu().resolve_conj().resolve_neg().numpy())
     return HostTensor(name, data, storage=storage)
-
-
-@contextmanager
-def flushed_denormals() -> Iterator[None]:
-    """Flush denormal numbers inside of the block, and not after it, on processors that can.
-
-    Some of MindSpore's operators (Tensor.norm) leave the calling thread flushing, which would reach
-    generation and bench. Its own threads flush them while the calling thread does not, and for the
-    first few launches of an operator MindSpore tries out which of the threads to use: without this,
-    softmax gives 1.9e-38 or 0 depending on the calls before.
-    """
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)

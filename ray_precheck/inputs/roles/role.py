@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ray_precheck.numerics.arrays import pieces
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import pieces, round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import TensorSpec
 

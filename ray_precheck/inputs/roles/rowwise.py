@@ -17,7 +17,7 @@ import numpy as np
 
 from ray_precheck.inputs.distribution import Body, floats, recorded_body, two_sided, value_range
 from ray_precheck.inputs.roles.role import Role, is_known, repeated
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Structure, TensorSpec
 

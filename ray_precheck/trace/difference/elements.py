@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.dump.mapped import MappedTensor
-from ray_precheck.numerics.arrays import CACHED_ELEMENTS, pieces, same_values
-from ray_precheck.numerics.rounding import machine_epsilon
+from ray_precheck.numerics.arrays import CACHED_ELEMENTS, machine_epsilon, pieces, same_values
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.items import Item
 

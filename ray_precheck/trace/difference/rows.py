@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import Any
 
 from ray_precheck.foreign import without_controls
-from ray_precheck.numerics.rounding import machine_epsilon
+from ray_precheck.numerics.arrays import machine_epsilon
 from ray_precheck.numerics.statistics import FIELDS, STATISTICS
 from ray_precheck.store.tables import encode_name, encode_row
 from ray_precheck.trace.difference.elements import BesideMask, ElementDifference

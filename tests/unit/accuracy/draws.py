@@ -13,7 +13,7 @@ from ray_precheck.accuracy.random.statistics import (
     check_random_output,
     draws_of,
 )
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor

@@ -11,7 +11,7 @@ from standard_cases import comparison, normal
 from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.accuracy.standards.base import Comparison
 from ray_precheck.accuracy.thresholds import allowed
-from ray_precheck.numerics.rounding import round_to_dtype, spacing
+from ray_precheck.numerics.arrays import round_to_dtype, spacing
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 

@@ -19,7 +19,7 @@ from ray_precheck.accuracy.standards.published import (
     level_of,
 )
 from ray_precheck.accuracy.thresholds import SMALLEST_REFERENCE_ERR
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 

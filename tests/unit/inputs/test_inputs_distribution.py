@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ray_precheck.inputs import distribution
 from ray_precheck.inputs.distribution import recorded_body, true_share, value_range
 from ray_precheck.inputs.generate import GeneratedTensors
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Bound, TensorSpec
 

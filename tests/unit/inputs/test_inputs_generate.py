@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ray_precheck.errors import NotCheckable
 from ray_precheck.inputs import distribution
 from ray_precheck.inputs.generate import GeneratedTensors, build_call
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema import values
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName, ApiRecord

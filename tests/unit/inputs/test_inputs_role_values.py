@@ -21,7 +21,7 @@ from ray_precheck.inputs.roles.role import (
     Within,
 )
 from ray_precheck.inputs.roles.rowwise import Causal
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.values import Bound, TensorSpec
 
 pytestmark = pytest.mark.unit

@@ -27,7 +27,7 @@ from functools import cache
 from typing import Any
 
 from ray_precheck.commands.locate.walk.nouns import OwnError, ValueEvidence
-from ray_precheck.numerics.rounding import epsilon_of, machine_epsilon
+from ray_precheck.numerics.arrays import epsilon_of, machine_epsilon
 from ray_precheck.numerics.statistics import FIELDS, MAX, MIN, NORM, STATISTICS
 from ray_precheck.trace.difference.measuring import Source as CaptureSource
 from ray_precheck.trace.difference.measuring import sketched_distance

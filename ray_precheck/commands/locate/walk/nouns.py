@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from ray_precheck.commands.locate.options import SearchOptions
-from ray_precheck.numerics.rounding import epsilon_of
+from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.trace.difference.measuring import Pair
 from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, Producer
 from ray_precheck.trace.items import INPUT, PARAMETERS, Item

@@ -31,7 +31,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ray_precheck.numerics.rounding import unit_roundoff
+from ray_precheck.numerics.arrays import unit_roundoff
 from ray_precheck.operators.exact import exactness
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.elements import BesideMask

@@ -15,7 +15,7 @@ import numpy as np
 
 from ray_precheck.accuracy.thresholds import Allowed, allowed
 from ray_precheck.dump.names import split_key
-from ray_precheck.numerics.rounding import epsilon_of, unit_roundoff
+from ray_precheck.numerics.arrays import epsilon_of, unit_roundoff
 from ray_precheck.numerics.statistics import FIELDS, STATISTICS
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.elements import ElementDifference
