@@ -41,6 +41,11 @@ def caught(action: Callable[[], T], *through: type[Exception]) -> tuple[T | None
         return None, error
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, "" where it says nothing."""
+    return str(error).strip().split("\n", maxsplit=1)[0]
+
+
 def open_file(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a regular file to read its bytes; all files that a user names are opened here.
 

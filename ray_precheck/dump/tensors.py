@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.foreign import open_file, shown
+from ray_precheck.foreign import first_line, open_file, shown
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor, Sparse, Storage, TensorSpec
 
@@ -384,12 +384,11 @@ def elements_of(value: Any) -> Array:
 def unreadable(name: str, error: Exception) -> NotCheckable:
     """Return what says why a file cannot be read."""
     file = PurePath(name)
-    return NotCheckable(f"{file.name} is not a readable {file.suffix} file: {_first_line(error)}")
+    return NotCheckable(f"{file.name} is not a readable {file.suffix} file: {_reason(error)}")
 
 
-def _first_line(error: Exception) -> str:
-    line = str(error).strip().split("\n", 1)[0] or type(error).__name__
-    line = _ADDRESS.sub("", line)
+def _reason(error: Exception) -> str:
+    line = _ADDRESS.sub("", first_line(error) or type(error).__name__)
     return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 3]}..."
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ray_precheck.foreign import first_line
 from ray_precheck.runtime.actors import ActorError, ActorPulses, Actors, CallFailed
 from ray_precheck.runtime.job import Job
 from ray_precheck.runtime.places.devices import DEFAULT_SPARES
@@ -291,8 +292,3 @@ def start_reason(error: ActorError) -> str:
     if isinstance(error, CallFailed):
         return error.reason if error.cause is None else first_line(error.cause)
     return f"its worker died while it started ({error.reason})"
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
-    return str(error).strip().split("\n", maxsplit=1)[0]

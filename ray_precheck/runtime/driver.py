@@ -55,33 +55,19 @@ def number_cores(slots: Sequence[DeviceSlot]) -> list[DeviceSlot]:
 
 
 def place_benches(
-    slots: Sequence[DeviceSlot], nodes: Sequence[Node], most: int, *, crowded: bool = False
+    slots: Sequence[DeviceSlot],
+    nodes: Sequence[Node],
+    most: int,
+    *,
+    benches: Sequence[DeviceSlot] = (),
+    crowded: bool = False,
 ) -> list[DeviceSlot]:
-    """Return at most `most` slots for benches, spread over the spare cores of all nodes.
+    """Return new slots for benches, spread over the spare cores of all nodes, which are at most `most` with
+    the `benches` that there are.
 
     The driver's node comes last: it has the driver to run. `crowded`: exactly so many are wanted,
     also where there are fewer cores.
     """
-    return _place(slots, [], nodes, most, crowded)
-
-
-def follow_cores(
-    slots: Sequence[DeviceSlot],
-    benches: Sequence[DeviceSlot],
-    nodes: Sequence[Node],
-    most: int,
-) -> list[DeviceSlot]:
-    """Return the slots for benches that are to be added, up to `most` in all."""
-    return _place(slots, benches, nodes, most, crowded=False)
-
-
-def _place(
-    slots: Sequence[DeviceSlot],
-    benches: Sequence[DeviceSlot],
-    nodes: Sequence[Node],
-    most: int,
-    crowded: bool,
-) -> list[DeviceSlot]:
     used = Counter(slot.node_id for slot in [*slots, *benches])
     spare = {node.node_id: node.cores - used[node.node_id] for node in nodes}
     number = max((slot.device_id for slot in benches), default=-1) + 1
@@ -221,7 +207,7 @@ class Machines:
                 del self.benches[label]
             carry_out(scheduler.place_lost(node.node_id, labels))
         slots, benches = list(self.slots.values()), list(self.benches.values())
-        for slot in follow_cores(slots, benches, self.usable(), self._most_benches):
+        for slot in place_benches(slots, self.usable(), self._most_benches, benches=benches):
             self.benches[slot.label] = self._crew.slots[slot.label] = slot
             scheduler.send_files_to(self.ahead())
             carry_out(scheduler.add_bench(slot.label, slot.place))

@@ -16,6 +16,7 @@ from ray import cloudpickle
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ray_precheck.foreign import first_line
 from ray_precheck.runtime.actors import ActorLost, CallFailed
 from ray_precheck.runtime.places.cluster import Roster, require_own_node
 from ray_precheck.runtime.places.devices import Node
@@ -87,7 +88,7 @@ class RayActors:
         try:
             return ray.get(answer)
         except RayTaskError as error:
-            raise CallFailed(_first_line(error), error.cause) from None
+            raise CallFailed(first_line(error), error.cause) from None
         except OutOfMemoryError as error:
             raise ActorLost(type(error).__name__, for_memory=True) from None
         except RayError as error:
@@ -184,8 +185,3 @@ def _opened(packed: Sequence[Any]) -> Sequence[Any]:
     pieces, values = packed[: len(packed) - count], packed[len(packed) - count :]
     args = pickle.loads(memoryview(b"".join(pieces))[1:])
     return [values[each] if isinstance(each, _Reference) else each for each in args]
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's text."""
-    return str(error).strip().split("\n", maxsplit=1)[0]

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Any
 
 from ray_precheck.errors import StoppedError
+from ray_precheck.foreign import first_line
 from ray_precheck.runtime.job import InputFiles
 from ray_precheck.schema.task import Task
 
@@ -108,7 +109,7 @@ class Shipper:
             if error is not None:
                 raise StoppedError(
                     f"cannot send the captured tensors in {self._input_files.folder} to another machine:"
-                    f" {_first_line(error)}"
+                    f" {first_line(error) or type(error).__name__}"
                 ) from error
         return None if shipment.transfer is None else shipment.transfer.result()
 
@@ -206,7 +207,3 @@ class Shipper:
         # The content of a refused file is a sentence, which has no `nbytes`.
         nbytes = sum(getattr(one, "nbytes", 0) for one in content.values())
         return StoredFiles(self._put(by_task), nbytes)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", maxsplit=1)[0] or type(error).__name__

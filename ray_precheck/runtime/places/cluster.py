@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_precheck import private_parts
 from ray_precheck.errors import StoppedError, UsageError
-from ray_precheck.foreign import caught
+from ray_precheck.foreign import caught, first_line
 from ray_precheck.private_parts import MATCH_LEVEL
 from ray_precheck.processes import descendants, job_path, python_path
 from ray_precheck.runtime.places import probe
@@ -216,15 +216,11 @@ def open_cluster(
     elif address:
         yield from _join(address, debug, say)
     else:
-        yield from _start(debug)
+        with scratch_folder() as folder:
+            yield from _start(folder, debug)
 
 
-def _start(debug: bool) -> Iterator[list[Node]]:
-    with scratch_folder() as folder:
-        yield from _start_in(folder, debug)
-
-
-def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
+def _start(folder: Path, debug: bool) -> Iterator[list[Node]]:
     token = folder / "token"
     # Ray lets everyone into the folder that it is given, so that must not be the private one.
     rays = folder / "r"
@@ -333,7 +329,7 @@ def _init(**options: Any) -> None:
     _, error = caught(partial(ray.init, **options))
     if error is not None:
         _require_text(error)
-        reason = str(error).strip().split("\n", maxsplit=1)[0].rstrip(".") or type(error).__name__
+        reason = first_line(error).rstrip(".") or type(error).__name__
         raise StoppedError(
             f"Ray could not be started on this machine: {reason}{_limits()}"
         ) from None
@@ -367,7 +363,7 @@ def _join(address: str, debug: bool, say: Callable[[str], None]) -> Iterator[lis
     except (ConnectionError, RuntimeError, ValueError) as error:
         ray.shutdown()  # A Ray that is refused for its version stays half joined.
         _require_text(error)
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error) or type(error).__name__
         raise UsageError(
             version_refusal(address, str(error))
             or f"no Ray cluster answers at --address {address}: {reason}"
@@ -471,14 +467,6 @@ def _counted(resources: Mapping[str, float]) -> dict[str, int]:
     return {kind: int(resources.get(name, 0)) for kind, name in RAY_RESOURCES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A node that was asked for its facts, and the time until which we wait for the answer."""
-
-    node_id: str
-    deadline: float
-
-
 class Roster:
     """The nodes of a cluster that have answered with their facts; nodes that join are asked.
 
@@ -491,16 +479,17 @@ class Roster:
         self._known = {node.node_id: node for node in known}
         self._version = version
         self._say = say
-        self._asked: dict[Any, _Question] = {}
+        # By the answer: the node that was asked for its facts, and until when we wait for them.
+        self._asked: dict[Any, tuple[str, float]] = {}
         self._left_out: set[str] = set()
 
     def nodes(self) -> list[Node]:
         """Return the living nodes that have answered, the driver's first, without waiting."""
         living = {node.node_id: node for node in living_nodes()}
-        waited_for = {question.node_id for question in self._asked.values()}
+        waited_for = {node_id for node_id, _ in self._asked.values()}
         for node_id in living:
             if node_id not in self._known and node_id not in self._left_out | waited_for:
-                self._asked[_ask(node_id)] = _Question(node_id, time.monotonic() + PROBE_TIMEOUT_S)
+                self._asked[_ask(node_id)] = node_id, time.monotonic() + PROBE_TIMEOUT_S
         self._hear(living)
         return [self._known[node_id] for node_id in living if node_id in self._known]
 
@@ -508,7 +497,7 @@ class Roster:
         """Return the nodes as `nodes` does, once each has answered or is left out."""
         nodes = self.nodes()
         while self._asked:
-            until = min(question.deadline for question in self._asked.values())
+            until = min(deadline for _, deadline in self._asked.values())
             ray.wait(list(self._asked), timeout=max(0.0, until - time.monotonic()))
             nodes = self.nodes()
         return nodes
@@ -519,7 +508,7 @@ class Roster:
             return
         ready, waiting = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
         for ref in ready:
-            node_id = self._asked.pop(ref).node_id
+            node_id, _ = self._asked.pop(ref)
             try:
                 facts = ray.get(ref)
             except RayError as error:
@@ -528,12 +517,12 @@ class Roster:
             if node_id in living:
                 self._admit(_told(living[node_id], facts, is_here=node_id == next(iter(living))))
         for ref in waiting:
-            question = self._asked[ref]
-            if question.deadline < time.monotonic():
+            node_id, deadline = self._asked[ref]
+            if deadline < time.monotonic():
                 del self._asked[ref]
                 ray.cancel(ref, force=True)
                 why = f"it did not answer in {PROBE_TIMEOUT_S:g} s"
-                self._leave_out(living, question.node_id, why)
+                self._leave_out(living, node_id, why)
 
     def _admit(self, node: Node) -> None:
         if self._version and has_other_package(self._version, node):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ray_precheck.errors import DeviceDied, DeviceError
-from ray_precheck.foreign import caught
+from ray_precheck.foreign import caught, first_line
 from ray_precheck.processes import descendants, end_with_parent
 from ray_precheck.runtime.job import Runner
 from ray_precheck.runtime.places.devices import pin_to_core
@@ -66,9 +66,9 @@ def _check(start: Start, pipe: Connection, sender: WakeupSender) -> None:
         runner, error = caught(partial(_open, start))
     if runner is None:
         # A framework may raise anything at its import; the first line is the reason.
-        first_line = str(error).strip().split("\n", maxsplit=1)[0]
-        is_ours = isinstance(error, DeviceError)
-        send(pipe, Started(first_line if is_ours else f"{type(error).__name__}: {first_line}"))
+        assert error is not None
+        title = "" if isinstance(error, DeviceError) else f"{type(error).__name__}: "
+        send(pipe, Started(title + first_line(error)))
         return
     send(pipe, Started(caveat=runner.caveat))
     with contextlib.suppress(EOFError):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_precheck.runtime.driver import follow_cores, number_cores, place_benches
+from ray_precheck.runtime.driver import number_cores, place_benches
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.schema.task import BENCH, DeviceSlot
 
@@ -59,9 +59,9 @@ def test_as_many_as_were_asked_for_also_where_there_are_fewer_cores() -> None:
 
 def test_cores_of_a_machine_that_joins_are_added_under_new_names() -> None:
     before = place_benches([], [node("n0", 2)], 99)
-    added = follow_cores([], before, [node("n0", 2), node("n1", 2)], 3)
+    added = place_benches([], [node("n0", 2), node("n1", 2)], 3, benches=before)
     assert [(slot.label, slot.node_id) for slot in added] == [("bench:2", "n1")]
-    assert follow_cores([], [*before, *added], [node("n0", 2), node("n1", 2)], 3) == []
+    assert place_benches([], [node("n0", 2), node("n1", 2)], 3, benches=[*before, *added]) == []
 
 
 @given(
@@ -90,6 +90,6 @@ def test_who_is_added_later_has_a_core_of_its_own_too(
 ) -> None:
     nodes = [node("n0", first), node("n1", second)]
     before = place_benches([], nodes, most)
-    added = follow_cores([], before, nodes, most + more)
+    added = place_benches([], nodes, most + more, benches=before)
     taken = [(slot.node_id, slot.core) for slot in [*before, *added]]
     assert len(set(taken)) == len(taken) == min(most + more, first + second)
