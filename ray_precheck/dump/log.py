@@ -9,7 +9,6 @@ process was killed, and is not looked at. The file is read once, in chunks.
 """
 
 import io
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -23,6 +22,7 @@ from ray_precheck.dump.scan import (
     ByteRange,
     Member,
     OnProgress,
+    key_text,
     member_limit,
     scan_dump,
     too_many,
@@ -34,7 +34,8 @@ LARGEST_HEADER_BYTES = 1 << 20
 DATA = b'"data": {\n'
 _BORDER, _COMMA = b"}\n{", b",\n"
 # The beginning of a line, up to the brace of the record; a quote in the key is escaped.
-_KEY = re.compile(rb'\{"([^"\\]*(?:\\.[^"\\]*)*)": \{')
+_KEY = re.compile(rb'\{("[^"\\]*(?:\\.[^"\\]*)*"): \{')
+_END_KEY = f'"{FIELD}"'.encode()
 _span = partial(tuple.__new__, ByteRange)
 
 
@@ -109,12 +110,12 @@ def _members(log: Log, chunk: bytes, whole: int, path: str) -> Iterator[Member]:
         key = _KEY.match(chunk, begin, end)
         if key is None or chunk[end - 2 : end] != b"}}":
             raise _broken(log, chunk[begin:end], path)
-        if key[1] == FIELD.encode():
+        if key[1] == _END_KEY:
             log.cut_short, log.is_ended = reason_of(chunk[begin:end]), True
             return
         log.records += 1
         log.end = base + end + 1
-        yield _text(key[1]), _span((base + key.end() - 1, base + end - 1))
+        yield key_text(key[1]), _span((base + key.end() - 1, base + end - 1))
         begin = end + 1
 
 
@@ -127,30 +128,16 @@ def _long_member(log: Log, chunk: bytes, file: BinaryIO, end: int, path: str) ->
     span = ByteRange(log.end + key.end() - 1, end - 1)
     log.records += 1
     log.end = end + 1
-    return _text(key[1]), span
-
-
-def _text(key: bytes) -> str:
-    """Return a key as text: as it stands where it is broken."""
-    if b"\\" in key:
-        try:
-            return str(json.loads(b'"%b"' % key))
-        except ValueError:
-            pass
-    return key.decode(errors="replace")
+    return key_text(key[1]), span
 
 
 def _line_end(file: BinaryIO, start: int, size: int) -> int:
     """Return the position of the first line break from `start` on, -1 where there is none."""
     file.seek(start)
-    while start < size:
-        chunk = file.read(min(CHUNK_BYTES, size - start))
-        found = chunk.find(b"\n")
-        if found >= 0:
+    while start < size and (chunk := file.read(min(CHUNK_BYTES, size - start))):
+        if (found := chunk.find(b"\n")) >= 0:
             return start + found
         start += len(chunk)
-        if not chunk:
-            break
     return -1
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from io import BufferedReader, BytesIO
 from math import prod
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +30,8 @@ from ray_precheck.dump.tensors import (
     UNREADABLE,
     FolderFiles,
     TensorFiles,
+    captured_file,
     elements_of,
-    is_captured,
     require_dtype,
     require_npy_size,
     require_pt_size,
@@ -39,7 +39,6 @@ from ray_precheck.dump.tensors import (
     unreadable,
 )
 from ray_precheck.errors import NotCheckable
-from ray_precheck.foreign import shown
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Quantized, TensorSpec
 
@@ -116,37 +115,18 @@ def _read(opened: BufferedReader, is_mapped: bool) -> PlainTensor:
     kind = np.dtype(np.uint16 if found.storage.dtype == BFLOAT16 else found.storage.dtype)
     member = members[f"{folder}data/{found.storage.key}"]
     count, begin = prod(found.shape), found.offset * kind.itemsize
-    if (
-        member.compress_type != zipfile.ZIP_STORED
-        or found.offset < 0
-        or begin + count * kind.itemsize > member.file_size
-    ):
+    fits = found.offset >= 0 and begin + count * kind.itemsize <= member.file_size
+    if member.compress_type != zipfile.ZIP_STORED or not fits:
         raise _NotPlain
     opened.seek(member.header_offset + _HEADER - _LENGTHS.size)
     begin += member.header_offset + _HEADER + sum(_LENGTHS.unpack(opened.read(_LENGTHS.size)))
-    raw = _stored_elements(opened, kind, count, begin, is_mapped)
-    return PlainTensor(found.storage.dtype, found.shape, raw)
+    opened.seek(begin)
+    return PlainTensor(found.storage.dtype, found.shape, _elements(opened, kind, count, is_mapped))
 
 
 def _is_little(archive: zipfile.ZipFile, order: zipfile.ZipInfo) -> bool:
     # Of another size it is not even unpacked: it may be a gigabyte of zeros.
     return order.file_size == len(b"little") and archive.read(order) == b"little"
-
-
-def _stored_elements(
-    opened: BufferedReader, kind: np.dtype[Any], count: int, begin: int, is_mapped: bool
-) -> Array:
-    if not count:
-        return np.zeros(0, kind)
-    if os.fstat(opened.fileno()).st_size < begin + count * kind.itemsize:
-        raise _NotPlain
-    if is_mapped:
-        return np.asarray(np.memmap(opened, kind, "r", begin, (count,)))
-    opened.seek(begin)
-    content = opened.read(count * kind.itemsize)
-    if len(content) < count * kind.itemsize:
-        raise _NotPlain
-    return np.frombuffer(content, kind)
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -235,12 +215,8 @@ class MappedTensors:
         Raises:
             NotCheckable: no file is recorded, it is missing or unreadable, or it does not fit.
         """
-        if not spec.data_name:
-            raise NotCheckable("the dump names no file for this tensor (data_name)")
-        if not is_captured(spec):
-            raise NotCheckable(f"{shown(spec.data_name)} is neither .npy nor .pt")
-        file = PurePath(spec.data_name)
-        with self._files.open(spec.data_name) as opened:
+        file = captured_file(spec)
+        with self._files.open(str(spec.data_name)) as opened:
             raw, widen = _READERS[file.suffix](opened, file.name, spec, self._is_mapped)
         if isinstance(spec.storage, Quantized):
             meant = spec.storage.meant(raw.reshape(spec.shape)).astype(np.float32)
@@ -263,8 +239,6 @@ def _open_npy(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bo
         if dtype.hasobject:
             raise NotCheckable(f"{name} holds Python objects, which are not read")
         require_shape(shape, name, spec)
-        if not spec.size:
-            return np.zeros(0, dtype), None
         flat = _elements(opened, dtype, spec.size, is_mapped)
         # Only an array in Fortran's order is copied, which is that of the transposed shape, transposed.
         return (flat.reshape(shape[::-1]).T.reshape(-1) if fortran else flat), None
@@ -276,6 +250,8 @@ def _elements(opened: BufferedReader, dtype: np.dtype[Any], size: int, is_mapped
     """Return the elements of an open file from where it stands, `(size,)`; raises ValueError for a cut
     file."""
     begin, wanted = opened.tell(), size * dtype.itemsize
+    if not size:
+        return np.zeros(0, dtype)
     content = b"" if is_mapped else opened.read(wanted)
     there = os.fstat(opened.fileno()).st_size - begin if is_mapped else len(content)
     if there < wanted:
@@ -304,8 +280,6 @@ def _open_pt(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: boo
 
 
 def _open_by_torch(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bool) -> _Found:
-    import pickle
-
     import torch
 
     try:

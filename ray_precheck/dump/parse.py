@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import orjson
@@ -127,25 +127,19 @@ class Dump:
         """
         state = hashlib.sha256()
         if self.log is not None:
-            for piece in as_dump(
-                self.log.header, whole_lines(self.log, self.file), self.log.cut_short
-            ):
-                state.update(piece)
-            return state.hexdigest()
-        self.file.seek(0)
-        while chunk := self.file.read(_DIGEST_CHUNK):
-            state.update(chunk)
+            lines = whole_lines(self.log, self.file)
+            pieces = as_dump(self.log.header, lines, self.log.cut_short)
+        else:
+            self.file.seek(0)
+            pieces = iter(partial(self.file.read, _DIGEST_CHUNK), b"")
+        for piece in pieces:
+            state.update(piece)
         return state.hexdigest()
 
     def __enter__(self) -> "Dump":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.file.close()
 
 
@@ -207,10 +201,9 @@ def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
             f"framework {shown(framework)} of {path} is unknown; expected one of: {expected}"
         )
     folder = _data_folder(path, _header_text(file, fields, "dump_data_dir", path))
+    name_limit = _SURE_NAME_BYTES + os.fstat(file.fileno()).st_size // 2
     with _without_collector():
-        calls, has_modules = _group_calls(
-            members, _name_limit(file), path, first_counts=log is not None
-        )
+        calls, has_modules = _group_calls(members, name_limit, path, first_counts=log is not None)
     if not calls and task == STRUCTURE:
         raise DumpError(
             f"{path} has no records of calls, as its task is structure; capture the step with task"
@@ -327,10 +320,6 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _name_limit(file: BinaryIO) -> int:
-    return _SURE_NAME_BYTES + os.fstat(file.fileno()).st_size // 2
-
-
 def _group_calls(
     members: Iterable[Member], name_limit: int, path: Path, *, first_counts: bool
 ) -> tuple[list[DumpCall], bool]:
@@ -360,18 +349,11 @@ def _group_calls(
                 )
         if foreign is None:
             if not (first_counts and getattr(call, direction)):
-                _add_record(call, direction, span)
+                call.foreign = ""  # a foreign record of the same name gives way to the call
+                setattr(call, direction, span)
         elif call.forward is None and call.backward is None:
             call.foreign = foreign.reason
     return list(calls.values()), has_modules
-
-
-def _add_record(call: DumpCall, direction: str, span: ByteRange) -> None:
-    call.foreign = ""  # a foreign record of the same name gives way to the call
-    if direction == "forward":
-        call.forward = span
-    else:
-        call.backward = span
 
 
 def _foreign(key: str) -> ForeignKey:
@@ -383,6 +365,4 @@ def _foreign(key: str) -> ForeignKey:
 def _data_folder(path: Path, recorded: str) -> Path:
     """Return the folder of captured tensors: beside the dump, else where the header says."""
     beside = path.parent / "dump_tensor_data"
-    if beside.is_dir() or not recorded:
-        return beside
-    return Path(recorded)
+    return beside if beside.is_dir() or not recorded else Path(recorded)

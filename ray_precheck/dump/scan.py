@@ -241,7 +241,6 @@ def _members(
     colons = colons[colons >= 2]
     if len(colons) > limit:
         raise too_many(path, limit)
-    window = _Window(file)
     for first in range(0, len(colons), _KEYS_AT_A_TIME):
         block = colons[first : first + _KEYS_AT_A_TIME]
         following = colons[first + 1 : first + 1 + _KEYS_AT_A_TIME]
@@ -252,16 +251,16 @@ def _members(
         if len(value_ends) < len(value_starts):
             value_ends.append(int(positions[-1]))
         spans = map(_span, zip(value_starts, value_ends, strict=True))
-        yield from zip(_keys(window, key_starts, key_ends), spans, strict=True)
+        yield from zip(_keys(file, key_starts, key_ends), spans, strict=True)
         tell(value_ends[-1])
 
 
-def _keys(window: "_Window", starts: list[int], ends: list[int]) -> list[str]:
+def _keys(file: BinaryIO, starts: list[int], ends: list[int]) -> list[str]:
     """Return keys as text, all of them at once where they are plain and close to each other."""
     begin = starts[0]
     if ends[-1] - begin <= LONGEST_KEY_BYTES:  # so none of them is longer
         # Latin-1 has a character for every byte: positions stay, and ASCII is right.
-        text = window.read(begin, ends[-1]).decode("latin-1")
+        text = _read(file, begin, ends[-1]).decode("latin-1")
         keys = [
             text[start - begin + 1 : end - begin - 1]
             for start, end in zip(starts, ends, strict=True)
@@ -269,34 +268,18 @@ def _keys(window: "_Window", starts: list[int], ends: list[int]) -> list[str]:
         joined = "".join(keys)
         if joined.isascii() and "\\" not in joined:
             return keys
-    return [_key(window, start, end) for start, end in zip(starts, ends, strict=True)]
+    return [_key(file, start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-@dataclass(slots=True)
-class _Window:
-    """A piece of the file; keys that follow each other are cut from it without another read."""
-
-    file: BinaryIO
-    start: int = 0
-    data: bytes = b""
-
-    def read(self, start: int, end: int) -> bytes:
-        self.file.seek(start)
-        return self.file.read(end - start)
-
-    def cut(self, start: int, end: int) -> bytes:
-        if start < self.start or end > self.start + len(self.data):
-            self.data = self.read(start, max(start + _WINDOW_BYTES, end))
-            self.start = start
-        return self.data[start - self.start : end - self.start]
-
-
-def _key(window: _Window, start: int, end: int) -> str:
-    """Return a key as text: the JSON string without its quotes, as it stands where it is broken."""
+def _key(file: BinaryIO, start: int, end: int) -> str:
     if end - start > LONGEST_KEY_BYTES:
-        begin = window.cut(start + 1, start + _SHOWN_KEY_BYTES).decode(errors="replace")
+        begin = _read(file, start + 1, start + _SHOWN_KEY_BYTES).decode(errors="replace")
         return f"{begin}... ({end - start} bytes at byte {start})"
-    raw = window.cut(start, end)
+    return key_text(_read(file, start, end))
+
+
+def key_text(raw: bytes) -> str:
+    """Return a key as text: the JSON string without its quotes, as it stands where it is broken."""
     if b"\\" in raw:
         try:
             return str(json.loads(raw))
@@ -305,10 +288,14 @@ def _key(window: _Window, start: int, end: int) -> str:
     return raw[1:-1].decode(errors="replace")
 
 
+def _read(file: BinaryIO, start: int, end: int) -> bytes:
+    file.seek(start)
+    return file.read(max(0, end - start))
+
+
 def read_value(file: BinaryIO, span: ByteRange) -> bytes:
     """Return the raw JSON of a member's value, without the comma that follows it."""
-    file.seek(span.start)
-    return value_of(file.read(max(0, span.end - span.start)))
+    return value_of(_read(file, *span))
 
 
 def value_of(raw: bytes) -> bytes:

@@ -15,6 +15,7 @@ import tokenize
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import Any, Protocol, TypeVar
@@ -63,7 +64,7 @@ class TensorFiles(Protocol):
         """Open the file of a `data_name`; raise `NotCheckable` with the reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FolderFiles:
     """The files in the folder `dump_tensor_data` of a dump."""
 
@@ -98,17 +99,17 @@ class FolderFiles:
         except (OSError, ValueError):  # ValueError: a name that no file system takes
             return 0
 
-    def ship(self, name: str, most_bytes: int) -> "Shipped":
+    def ship(self, name: str, limit_bytes: int) -> "Shipped":
         """Return the bytes or facts that another machine needs to decode a file as this machine
         would.
 
-        A file of more than `most_bytes` is not read.
+        A file of more than `limit_bytes` is not read.
         """
         try:
             with self.open(name) as opened:
                 size = os.fstat(opened.fileno()).st_size
-                if size > most_bytes:
-                    return _too_large(name, size, most_bytes)
+                if size > limit_bytes:
+                    return _too_large(name, size, limit_bytes)
                 data = np.empty(size, np.uint8)
                 return data[: opened.readinto(data.data)]
         except NotCheckable as reason:
@@ -189,6 +190,15 @@ def is_captured(spec: TensorSpec) -> bool:
     return bool(spec.data_name) and PurePath(spec.data_name or "").suffix in _READERS
 
 
+def captured_file(spec: TensorSpec) -> PurePath:
+    """Return the file of a captured tensor; raise `NotCheckable` where the dump names none that is read."""
+    if not spec.data_name:
+        raise NotCheckable("the dump names no file for this tensor (data_name)")
+    if not is_captured(spec):
+        raise NotCheckable(f"{shown(spec.data_name)} is neither .npy nor .pt")
+    return PurePath(spec.data_name)
+
+
 def _too_large(name: str, size_bytes: int, most_bytes: int) -> SizeOnly | Refused:
     if PurePath(name).suffix == ".npy":
         return SizeOnly(size_bytes)
@@ -223,7 +233,8 @@ class CapturedTensors:
         if PurePath(name).suffix != ".pt":
             raise NotCheckable(f"the dump names no .pt file for this sparse tensor: {shown(name)}")
         with self._files.open(spec.data_name or "") as opened:
-            found = _read_sparse(opened, name, spec)
+            convert = partial(_sparse_host, name=name, dtype=spec.dtype)
+            found = _of_pt(opened, name, spec, convert)
         mine = found.storage
         assert isinstance(mine, Sparse)
         if (mine.layout, mine.nnz, mine.block) != (storage.layout, storage.nnz, storage.block):
@@ -238,12 +249,8 @@ class CapturedTensors:
                 f"vmap runs this call once for {spec.vmapped} samples, whose tensors are not captured; a"
                 " capture with task statistics lets one sample be checked with generated inputs"
             )
-        if not spec.data_name:
-            raise NotCheckable("the dump names no file for this tensor (data_name)")
-        if not is_captured(spec):
-            raise NotCheckable(f"{shown(spec.data_name)} is neither .npy nor .pt")
-        file = PurePath(spec.data_name)
-        with self._files.open(spec.data_name) as opened:
+        file = captured_file(spec)
+        with self._files.open(str(spec.data_name)) as opened:
             data = _READERS[file.suffix](opened, file.name, spec)
         require_shape(data.shape, file.name, spec)
         require_dtype(data.dtype, file.name, spec)
@@ -327,11 +334,7 @@ def _read_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
 
 
 def _read_pt(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
-    return _of_pt(opened, name, spec, lambda value: _dense_elements(value, name))
-
-
-def _read_sparse(opened: BufferedReader, name: str, spec: TensorSpec) -> HostTensor:
-    return _of_pt(opened, name, spec, lambda value: _sparse_host(value, name, spec.dtype))
+    return _of_pt(opened, name, spec, partial(_dense_elements, name=name))
 
 
 def _of_pt(opened: BufferedReader, name: str, spec: TensorSpec, convert: Callable[[Any], T]) -> T:

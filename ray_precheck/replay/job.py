@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ray_precheck.accuracy.standards.base import added_headings
@@ -21,7 +21,6 @@ from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import Dump
 from ray_precheck.dump.tensors import (
     FolderFiles,
-    Shipped,
     ShippedFiles,
     is_captured,
     most_file_bytes,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from ray_precheck.check.checker import Checker
 
 
-class PrecheckInputFiles:
+class PrecheckInputFiles(FolderFiles):
     """Reads captured files for other machines.
 
     Captured outputs and gradients are sent only if captured results are tested. No file is sent of a
@@ -47,15 +46,10 @@ class PrecheckInputFiles:
     """
 
     def __init__(self, dump: Dump, settings: CheckSettings) -> None:
+        super().__init__(dump.data_folder)
         self._dump = dump
-        self._files = FolderFiles(dump.data_folder)
         self._with_results = settings.tests_dump
         self._memory_limit_bytes = settings.memory_limit_bytes
-
-    @property
-    def folder(self) -> Path:
-        """The folder that the files are in."""
-        return self._files.folder
 
     def limits(self, task: Task, most_bytes: int) -> Mapping[str, int]:
         """Return the files of a task by name, with the size above which each is not sent.
@@ -77,14 +71,6 @@ class PrecheckInputFiles:
                 name = spec.data_name or ""
                 limits[name] = max(_file_limit(spec, most_bytes), limits.get(name, 0))
         return limits
-
-    def size_bytes(self, name: str) -> int:
-        """Return how many bytes a file has; 0 where it cannot be read."""
-        return self._files.size_bytes(name)
-
-    def ship(self, name: str, limit_bytes: int) -> Shipped:
-        """Read a file; returns its content, or why it is not sent."""
-        return self._files.ship(name, limit_bytes)
 
     def packed(self, content: Mapping[str, Any]) -> ShippedFiles:
         """Return the files of one task as the checker reads them."""

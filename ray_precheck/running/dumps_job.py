@@ -31,7 +31,7 @@ from ray_precheck.store.tables import Tables
 SentFiles = Mapping[tuple[int, str], Any]
 
 
-class DumpsInputFiles:
+class DumpsInputFiles(FolderFiles):
     """Reads dumps for other machines.
 
     `paths` are those of the tasks, by their index, one for each side; `beside` names the files in the folder
@@ -40,8 +40,8 @@ class DumpsInputFiles:
 
     def __init__(self, paths: Sequence[Sequence[Path]], beside: Sequence[str]) -> None:
         absolute = [[path.absolute() for path in piece] for piece in paths]
-        self.folder = Path(
-            os.path.commonpath([path.parent for piece in absolute for path in piece])
+        super().__init__(
+            Path(os.path.commonpath([path.parent for piece in absolute for path in piece]))
         )
         self._paths = [[path.relative_to(self.folder) for path in piece] for piece in absolute]
         self._sides_of: dict[str, set[int]] = {}
@@ -49,7 +49,6 @@ class DumpsInputFiles:
             for side, path in enumerate(piece):
                 self._sides_of.setdefault(str(path.parent), set()).add(side)
         self._beside = tuple(beside)
-        self._files = FolderFiles(self.folder)
 
     def limits(self, task: Task, most_bytes: int) -> Mapping[str, int]:
         """Return the files of a piece; none is sent that is larger than all that may be on their way."""
@@ -58,15 +57,7 @@ class DumpsInputFiles:
             for path in self._paths[task.index]
             for each in (path, *(path.with_name(name) for name in self._beside))
         ]
-        return {name: most_bytes for name in names if self._files.size_bytes(name)}
-
-    def size_bytes(self, name: str) -> int:
-        """Return how many bytes a file has; 0 where it cannot be read."""
-        return self._files.size_bytes(name)
-
-    def ship(self, name: str, limit_bytes: int) -> Any:
-        """Read a file; returns its bytes, or an object with the reason why it is not sent."""
-        return self._files.ship(name, limit_bytes)
+        return {name: most_bytes for name in names if self.size_bytes(name)}
 
     def packed(self, content: Mapping[str, Any]) -> SentFiles:
         """Return the files of one piece by their side and their name in its folder."""

@@ -214,10 +214,7 @@ class TensorSpec:
     @property
     def size(self) -> int:
         """Number of elements."""
-        size = 1
-        for extent in self.shape:
-            size *= extent
-        return size
+        return math.prod(self.shape)
 
     @property
     def stored(self) -> "TensorSpec":

@@ -95,7 +95,7 @@ def claimed(path: Path) -> Iterator[str]:
     finally:
         # Removed while it is locked: a process that waits for it sees that it is another file then.
         with suppress(OSError):
-            if os.path.samestat(path.stat(), os.fstat(handle)):
+            if _is_still(path, handle):
                 path.unlink()
         os.close(handle)
 
@@ -221,13 +221,10 @@ def _holder(path: Path) -> _Holder | None:
     try:
         with open_file(path) as file:
             found = from_json(file.read(_MOST_BYTES))
-        return _Holder(
-            str(found["host"]),
-            int(found["pid"]),
-            str(found["started"]),
-            str(found["since"]),
-            str(found["token"]),
+        host, started, since, token = (
+            str(found[name]) for name in ("host", "started", "since", "token")
         )
+        return _Holder(host, int(found["pid"]), started, since, token)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -256,7 +253,6 @@ def _renewed(handle: int) -> Iterator[None]:
 
 # The writer of a run that was killed may live a little longer than its driver.
 _LOCK_PATIENCE_S = 10.0
-_LOCK_INTERVAL_S = 0.05
 
 
 def lock_file(handle: int, patience_s: float = _LOCK_PATIENCE_S) -> None:
@@ -268,15 +264,12 @@ def lock_file(handle: int, patience_s: float = _LOCK_PATIENCE_S) -> None:
     until = time.monotonic() + patience_s
     while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
+            return
         except BlockingIOError:
             if time.monotonic() > until:
                 raise BlockingIOError(errno.EWOULDBLOCK, "another run is writing them") from None
-            time.sleep(_LOCK_INTERVAL_S)
-        except OSError:
-            return
-        else:
-            return
+            time.sleep(_INTERVAL_S)
 
 
 @contextmanager
@@ -305,11 +298,9 @@ def _open_locked(path: Path) -> int:
             return -1  # The functions that read the file report that it cannot be read.
         try:
             lock_file(handle)
-            if os.path.samestat(path.stat(), os.fstat(handle)):
-                return handle
-        except FileNotFoundError:
-            pass
         except BlockingIOError:
             os.close(handle)
             raise
+        if _is_still(path, handle):
+            return handle
         os.close(handle)

@@ -116,12 +116,16 @@ class Journal:
                 repair does that.
         """
         self._require_claim()
-        finished = self._without_known(finished)
+        known = self._reopened_with or ()
+        finished = [done for done in finished if done.name not in known]
         details = b"".join([done.details for done in finished])
         rows = b"".join([done.row for done in finished])
         ends: list[tuple[int, int]] = []
         try:
-            for path, fd in self._open_files():
+            for path, fd in (
+                (self.details_path, self._details_fd),
+                (self.result_path, self._result_fd),
+            ):
                 _require_same_file(path, fd)
                 ends.append((fd, os.fstat(fd).st_size))
             self._write(self._details_fd, details)
@@ -139,13 +143,6 @@ class Journal:
     def _require_claim(self) -> None:
         if self._token:
             require_claim(self._lock_path, self._token)
-
-    def _without_known(self, finished: Sequence[Done]) -> Sequence[Done]:
-        known = self._reopened_with
-        return [done for done in finished if done.name not in known] if known else finished
-
-    def _open_files(self) -> tuple[tuple[Path, int], tuple[Path, int]]:
-        return (self.details_path, self._details_fd), (self.result_path, self._result_fd)
 
     def _begin(self, fd: int, head: bytes) -> None:
         if os.fstat(fd).st_size:

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -60,15 +60,8 @@ class RunFiles:
 
     def absolute(self) -> "RunFiles":
         """Return them by absolute paths, for a process that may run in another folder."""
-        return RunFiles(
-            self.result.absolute(),
-            self.details.absolute(),
-            self.settings.absolute(),
-            self.timeline.absolute(),
-            self.lock.absolute(),
-            self.errors.absolute(),
-            self.token,
-        )
+        *paths, token = (getattr(self, each.name) for each in fields(self))
+        return RunFiles(*(path.absolute() for path in paths), token)
 
 
 @lru_cache(maxsize=64)
@@ -189,7 +182,7 @@ def start_run(
 
 def remove_run(files: RunFiles) -> None:
     """Remove the files of a run of which nothing is to be kept."""
-    for path in (files.result, files.details, files.settings, files.timeline):
+    for path in (files.result, files.details, files.timeline, files.settings):
         path.unlink(missing_ok=True)
 
 
@@ -201,8 +194,7 @@ def discard_run(files: RunFiles) -> bool:
     try:
         if any(_has_rows(path) for path in (files.result, files.details)):
             return False
-        for path in (files.result, files.details, files.timeline, files.settings):
-            path.unlink(missing_ok=True)
+        remove_run(files)
     except (OSError, ResumeError):
         return False
     return True
@@ -240,16 +232,15 @@ def resume_run(
             writing it; nothing has been changed.
         StoppedError: the disk is full; acknowledged rows are still there.
     """
-    try:
-        with locked(files.result):
-            return _resume_locked(
-                files, names, fingerprint, tables, reads or {}, force=force, retry=retry
-            )
-    except BlockingIOError:
-        raise ResumeError(
-            f"another run is writing {files.result}: its writer is a process of this machine;"
-            " wait for its end, or stop it first"
-        ) from None
+    with contextlib.ExitStack() as lock:
+        try:
+            lock.enter_context(locked(files.result))
+        except BlockingIOError:
+            raise ResumeError(
+                f"another run is writing {files.result}: its writer is a process of this machine;"
+                " wait for its end, or stop it first"
+            ) from None
+        return _resume_locked(files, names, fingerprint, tables, reads or {}, force, retry)
 
 
 def _resume_locked(
@@ -258,7 +249,6 @@ def _resume_locked(
     fingerprint: dict[str, str],
     tables: Tables,
     reads: Reads,
-    *,
     force: bool,
     retry: Collection[str],
 ) -> set[str]:
@@ -280,19 +270,21 @@ def _resume_locked(
                 " start a new run, or add --force to resume all the same"
             )
     if settings is not None:
-        _require_own_columns(files, tables)
+        try:
+            _require_columns(files, tables)
+        except ResumeError as error:  # of another standard: with --force the settings may differ
+            raise ResumeError(
+                f"{error}; one file cannot hold the columns of two standards, even with --force:"
+                " give the same --standard, or start a new run"
+            ) from None
     _require_writable(files)
     if settings is None:
         _set_foreign_details_aside(files, tables)
     # Rows without a settings file are msprobe's. They stay so when the run is resumed once more.
     adopted = bool(done) if settings is None else settings.adopted
     now = RunSettings(fingerprint, adopted, reads=stamps, foreign=tuple(sorted(foreign)))
-    if (
-        settings
-        and settings.fingerprint == fingerprint
-        and not retry
-        and _is_untouched(files, settings)
-    ):
+    is_same = settings is not None and settings.fingerprint == fingerprint and not retry
+    if settings is not None and is_same and _is_untouched(files, settings):
         now = replace(settings, reads=now.reads, foreign=now.foreign)
     else:
         repair(files.result, files.details, done, tables)
@@ -431,17 +423,6 @@ def _require_writable(files: RunFiles) -> None:
     for path in (files.result, files.details, files.settings):
         with contextlib.suppress(OSError):
             remove_leftover(path)
-
-
-def _require_own_columns(files: RunFiles, tables: Tables) -> None:
-    """Raise where the details are of another standard: with --force the settings may differ."""
-    try:
-        _require_columns(files, tables)
-    except ResumeError as error:
-        raise ResumeError(
-            f"{error}; one file cannot hold the columns of two standards, even with --force:"
-            " give the same --standard, or start a new run"
-        ) from None
 
 
 def _require_columns(files: RunFiles, tables: Tables) -> None:

@@ -9,7 +9,6 @@ the stamps of a small dump have a digest, too; of a large one it would take long
 of it is taken for another.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -208,8 +207,10 @@ def load_settings(path: Path) -> RunSettings | None:
         data = read_file(path).removeprefix(BOM)
     except FileNotFoundError:
         return None
-    whole = _read_json(data)
-    found = dict(_WHOLE_PAIR.findall(data.decode("utf-8", "replace"))) if whole is None else whole
+    found = _read_json(data)
+    is_cut = found is None
+    if found is None:
+        found = dict(_WHOLE_PAIR.findall(data.decode("utf-8", "replace")))
     sizes = found.get("completed")
     completed = None
     if isinstance(sizes, dict):
@@ -220,7 +221,7 @@ def load_settings(path: Path) -> RunSettings | None:
         fingerprint,
         found.get("adopted") is True,
         completed,
-        whole is None,
+        is_cut,
         environment if isinstance(environment, dict) else {},
         tuple(cuts) if isinstance(cuts := found.get(_CUT_SHORT), list) else (),
         stamps_from_json(found.get(_READS)),
@@ -267,10 +268,7 @@ def note_environment(path: Path, environment: Mapping[str, Any]) -> None:
 
     If this fails, the summary lacks some words; nothing else is lost.
     """
-    with contextlib.suppress(OSError):
-        settings = load_settings(path)
-        if settings is not None and settings.environment != environment:
-            save_settings(path, replace(settings, environment=environment))
+    _note(path, "environment", environment)
 
 
 def note_cuts(path: Path, cut_short: tuple[str, ...]) -> None:
@@ -278,10 +276,8 @@ def note_cuts(path: Path, cut_short: tuple[str, ...]) -> None:
 
     If this fails, the command `summary` does not say it.
     """
-    with contextlib.suppress(OSError):
-        settings = load_settings(path)
-        if settings is not None and cut_short and settings.cut_short != cut_short:
-            save_settings(path, replace(settings, cut_short=cut_short))
+    if cut_short:
+        _note(path, "cut_short", cut_short)
 
 
 def noted_environment(path: Path) -> Environment:
@@ -304,10 +300,14 @@ def mark_completed(path: Path, result: Path, details: Path) -> None:
 
     If this fails, the next resume does one call again; nothing is lost.
     """
-    with contextlib.suppress(OSError):
+    _note(path, "completed", _sizes(result, details))
+
+
+def _note(path: Path, name: str, value: Any) -> None:
+    with suppress(OSError):
         settings = load_settings(path)
-        if settings is not None:
-            save_settings(path, replace(settings, completed=_sizes(result, details)))
+        if settings is not None and getattr(settings, name) != value:
+            save_settings(path, replace(settings, **{name: value}))
 
 
 def _sizes(result: Path, details: Path) -> tuple[int, int] | None:

@@ -83,16 +83,13 @@ def result_row(result: TaskResult) -> bytes:
 def detail_rows(result: TaskResult, *added: str) -> bytes:
     """Return the detail rows of a result, encoded, with their line ends; `added` are the headings
     of the columns after the default ones."""
-    return b"".join(encode_row(_detail_cells(check, added)) for check in result.checks)
-
-
-def _detail_cells(check: OutputCheck, added: Sequence[str]) -> Iterator[str]:
-    for cell in DETAIL_COLUMNS.values():
-        yield cell(check)
-    if added:
-        found = dict(check.columns)
-        for heading in added:
-            yield _added_cell(found.get(heading, ""))
+    rows = []
+    for check in result.checks:
+        columns = dict(check.columns)
+        cells = [cell(check) for cell in DETAIL_COLUMNS.values()]
+        cells += (_added_cell(columns.get(heading, "")) for heading in added)
+        rows.append(encode_row(cells))
+    return b"".join(rows)
 
 
 def _added_cell(value: float | str) -> str:

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from ray_precheck.errors import PrecheckError, ResumeError, StoppedError
 from ray_precheck.foreign import regular_file
-from ray_precheck.store.resume import run_files
+from ray_precheck.schema.task import Done
 
 _BEGIN = b"["
 _END = b"\n]\n"
@@ -50,16 +50,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """The pieces that a worker ran in one stage, one after the other.
-
-    A piece has a name, and its beginning and duration in seconds, such as the `began_s` and `elapsed_s`
-    of a `Done`.
-    """
+    """The pieces that a worker ran in one stage, one after the other: of each its name, its `began_s` and its
+    `elapsed_s`."""
 
     machine: str
     row: str
     stage: str
-    pieces: Sequence["Piece"]
+    pieces: Sequence[Done | Span]
 
     def spans(self) -> Iterator[Span]:
         """Yield a span for each piece."""
@@ -69,37 +66,12 @@ class Track:
             )
 
 
-class Piece(Protocol):
-    """Something with a name that ran for a while."""
-
-    @property
-    def name(self) -> str:
-        """The name of the piece."""
-
-    @property
-    def began_s(self) -> float:
-        """When it began, in seconds since the epoch."""
-
-    @property
-    def elapsed_s(self) -> float:
-        """How long it ran, in seconds."""
-
-
 @dataclass(slots=True)
 class _Lane:
     """One line of a viewer: its thread, and when the last span in it ended."""
 
     tid: int
     end_us: int = 0
-
-
-def timeline_path(result_csv: Path) -> Path:
-    """Return the timeline that belongs to a result CSV.
-
-    Raises:
-        ResumeError: its name is not `accuracy_checking_result_{timestamp}.csv`.
-    """
-    return run_files(result_csv).timeline
 
 
 class Timeline:

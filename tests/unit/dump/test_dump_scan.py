@@ -4,6 +4,7 @@ import codecs
 import io
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -308,24 +309,27 @@ def test_a_key_beyond_the_longest_is_shown_by_its_begin(
     assert [key for key, _ in data] == ["ka", shown]
 
 
-class CountingFile(io.BytesIO):
+class CountingFile(io.FileIO):
     """A file that counts what is read of it."""
 
     reads, read_bytes = 0, 0
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        found = super().read(size)
+    def readinto(self, buffer: Any, /) -> int | None:
+        found = super().readinto(buffer)
         self.reads += 1
-        self.read_bytes += len(found)
+        self.read_bytes += found or 0
         return found
 
 
-def test_keys_are_cut_from_pieces_of_the_file_that_are_read_once() -> None:
+def test_keys_are_cut_from_pieces_of_the_file_that_are_read_once(tmp_path: Path) -> None:
     names = [f"A.{number}\n" for number in range(20_000)]  # escaped, so each is decoded by itself
-    file = CountingFile(json.dumps({"data": dict.fromkeys(names, "x" * 40)}).encode())
-    size = len(file.getbuffer())
-    data = scan_dump(file, "dump.json")[1]
-    assert [key for key, _ in data] == names
-    # Once for the structure, twice for the keys, and both ends; a piece has 65536 bytes.
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps({"data": dict.fromkeys(names, "x" * 40)}))
+    size = path.stat().st_size
+    file = CountingFile(path)
+    with io.BufferedReader(file) as buffered:
+        data = scan_dump(buffered, "dump.json")[1]
+        assert [key for key, _ in data] == names
+    # Once for the structure, twice for the keys, and both ends; a piece is the buffer of an open file.
     assert file.read_bytes < 3.5 * size
-    assert file.reads < 2 * size / 65536 + 20
+    assert file.reads < 3 * size / io.DEFAULT_BUFFER_SIZE + 20

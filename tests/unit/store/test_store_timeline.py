@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ray_precheck.errors import PrecheckError, ResumeError, StoppedError
 from ray_precheck.store.resume import run_files
-from ray_precheck.store.timeline import Span, Timeline, _line, _text, timeline_path
+from ray_precheck.store.timeline import Span, Timeline, _line, _text
 
 pytestmark = pytest.mark.unit
 
@@ -384,12 +384,13 @@ def test_a_timeline_that_cannot_be_opened_or_written_is_one_sentence(
 def test_a_timeline_is_named_like_the_settings_of_its_run(tmp_path: Path) -> None:
     for stamp in ("20260101120000", "20260101120000_1", "x.run.json"):
         result = tmp_path / f"accuracy_checking_result_{stamp}.csv"
-        assert timeline_path(result) == tmp_path / f"accuracy_checking_{stamp}.timeline.json"
-        prefix = timeline_path(result).name.removesuffix(".timeline.json")
+        timeline = run_files(result).timeline
+        assert timeline == tmp_path / f"accuracy_checking_{stamp}.timeline.json"
+        prefix = timeline.name.removesuffix(".timeline.json")
         assert run_files(result).settings.name == f"{prefix}.run.json"
     for other in ("results.csv", "accuracy_checking_result_1.txt"):
         with pytest.raises(PrecheckError, match="is no result CSV"):
-            timeline_path(tmp_path / other)
+            run_files(tmp_path / other)
 
 
 @given(
