@@ -20,6 +20,7 @@ import json
 import re
 from collections.abc import Set
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -168,7 +169,8 @@ def plan_tasks(
     """
     tasks: list[Task] = []
     skips: list[TaskResult] = []
-    judge = _Names(framework)
+    # Thousands of calls are of one API, whose name is read once.
+    judge = functools.lru_cache(_MOST_KINDS)(partial(_judged, framework=framework))
     ahead, behind = (RecordWindow(dump.file.fileno()) for _ in range(2))
     alike = AlikeCalls() if filter_alike else None
     for index, call in enumerate(dump.calls):
@@ -177,7 +179,8 @@ def plan_tasks(
         is_done = call.name in done
         if is_done and alike is None:
             continue
-        name, reason = judge.judged(call)
+        name, reason = judge(call.name.rpartition(".")[0])
+        reason = call.foreign or _broken(call) or reason
         if name is None or reason:
             if not is_done:
                 skips.append(skipped(index, call.name, reason, call.backward is not None))
@@ -197,27 +200,9 @@ def plan_tasks(
     return Plan(tuple(tasks), tuple(skips))
 
 
-class _Names:
-    """Judges calls by their names: thousands are of one API, whose name is read once."""
-
-    def __init__(self, framework: str) -> None:
-        self._framework = framework
-        self._kinds: dict[str, tuple[ApiName | None, str]] = {}
-
-    def judged(self, call: DumpCall) -> tuple[ApiName | None, str]:
-        """Return the API of a call, and the reason why it is not checked, "" if it is."""
-        kind = call.name.rpartition(".")[0]
-        if kind not in self._kinds:
-            if len(self._kinds) >= _MOST_KINDS:
-                self._kinds.clear()
-            self._kinds[kind] = _judged(call.name, self._framework)
-        name, reason = self._kinds[kind]
-        return name, call.foreign or _broken(call) or reason
-
-
-def _judged(call: str, framework: str) -> tuple[ApiName | None, str]:
-    """Return the API of a call, and why its name rules it out, "" if it does not."""
-    key = parse_key(f"{call}.forward")
+def _judged(kind: str, framework: str) -> tuple[ApiName | None, str]:
+    """Return the API of calls, as `Torch.add`, and why its name rules them out, "" if it does not."""
+    key = parse_key(f"{kind}.0.forward")
     if not isinstance(key, ApiKey):
         return None, key.reason
     return key.name, skip_by_name(key.name, framework)
@@ -283,8 +268,7 @@ def _sizes(record: bytes) -> list[int]:
 
 
 def _decoding_s(record: bytes) -> float:
-    longer = len(record) - _FREE_BYTES
-    return longer * _PER_BYTE_S if longer > 0 else 0.0
+    return max(0, len(record) - _FREE_BYTES) * _PER_BYTE_S
 
 
 @functools.lru_cache(1024)

@@ -191,22 +191,18 @@ def framework_of(config: RunConfig, dump: Dump) -> str:
         DumpError: the dump is of another framework than asked for, or does not tell.
         UsageError: the descriptor of the framework cannot be used.
     """
-    if config.framework and dump.framework and not _is_meant(config.framework, dump.framework):
+    asked, found = config.framework, dump.framework
+    if asked and found and asked not in (found, *find_framework(found).asked_as):
         raise DumpError(
-            f"{dump.path} is a dump of {dump.framework}, but -f {config.framework} was given;"
-            f" use -f {dump.framework}"
+            f"{dump.path} is a dump of {found}, but -f {asked} was given; use -f {found}"
         )
-    framework = dump.framework or config.framework
+    framework = found or asked
     if not framework:
         raise DumpError(
             f"{dump.path} does not name its framework; say it with -f {'|'.join(framework_names())}"
         )
     require_sole(framework)
     return framework
-
-
-def _is_meant(asked: str, framework: str) -> bool:
-    return asked in (framework, *find_framework(framework).asked_as)
 
 
 def tests_captured(config: RunConfig, dump: Dump) -> bool:

@@ -147,19 +147,15 @@ class Selection:
             kind = call.name.rpartition(".")[0]
             if kind not in listed:
                 listed[kind] = self._is_listed(kind)
-            if listed[kind] and self._is_named(call.name) and self._is_chosen(call.name):
+            if not listed[kind] or (self.calls and call.name not in self.calls):
+                continue
+            if not self.keywords or any(keyword.fits(call.name) for keyword in self.keywords):
                 chosen.append(call)
         return chosen
 
     def _is_listed(self, kind: str) -> bool:
         names = {kind, kind.partition(".")[2]}
         return not (self.black & names) and (not self.white or bool(self.white & names))
-
-    def _is_named(self, name: str) -> bool:
-        return not self.keywords or any(keyword.fits(name) for keyword in self.keywords)
-
-    def _is_chosen(self, name: str) -> bool:
-        return not self.calls or name in self.calls
 
 
 def selection_of(config: RunConfig) -> Selection:
@@ -269,11 +265,8 @@ class Demands:
         ]
 
     def _hint(self, keyword: Keyword) -> str:
-        lost = [
-            word
-            for word in keyword.words
-            if not any(word in f"{kind}.0".lower() for kind in self._kinds)
-        ]
+        kinds = [f"{kind}.0".lower() for kind in self._kinds]
+        lost = [word for word in keyword.words if not any(word in kind for kind in kinds)]
         if not lost:
             return "each of its words fits some call, but none fits the whole expression"
         return self._near(lost)

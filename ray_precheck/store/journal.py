@@ -116,8 +116,7 @@ class Journal:
                 repair does that.
         """
         self._require_claim()
-        known = self._reopened_with or ()
-        finished = [done for done in finished if done.name not in known]
+        finished = self._without_known(finished)
         details = b"".join([done.details for done in finished])
         rows = b"".join([done.row for done in finished])
         ends: list[tuple[int, int]] = []
@@ -143,6 +142,10 @@ class Journal:
     def _require_claim(self) -> None:
         if self._token:
             require_claim(self._lock_path, self._token)
+
+    def _without_known(self, finished: Sequence[Done]) -> Sequence[Done]:
+        known = self._reopened_with
+        return [done for done in finished if done.name not in known] if known else finished
 
     def _begin(self, fd: int, head: bytes) -> None:
         if os.fstat(fd).st_size:

@@ -60,8 +60,8 @@ class RunFiles:
 
     def absolute(self) -> "RunFiles":
         """Return them by absolute paths, for a process that may run in another folder."""
-        *paths, token = (getattr(self, each.name) for each in fields(self))
-        return RunFiles(*(path.absolute() for path in paths), token)
+        names = [each.name for each in fields(self) if each.name != "token"]
+        return replace(self, **{name: getattr(self, name).absolute() for name in names})
 
 
 @lru_cache(maxsize=64)

@@ -63,6 +63,10 @@ class _BenchSlot:
     borrowed: list[str] = field(default_factory=list)
 
 
+# Stands for a worker that is gone with its machine.
+_GONE = _BenchSlot("", BenchState.GIVEN_UP)
+
+
 @dataclass(slots=True)
 class BenchStage:
     """The bench workers by name, and their work; `places` gives the place of each.
@@ -133,12 +137,12 @@ class BenchStage:
 
     def _note(self, name: str) -> None:
         """Update `_free` and `_usable` after the state of a worker has changed."""
-        slot = self._slots.get(name)
-        if slot is not None and slot.state is BenchState.READY and not slot.transfers:
+        slot = self._slots.get(name, _GONE)
+        if slot.state is BenchState.READY and not slot.transfers:
             self._free[name] = None
         else:
             self._free.pop(name, None)
-        if slot is not None and slot.state in (BenchState.READY, BenchState.LENT):
+        if slot.state in (BenchState.READY, BenchState.LENT):
             self._usable.add(name)
         else:
             self._usable.discard(name)
@@ -257,9 +261,9 @@ class BenchStage:
 
     def done(self, name: str, ticket: int) -> Transfer | None:
         """Note that a worker has finished a batch; return its transfer, None if it has no such batch."""
-        slot = self._slots.get(name)
-        transfer = slot.transfers.pop(ticket, None) if slot is not None else None
-        if slot is None or transfer is None:
+        slot = self._slots.get(name, _GONE)
+        transfer = slot.transfers.pop(ticket, None)
+        if transfer is None:
             return None
         self._leave(transfer)
         self.in_flight -= len(transfer.tasks)
@@ -270,8 +274,7 @@ class BenchStage:
 
     def _give_back(self, slot: _BenchSlot) -> None:
         for name in slot.borrowed:
-            lender = self._slots.get(name)
-            if lender is not None and lender.state is BenchState.LENT:
+            if self._slots.get(name, _GONE).state is BenchState.LENT:
                 self._turn(name, BenchState.READY)
         slot.borrowed.clear()
 

@@ -127,9 +127,8 @@ class Dispatch:
         slot = self.slots[name]
         if name in self.ahead or slot.moves_to is not None or slot.fresh:
             return []
-        if self.alone or self.crash_counts.quarantined:
-            return []
-        if not self.queue or not self.queue.is_ample(len(self.slots), self.model):
+        is_first = not (self.alone or self.crash_counts.quarantined) and bool(self.queue)
+        if not is_first or not self.queue.is_ample(len(self.slots), self.model):
             return []
         tasks, stage = self.from_queue(may_split=True, busy=slot)
         batch = self.order(name, tasks, stage)
@@ -153,10 +152,9 @@ class Dispatch:
 
     def _work_s(self, slot: Slot) -> float:
         """Return how long the batch of a slot is expected to take the device."""
-        device_s = sum(map(self.model.device_s, slot.batch.values()))
-        if slot.stage is Stage.DEVICE:
-            return device_s
-        return device_s + sum(map(self.model.bench_s, slot.batch.values()))
+        tasks, is_whole = slot.batch.values(), slot.stage is not Stage.DEVICE
+        device_s = sum(map(self.model.device_s, tasks))
+        return device_s + (sum(map(self.model.bench_s, tasks)) if is_whole else 0.0)
 
     def _next_batch(self, name: str) -> tuple[tuple[Task, ...], Stage, list[Command]]:
         """Return the tasks that a slot does next, their stage, and the commands that come before."""
@@ -200,16 +198,18 @@ class Dispatch:
 
     def give_back(self, name: str) -> list[Command]:
         """Take from a slot the quarantined record and the reserved batch that it keeps for later."""
+        self._let_go(name)
+        return self.release(name)
+
+    def _let_go(self, name: str) -> None:
+        """Take from a slot the quarantined record that it keeps for later."""
         quarantined = self.slots.keep_quarantined(name, None)
         if quarantined is not None:
             self.crash_counts.quarantined.appendleft(quarantined)
-        return self.release(name)
 
     def choose_quarantined(self, name: str) -> None:
         """Have a slot run a quarantined record next; one that it kept goes back: the slot may have moved."""
-        before = self.slots.keep_quarantined(name, None)
-        if before is not None:
-            self.crash_counts.quarantined.appendleft(before)
+        self._let_go(name)
         if self.crash_counts.quarantined:
             place = self.slots[name].place
             elsewhere = self.slots.is_elsewhere(place)
@@ -334,7 +334,11 @@ class Scheduler:
     def start_failed(self, name: str, reason: str) -> list[Command]:
         """Start a worker again that could not start; after a few times give its device up."""
         if name in self.bench:
-            return [] if self.draining else self._bench_start_failed(name, reason)
+            if self.draining or not self.bench.is_starting(name):
+                return []
+            if self.bench.start_failed(name):
+                return [StartWorker(name)]
+            return [GiveUpDevice(name, reason), *self._feed_benches()]
         slot = self._slots.get(name)
         if slot is None or slot.state is not SlotState.STARTING or self.draining:
             return []
@@ -343,13 +347,6 @@ class Scheduler:
             return [StartWorker(name)]
         self._slots.enter(name, SlotState.GIVEN_UP)
         return [*self._dispatch.give_back(name), GiveUpDevice(name, reason)]
-
-    def _bench_start_failed(self, name: str, reason: str) -> list[Command]:
-        if not self.bench.is_starting(name):
-            return []
-        if self.bench.start_failed(name):
-            return [StartWorker(name)]
-        return [GiveUpDevice(name, reason), *self._feed_benches()]
 
     def slot_lost(self, name: str, reason: str) -> list[Command]:
         """Give up a slot whose machine is gone, until the slot is revived."""
@@ -445,14 +442,13 @@ class Scheduler:
         if failure is not None and failure.cause is Cause.OVER_BUDGET:
             slow = batch.pop(failure.index, None)
             if slow is not None:
-                commands.append(Record((self._dispatch.crash_counts.over_budget(slow, failure),)))
+                commands.append(Record((self.rows.unchecked(slow, failure.reason),)))
         # A bench tells nothing about the device, so a record whose bench breaks has no crash counted.
         self._dispatch.alone.extend(batch.values())
         if transfer.ticket:
             commands.append(Forget(transfer.ticket))
-        if failure is not None:
-            commands += self._lose_bench(name)
-        return [*commands, *self._feed_benches()]
+        lost = [] if failure is None else self._lose_bench(name)
+        return [*commands, *lost, *self._feed_benches()]
 
     def _lose_bench(self, name: str) -> list[Command]:
         """Start a new bench worker; the records of the old one are checked again, each as a whole."""
@@ -547,10 +543,9 @@ class Scheduler:
 
     def _replace(self, name: str) -> list[Command]:
         """Start a successor of a worker if records are left; it runs the next quarantined record first."""
-        slot = self._slots[name]
         if self.draining or self.finished:
             self._slots.enter(name, SlotState.STARTING)
-            slot.fresh = False
+            self._slots[name].fresh = False
             return []
         start = self._restart(name)
         self._dispatch.choose_quarantined(name)

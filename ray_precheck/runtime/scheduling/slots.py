@@ -247,20 +247,13 @@ class CrashCounts:
         """
         cause = failure.cause
         if cause is Cause.OVER_BUDGET:  # only the time of this bench counts: a retry takes as long
-            return self.over_budget(task, failure)
+            return self.rows.unchecked(task, failure.reason)
         self._crashes[task.index, cause] += 1
         self._broke_at[task.index] = place
         if fresh and self._crashes[task.index, cause] >= CRASHES_NEEDED[cause]:
-            return failure.done or self._failure(task, failure)
+            return failure.done or self.rows.failed(task, cause.outcome, failure.reason)
         self.quarantined.append(task)
         return None
-
-    def over_budget(self, task: Task, failure: WorkerFailure) -> Done:
-        """Return the result of a record whose bench took too long: it could not be checked."""
-        return self.rows.unchecked(task, failure.reason)
-
-    def _failure(self, task: Task, failure: WorkerFailure) -> Done:
-        return self.rows.failed(task, failure.cause.outcome, failure.reason)
 
     def take_quarantined(self, place: str, *, elsewhere: bool) -> Task | None:
         """Remove and return the first quarantined record that may run at `place`, None if there is none.
