@@ -207,12 +207,8 @@ def _row_means(
     means, deviation = found.get("row_means"), found.get("row_deviation", 0.0)
     if means is None:
         return None, 0.0
-    if (
-        not rows
-        or not isinstance(means, list)
-        or len(means) != 2
-        or not all(map(_is_finite, means))
-    ):
+    is_pair = isinstance(means, list) and len(means) == 2 and all(map(_is_finite, means))
+    if not rows or not is_pair:
         raise NotCheckable(
             f"{path}: structure's row_means must be the smallest and the largest mean of its rows, not"
             f" {shown(means)} of {rows} rows"

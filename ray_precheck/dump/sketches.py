@@ -115,22 +115,6 @@ def read_sketches(folder: Path) -> Array:
     return np.frombuffer(raw[: len(raw) // _ROW * _ROW], "<f4").reshape(-1, BUCKETS)
 
 
-def finish_sketches(folder: Path) -> int:
-    """Cut what a killed process has left at a whole row, complete its header, and return its rows.
-
-    Raises:
-        DumpError: the file is no file of sketches.
-        OSError: it cannot be written.
-    """
-    path = folder / SKETCHES
-    count = len(read_sketches(folder))
-    if path.exists():
-        with path.open("r+b") as file:
-            file.truncate(_HEADER + count * _ROW)
-            file.write(_header(count))
-    return count
-
-
 def sketch_of(element: Mapping[str, Any], rows: Array) -> Array | None:
     """Return the sketch that an element of a dump names, `(64,)` float64; None where it has none.
 

@@ -298,12 +298,9 @@ def resume_command(given: Sequence[str], result: Path) -> str:
     leaves_out = False
     for argument in given:
         if argument.startswith("-"):
-            leaves_out = _is_resume_option(argument.partition("=")[0])
+            option = argument.partition("=")[0]  # which may be abbreviated
+            is_one = any(name.startswith(option) for name in _RESUME_OPTIONS)
+            leaves_out = is_one and option not in ("-", "--")
         if not leaves_out:
             kept.append(argument)
     return shlex.join(["ray-precheck", *kept, "-csv_path", str(result)])
-
-
-def _is_resume_option(option: str) -> bool:
-    """Return whether an option, which may be abbreviated, is one of a resume."""
-    return any(name.startswith(option) for name in _RESUME_OPTIONS) and option not in ("-", "--")

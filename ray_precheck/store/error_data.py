@@ -186,26 +186,18 @@ class ErrorData:
     replay: Replay = Replay()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SavedTensors:
     """The tensors of a saved API; incoming gradients are found by their position.
 
     `is_transposed`: it failed with inputs that were transposed in memory.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        inputs: dict[str, str],
-        stem: str,
-        dtypes: dict[str, str],
-        *,
-        is_transposed: bool = False,
-    ) -> None:
-        self.is_transposed = is_transposed
-        self._folder = folder
-        self._inputs = inputs
-        self._stem = stem
-        self._dtypes = dtypes
+    folder: Path
+    inputs: Mapping[str, str]
+    stem: str
+    dtypes: Mapping[str, str]
+    is_transposed: bool = False
 
     def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
         """Return the saved tensor of an argument path.
@@ -213,13 +205,13 @@ class SavedTensors:
         Raises:
             NotCheckable: the file is missing or unreadable.
         """
-        backward = f"{self._stem}.backward.input.{path.rsplit('.', 1)[-1]}.npy"
-        name = self._inputs.get(path, backward)
-        dtype = self._dtypes.get(name, spec.dtype)
+        backward = f"{self.stem}.backward.input.{path.rsplit('.', 1)[-1]}.npy"
+        name = self.inputs.get(path, backward)
+        dtype = self.dtypes.get(name, spec.dtype)
         if Path(name).name != name or dtype not in DTYPES:
             raise NotCheckable(f"{path}: {name} of dtype {dtype} is no file of a saved API")
         found = self._load(name, dtype, path)
-        if spec.storage is None or path not in self._inputs:
+        if spec.storage is None or path not in self.inputs:
             return found
         storage = spec.storage
         if isinstance(storage, Sparse):
@@ -235,9 +227,9 @@ class SavedTensors:
         Raises:
             NotCheckable: a file is unreadable.
         """
-        names = [f"{self._stem}.backward.input.{position}.npy" for position in range(count)]
+        names = [f"{self.stem}.backward.input.{position}.npy" for position in range(count)]
         return [
-            self._load(name, self._dtypes[name], name) if self._dtypes.get(name) in DTYPES else None
+            self._load(name, self.dtypes[name], name) if self.dtypes.get(name) in DTYPES else None
             for name in names
         ]
 
@@ -247,11 +239,11 @@ class SavedTensors:
         Raises:
             NotCheckable: the file is missing or unreadable.
         """
-        return self._load(name, self._dtypes[name], name)
+        return self._load(name, self.dtypes[name], name)
 
     def _load(self, name: str, dtype: str, path: str) -> HostTensor:
         try:
-            with open_file(self._folder / name) as file:
+            with open_file(self.folder / name) as file:
                 data = np.load(file, allow_pickle=False)
         except UNREADABLE as error:
             raise NotCheckable(f"{path}: cannot read {name}: {error}") from None

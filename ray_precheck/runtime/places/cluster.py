@@ -23,6 +23,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -443,28 +444,20 @@ def living_nodes() -> list[Node]:
     for entry in ray.nodes():
         if not entry["Alive"]:
             continue
-        cores, store = (
-            int(entry["Resources"].get(name, 0)) for name in ("CPU", "object_store_memory")
-        )
+        has = Counter({name: int(amount) for name, amount in entry["Resources"].items()})
+        visible = {kind: tuple(map(str, range(has[name]))) for kind, name in RAY_RESOURCES.items()}
         nodes.append(
             Node(
                 entry["NodeID"],
                 entry["NodeManagerAddress"],
-                {
-                    kind: tuple(map(str, range(count)))
-                    for kind, count in _counted(entry["Resources"]).items()
-                },
-                cores,
-                store,
+                visible,
+                has["CPU"],
+                has["object_store_memory"],
                 entry["NodeManagerHostname"],
                 entry["Labels"],
             )
         )
     return sorted(nodes, key=lambda node: (node.node_id != here, node.address, node.node_id))
-
-
-def _counted(resources: Mapping[str, float]) -> dict[str, int]:
-    return {kind: int(resources.get(name, 0)) for kind, name in RAY_RESOURCES.items()}
 
 
 class Roster:

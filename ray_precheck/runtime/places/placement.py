@@ -73,9 +73,7 @@ def ranged(ids: Sequence[int]) -> str:
     texts = []
     for _, run in runs:
         members = [device for _, device in run]
-        texts.append(
-            str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}",
-        )
+        texts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
     return ",".join(texts)
 
 
@@ -87,7 +85,9 @@ def require_same_package(version: str, nodes: Sequence[Node]) -> None:
     """
     other = [node for node in nodes if has_other_package(version, node)]
     if other:
-        theirs = "; ".join(_package_of(node) for node in other[:_LISTED])
+        theirs = "; ".join(
+            f"{_title(node)} has {node.versions.get(PACKAGE, 'none')}" for node in other[:_LISTED]
+        )
         more = f"; and {len(other) - _LISTED} more" if len(other) > _LISTED else ""
         raise UsageError(
             f"this is ray_precheck {version}, but {theirs}{more}; install {version} there, or leave"
@@ -98,10 +98,6 @@ def require_same_package(version: str, nodes: Sequence[Node]) -> None:
 def has_other_package(version: str, node: Node) -> bool:
     """Return whether workers on a node would run another version of this package, or none."""
     return node.versions.get(PACKAGE) != version
-
-
-def _package_of(node: Node) -> str:
-    return f"{_title(node)} has {node.versions.get(PACKAGE, 'none')}"
 
 
 def version_table(nodes: Sequence[Node], here: Node) -> str:

@@ -178,22 +178,12 @@ def _names() -> dict[str, str]:
 
 
 def _named_in(pattern: str, name: str) -> str:
-    names = set()
-    for path in glob.glob(pattern):
-        try:
-            match = re.search(name, Path(path).read_text(errors="replace"))
-        except OSError:
-            continue
-        if match:
-            names.add(match[1].strip())
-    return ", ".join(sorted(names))
+    matches = (re.search(name, _text_of(Path(path))) for path in glob.glob(pattern))
+    return ", ".join(sorted({match[1].strip() for match in matches if match}))
 
 
 def _npu_name(device: Path) -> str:
-    try:
-        vendor, model = ((device / file).read_text().strip() for file in ("vendor", "device"))
-    except OSError:
-        return ""
+    vendor, model = (_text_of(device / file).strip() for file in ("vendor", "device"))
     return NPU_NAMES.get(model, "") if vendor == NPU_VENDOR else ""
 
 

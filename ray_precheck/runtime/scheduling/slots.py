@@ -8,7 +8,7 @@ scheduler and called by it alone.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -52,55 +52,34 @@ class Slot:
     failed_starts: int = 0
 
 
-@dataclass(slots=True)
-class SlotTable:
+class SlotTable(dict[str, Slot]):
     """The slots by their labels; `places` gives the place of each.
 
     `kept` counts the quarantined records and the reserved batches of all slots, `in_batches` the records that
     workers have.
     """
 
-    places: Mapping[str, str]
-    kept: int = 0
-    in_batches: int = 0
-    _slots: dict[str, Slot] = field(init=False)
-    _idle: dict[str, None] = field(init=False, default_factory=dict)
-    _reserving: dict[str, None] = field(init=False, default_factory=dict)
-    _living: int = field(init=False)
+    def __init__(self, places: Mapping[str, str]) -> None:
+        super().__init__((name, Slot(place)) for name, place in places.items())
+        self.kept = self.in_batches = 0
+        self._idle: dict[str, None] = {}
+        self._reserving: dict[str, None] = {}
+        self._living = len(self)
 
-    def __post_init__(self) -> None:
-        self._slots = {name: Slot(place) for name, place in self.places.items()}
-        self._living = len(self._slots)
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._slots)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._slots
-
-    def __getitem__(self, name: str) -> Slot:
-        return self._slots[name]
-
-    def get(self, name: str) -> Slot | None:
-        """Return a slot, None if there is no slot of this name."""
-        return self._slots.get(name)
-
-    def keep_only(self, names: Iterable[str]) -> None:
-        """Remove all slots but these."""
-        self._slots = {name: self._slots[name] for name in names}
-        self._living = len(self._slots)
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove all slots but these, before any of them has been given up."""
+        for name in self.keys() - names:
+            del self[name]
+        self._living = len(self)
 
     def add(self, name: str, place: str) -> None:
         """Add the slot of a device that has joined."""
-        self._slots[name] = Slot(place)
+        self[name] = Slot(place)
         self._living += 1
 
     def enter(self, name: str, state: SlotState) -> None:
         """Set the state of a slot."""
-        slot = self._slots[name]
+        slot = self[name]
         self._living += (slot.state is SlotState.GIVEN_UP) - (state is SlotState.GIVEN_UP)
         slot.state = state
         if state is SlotState.IDLE:
@@ -119,23 +98,22 @@ class SlotTable:
 
     def busy(self) -> list[str]:
         """Return the slots whose worker has a batch."""
-        return [name for name, slot in self._slots.items() if slot.state is SlotState.BUSY]
+        return [name for name, slot in self.items() if slot.state is SlotState.BUSY]
 
     def has_one_batch(self, name: str) -> bool:
         """Return whether the worker of a slot has a batch and none behind it."""
-        slot = self._slots.get(name)
+        slot = self.get(name)
         return slot is not None and slot.state is SlotState.BUSY and slot.following is None
 
     def is_elsewhere(self, place: str) -> bool:
         """Return whether there is a slot at another place that has not been given up."""
         return any(
-            slot.place != place and slot.state is not SlotState.GIVEN_UP
-            for slot in self._slots.values()
+            slot.place != place and slot.state is not SlotState.GIVEN_UP for slot in self.values()
         )
 
     def give(self, name: str, batch: SendBatch) -> None:
         """Note that a worker has got a batch."""
-        slot = self._slots[name]
+        slot = self[name]
         self.enter(name, SlotState.BUSY)
         self._put_in_work(slot, batch)
         self.in_batches += len(batch.tasks)
@@ -148,19 +126,19 @@ class SlotTable:
 
     def take(self, name: str) -> dict[int, Task]:
         """Remove and return the batch that a worker runs, by index of the records."""
-        slot = self._slots[name]
+        slot = self[name]
         batch, slot.batch = slot.batch, {}
         self.in_batches -= len(batch)
         return batch
 
     def follow(self, name: str, batch: SendBatch) -> None:
         """Note that a worker has got another batch, which it begins after the present one."""
-        self._slots[name].following = batch
+        self[name].following = batch
         self.in_batches += len(batch.tasks)
 
     def advance(self, name: str) -> bool:
         """Make the following batch of a worker the present one; return False if there is none."""
-        slot = self._slots[name]
+        slot = self[name]
         batch, slot.following = slot.following, None
         if batch is not None:
             self._put_in_work(slot, batch)
@@ -168,21 +146,21 @@ class SlotTable:
 
     def recall(self, name: str) -> SendBatch | None:
         """Remove and return the following batch of a worker, None if there is none."""
-        slot = self._slots[name]
+        slot = self[name]
         batch, slot.following = slot.following, None
         self.in_batches -= 0 if batch is None else len(batch.tasks)
         return batch
 
     def keep_quarantined(self, name: str, quarantined: Task | None) -> Task | None:
         """Keep a quarantined record for a slot, or none; return the one that it had."""
-        slot = self._slots[name]
+        slot = self[name]
         before, slot.quarantined = slot.quarantined, quarantined
         self.kept += (quarantined is not None) - (before is not None)
         return before
 
     def reserve(self, name: str, batch: SendBatch | None) -> SendBatch | None:
         """Reserve a batch for a slot, or none; return the batch that it had."""
-        slot = self._slots[name]
+        slot = self[name]
         before, slot.reserved = slot.reserved, batch
         self.kept += (batch is not None) - (before is not None)
         if batch is None:

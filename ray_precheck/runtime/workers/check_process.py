@@ -98,14 +98,12 @@ def _serve(runner: Runner, batch: Sequence[Work], pipe: Connection, sender: Wake
         damage = runner.damage()
         cause, reason = damage or (None, "")
         # From here to the next record the device is idle, so the worker does all other work.
-        if isinstance(found, Done):
-            answer = Answer(work.index, found, None, cause, reason, began_s, elapsed_s)
-        else:
-            # Sealing counts as handing over, so it comes after `elapsed_s` is taken.
-            half = None if found is None else seal(found)
-            answer = Answer(work.index, None, half, cause, reason, began_s, elapsed_s)
-        send(pipe, answer)
-        sender.sent(is_last=position == len(batch) or cause is not None, is_large=answer.is_large)
+        done = found if isinstance(found, Done) else None
+        # Sealing counts as handing over, so it comes after `elapsed_s` is taken.
+        half = None if found is None or done is not None else seal(found)
+        send(pipe, Answer(work.index, done, half, cause, reason, began_s, elapsed_s))
+        is_last = position == len(batch) or cause is not None
+        sender.sent(is_last=is_last, is_large=half is not None)
         if cause is not None:
             return False
     return True

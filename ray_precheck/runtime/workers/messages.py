@@ -133,11 +133,6 @@ class Answer:
     began_s: float = 0.0
     elapsed_s: float = 0.0
 
-    @property
-    def is_large(self) -> bool:
-        """Whether the answer holds tensors."""
-        return self.half is not None
-
 
 _COUNT = struct.Struct("<Q")
 

@@ -13,7 +13,6 @@ import pytest
 from ray_precheck.dump.sketches import (
     SKETCHES,
     SketchFile,
-    finish_sketches,
     read_sketches,
     sketch_of,
 )
@@ -52,16 +51,6 @@ def test_a_file_cut_at_any_byte_has_the_whole_rows_before(tmp_path: Path) -> Non
             assert read_sketches(tmp_path).tolist() == rows[:whole].tolist(), length
 
 
-def test_what_a_killed_process_left_can_be_finished(tmp_path: Path) -> None:
-    rows = rows_of(4).astype(np.float32)
-    written(tmp_path, rows)
-    with (tmp_path / SKETCHES).open("ab") as file:
-        file.write(b"torn")
-    assert finish_sketches(tmp_path) == 4
-    assert np.load(tmp_path / SKETCHES).tolist() == rows.tolist()
-    assert (tmp_path / SKETCHES).stat().st_size == 128 + 4 * 256
-
-
 WRITER = """
 import sys
 from pathlib import Path
@@ -75,8 +64,7 @@ for number in range(10**9):
 """
 
 
-@pytest.mark.parametrize("finish", [False, True])
-def test_a_killed_writer_leaves_every_row_that_it_had_written(tmp_path: Path, finish: bool) -> None:
+def test_a_killed_writer_leaves_every_row_that_it_had_written(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE
     )
@@ -85,8 +73,6 @@ def test_a_killed_writer_leaves_every_row_that_it_had_written(tmp_path: Path, fi
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    if finish:
-        finish_sketches(tmp_path)
     rows = read_sketches(tmp_path)
     assert len(rows) > 50
     assert (rows == np.arange(len(rows), dtype=np.float32)[:, None]).all()
@@ -129,7 +115,7 @@ def test_no_file_is_no_rows_and_another_file_is_an_error(tmp_path: Path) -> None
         read_sketches(tmp_path)
     (tmp_path / SKETCHES).write_bytes(b"hello" * 100)
     with pytest.raises(DumpError, match="holds no sketches: it begins with b'hello"):
-        finish_sketches(tmp_path)
+        read_sketches(tmp_path)
 
 
 def test_a_full_disk_leaves_the_rows_before(

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 GIVEN = {
     TaskQueue: ["tasks"],
-    SlotTable: ["places", "kept", "in_batches"],
+    SlotTable: ["places"],
     BenchStage: ["places", "most_bytes"],
     Scheduler: [
         "tasks",
