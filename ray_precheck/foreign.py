@@ -107,18 +107,10 @@ def from_json(text: str | bytes) -> Any:
 
 LONGEST = 60
 # What a terminal obeys: control characters but tabs and the ends of lines, and marks that turn text round.
+_CONTROL_CODES = ((0, 9), (11, 13), (14, 32), (127, 160))
+_TURNING_CODES = ((0x200E, 0x2010), (0x2028, 0x202F), (0x2066, 0x206A))
 _CONTROLS = {
-    code: f"\\u{code:04x}"
-    for codes in (
-        (0, 9),
-        (11, 13),
-        (14, 32),
-        (127, 160),
-        (0x200E, 0x2010),
-        (0x2028, 0x202F),
-        (0x2066, 0x206A),
-    )
-    for code in range(*codes)
+    code: f"\\u{code:04x}" for codes in (*_CONTROL_CODES, *_TURNING_CODES) for code in range(*codes)
 }
 
 

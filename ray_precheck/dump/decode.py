@@ -5,14 +5,11 @@ Comes in: the raw JSON of a forward and a backward record. Goes out: an `ApiReco
 over them. This is the only module in which bare dicts of the dump are handled.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
-
-import orjson
 
 from ray_precheck.descriptors.descriptor import built_in_frameworks, find_framework
 from ray_precheck.dump.fields import (
@@ -24,6 +21,7 @@ from ray_precheck.dump.fields import (
     structure_of,
 )
 from ray_precheck.dump.names import ApiKey, parse_key
+from ray_precheck.dump.scan import loose_json
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import shown
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
@@ -117,13 +115,9 @@ def _changed(
 
 def _load(raw: bytes, direction: str) -> dict[str, Any]:
     try:
-        # orjson is fast but strict; msprobe writes bare NaN and Infinity, which json takes.
-        value = orjson.loads(raw)
-    except ValueError:
-        try:
-            value = json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise NotCheckable(f"broken {direction} record: {error or 'nested too deep'}") from None
+        value = loose_json(raw)
+    except (ValueError, RecursionError) as error:
+        raise NotCheckable(f"broken {direction} record: {error or 'nested too deep'}") from None
     if not isinstance(value, dict):
         raise NotCheckable(f"broken {direction} record: an object is expected, not {shown(value)}")
     return value

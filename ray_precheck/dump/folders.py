@@ -80,41 +80,38 @@ def is_being_written(file: BinaryIO) -> bool:
     return False
 
 
-class _Heard:
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self.tell = tell
-        self.notes: dict[Path, str] = {}
-
-
-_HEARD: ContextVar[_Heard | None] = ContextVar("heard", default=None)
+# Whom to tell, and what was told so far.
+_HEARD: ContextVar[tuple[Callable[[str], None], dict[Path, str]] | None] = ContextVar(
+    "heard", default=None
+)
 
 
 @contextmanager
 def cuts_told(tell: Callable[[str], None]) -> Iterator[dict[Path, str]]:
     """Have the sentence about each cut capture told once, as soon as a dump is looked for; returns them."""
-    heard = _Heard(tell)
-    token = _HEARD.set(heard)
+    notes: dict[Path, str] = {}
+    token = _HEARD.set((tell, notes))
     try:
-        yield heard.notes
+        yield notes
     finally:
         _HEARD.reset(token)
 
 
 def tell_cuts(paths: Iterable[Path]) -> None:
     """Tell of those among these dumps that were cut short, where a command listens."""
-    heard = _HEARD.get()
-    if heard is None:
+    if (heard := _HEARD.get()) is None:
         return
+    tell, notes = heard
     for path in paths:
-        if path not in heard.notes and (note := cut_note(path)):
-            heard.notes[path] = note
-            heard.tell(note)
+        if path not in notes and (note := cut_note(path)):
+            notes[path] = note
+            tell(note)
 
 
 def heard_cuts(dump: Path | None = None) -> tuple[str, ...]:
     """Return the sentences told so far: that about one dump where it is one of them, else all."""
     heard = _HEARD.get()
-    notes = {} if heard is None else heard.notes
+    notes = {} if heard is None else heard[1]
     if dump is not None:
         with suppress(OSError):
             if dump.is_file():
@@ -257,13 +254,9 @@ def _ranks(folder: Path, step: str) -> Iterator[FoundDump]:
 def _named(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
     """Return the folders in a folder whose names fit, by their numbers."""
     with os.scandir(folder) as entries:
-        fitting = [
-            (match, Path(folder, entry.name))
+        fitting = sorted(
+            (int(match[1] or -1), entry.name)
             for entry in entries
             if (match := pattern.fullmatch(entry.name)) and entry.is_dir()
-        ]
-    return [path for match, path in sorted(fitting, key=lambda pair: _order(pair[0]))]
-
-
-def _order(match: re.Match[str]) -> tuple[int, str]:
-    return int(match[1] or -1), match[0]
+        )
+    return [folder / name for _, name in fitting]

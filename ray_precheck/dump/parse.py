@@ -22,7 +22,6 @@ from typing import BinaryIO
 import orjson
 
 from ray_precheck.descriptors.descriptor import (
-    Framework,
     framework_names,
     is_framework,
     known_frameworks,
@@ -35,7 +34,7 @@ from ray_precheck.dump.log import (
     scan_log,
     whole_lines,
 )
-from ray_precheck.dump.names import ApiKey, ForeignKey, parse_key, split_key
+from ray_precheck.dump.names import ApiKey, parse_key, split_key
 from ray_precheck.dump.scan import (
     ByteRange,
     Member,
@@ -293,19 +292,13 @@ def _guess_framework(file: BinaryIO, calls: list[DumpCall]) -> str:
             continue
         raw = read_value(file, span)
         for framework in frameworks:
-            if _names_types(raw, framework) and _tells(calls, framework.told_by):
+            modules = {name.partition(".")[0] for name in framework.tensor_types}
+            prefix = f"{framework.told_by}." if framework.told_by else ""
+            if any(f'"{module}.'.encode() in raw for module in modules) and any(
+                call.name.startswith(prefix) for call in calls
+            ):
                 return framework.name
     return ""
-
-
-def _names_types(raw: bytes, framework: Framework) -> bool:
-    """Return whether a record names a type of the modules that a framework's tensors are of."""
-    modules = {name.partition(".")[0] for name in framework.tensor_types}
-    return any(f'"{module}.'.encode() in raw for module in modules)
-
-
-def _tells(calls: list[DumpCall], prefix: str) -> bool:
-    return not prefix or any(call.name.startswith(f"{prefix}.") for call in calls)
 
 
 @contextmanager
@@ -333,7 +326,8 @@ def _group_calls(
     name_bytes = 0
     for key, span in members:
         named = split_key(key)
-        foreign = None if named else _foreign(key)
+        foreign = None if named else parse_key(key)
+        assert not isinstance(foreign, ApiKey)
         if foreign is not None and foreign.is_module:
             has_modules = True
             continue
@@ -354,12 +348,6 @@ def _group_calls(
         elif call.forward is None and call.backward is None:
             call.foreign = foreign.reason
     return list(calls.values()), has_modules
-
-
-def _foreign(key: str) -> ForeignKey:
-    found = parse_key(key)
-    assert not isinstance(found, ApiKey)
-    return found
 
 
 def _data_folder(path: Path, recorded: str) -> Path:

@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+import orjson
 
 from ray_precheck.errors import DumpError
 from ray_precheck.foreign import shown
@@ -301,6 +302,19 @@ def read_value(file: BinaryIO, span: ByteRange) -> bytes:
 def value_of(raw: bytes) -> bytes:
     """Return the bytes of a member's span without blanks and the comma that follows it."""
     return raw.rstrip().removesuffix(b",").strip()
+
+
+def loose_json(raw: bytes) -> Any:
+    """Return what a JSON says; bare NaN and Infinity, which msprobe writes, are fine.
+
+    Raises:
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return orjson.loads(raw)  # fast, but strict
+    except ValueError:
+        return json.loads(raw)
 
 
 class RecordWindow:

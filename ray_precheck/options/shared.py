@@ -20,6 +20,7 @@ from ray_precheck.options.declared import (
     OneOf,
     Option,
     Prerequisite,
+    Rule,
     Takes,
     option,
     require_valid,
@@ -147,6 +148,22 @@ _CLUSTER = Option(
 )
 
 
+def _device_ids(default: tuple[int, ...], rule: Rule, help_line: str, more: str) -> Any:
+    """Return the default of the field of `-d` and `--devices`."""
+    return option(
+        default,
+        "-d",
+        "--device",
+        help=help_line,
+        more=f"They are unique, from 0 to {LARGEST_DEVICE_ID}. {more}",
+        takes=Takes.SEVERAL,
+        metavar="ID",
+        type=int,
+        rule=rule,
+        also=_CLUSTER,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions:
     """Where it runs.
@@ -156,18 +173,11 @@ class PlaceOptions:
 
     section: ClassVar[str] = "where it runs"
 
-    devices: tuple[int, ...] | str = option(
+    devices: tuple[int, ...] | str = _device_ids(
         (0,),
-        "-d",
-        "--device",
-        help="ids of devices of this machine (default 0)",
-        more=f"They are unique, from 0 to {LARGEST_DEVICE_ID}."
-        " On the CPU they are logical, any number of them",
-        takes=Takes.SEVERAL,
-        metavar="ID",
-        type=int,
-        rule=_require_ids,
-        also=_CLUSTER,
+        _require_ids,
+        "ids of devices of this machine (default 0)",
+        "On the CPU they are logical, any number of them",
     )
     exclude: str = option(
         "",
@@ -211,18 +221,11 @@ class CoreOptions(PlaceOptions):
 
     section: ClassVar[str] = "where it runs"
 
-    devices: tuple[int, ...] | str = option(
+    devices: tuple[int, ...] | str = _device_ids(
         (),
-        "-d",
-        "--device",
-        help="ids of logical CPUs, one slot each (default: as many as cores may be used)",
-        more=f"They are unique, from 0 to {LARGEST_DEVICE_ID}."
-        " What diagnose prechecks runs on the devices of these ids, by default 0",
-        takes=Takes.SEVERAL,
-        metavar="ID",
-        type=int,
-        rule=_require_core_ids,
-        also=_CLUSTER,
+        _require_core_ids,
+        "ids of logical CPUs, one slot each (default: as many as cores may be used)",
+        "What diagnose prechecks runs on the devices of these ids, by default 0",
     )
 
 

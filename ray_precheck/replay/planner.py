@@ -24,12 +24,10 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
-import orjson
-
 from ray_precheck.bench.checkable import skip_by_name
 from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.parse import LARGEST_RECORD_BYTES, Dump, DumpCall
-from ray_precheck.dump.scan import OnProgress, RecordWindow, silent
+from ray_precheck.dump.scan import OnProgress, RecordWindow, loose_json, silent
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import TaskResult, skipped
 from ray_precheck.schema.task import Task
@@ -111,16 +109,9 @@ class AlikeCalls:
 
 def _digest_of_values(record: bytes) -> bytes | None:
     try:
-        # As `dump.decode` reads it: bare NaN and Infinity are for json, the rest is faster.
-        value = orjson.loads(record)
-    except ValueError:
-        try:
-            value = json.loads(record)
-        except (ValueError, RecursionError):
-            return None
-    if isinstance(value, dict):
-        value = {key: item for key, item in value.items() if key not in _PLACE_OF_CALL}
-    try:
+        value = loose_json(record)
+        if isinstance(value, dict):
+            value = {key: item for key, item in value.items() if key not in _PLACE_OF_CALL}
         return _digest(json.dumps(_without_statistics(value), sort_keys=True).encode())
     except (ValueError, RecursionError):  # ValueError: an int of more digits than Python writes
         return None

@@ -9,11 +9,11 @@ Which processor cores are free for benches; pure. A worker of a device takes one
 others are spare, also those of machines without a device.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from ray_precheck.errors import StoppedError
@@ -46,12 +46,8 @@ from ray_precheck.store.timeline import Span, Track
 
 def number_cores(slots: Sequence[DeviceSlot]) -> list[DeviceSlot]:
     """Return the slots with a core each: on every machine they take the first ones in turn."""
-    used: Counter[str] = Counter()
-    numbered = []
-    for slot in slots:
-        numbered.append(replace(slot, core=used[slot.node_id]))
-        used[slot.node_id] += 1
-    return numbered
+    cores: defaultdict[str, Iterator[int]] = defaultdict(count)
+    return [replace(slot, core=next(cores[slot.node_id])) for slot in slots]
 
 
 def place_benches(
@@ -340,9 +336,8 @@ class Driver:
         """Choose the bench workers, and return the scheduler of the tasks."""
         job, machines = self._job, self._machines
         model = CostModel()
-        wanted = self._options.bench_workers if job.has_bench else 0
-        most = 0 if wanted is None else wanted
-        if wanted is None:
+        wanted = most = self._options.bench_workers if job.has_bench else 0
+        if most is None:
             most = int(model.worthwhile_benches(tasks, has_device=not job.bench_suffices))
             if job.bench_suffices:
                 most = min(most, len(tasks) - len(machines.slots))
@@ -387,8 +382,8 @@ class Driver:
         carry_out(run.scheduler.wake())
         self._crew.send_held()
         # Results are handed over last, and at once: workers wait for batches, and disks are slow.
-        finished, run.finished = run.finished, []
-        tracks, run.tracks = run.tracks, []
+        finished, tracks = run.finished, run.tracks
+        run.finished, run.tracks = [], []
         run.recorder.record(finished, tracks)
         run.progress.tick()
         if not run.scheduler.has_devices:

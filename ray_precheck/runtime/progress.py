@@ -6,6 +6,7 @@ Comes in: acknowledged results. Called by the session and the driver.
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn, TextIO
@@ -41,7 +42,7 @@ class Progress:
         self._done_before = done
         self._done = done
         self._total = total
-        self._counts = dict.fromkeys(Verdict, 0) | dict(counts or {})
+        self._counts = Counter(counts)
         self._begin = self._shown = time.monotonic()
         self._bar: tqdm[NoReturn] | None = None
         if show and self._stream.isatty():
@@ -51,10 +52,9 @@ class Progress:
 
     def add(self, finished: Iterable[Done]) -> None:
         """Count results whose rows are on the disk, and show the new state."""
-        added = 0
-        for done in finished:
-            self._counts[done.verdict] += 1
-            added += 1
+        verdicts = Counter(done.verdict for done in finished)
+        self._counts += verdicts
+        added = verdicts.total()
         self._done += added
         if self._bar is not None:
             with suppress(OSError):  # The run goes on although its terminal is gone.

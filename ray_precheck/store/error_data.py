@@ -20,7 +20,7 @@ from ray_precheck.errors import NotCheckable, UsageError
 from ray_precheck.foreign import from_json, open_file, read_file
 from ray_precheck.schema.dtypes import DTYPES, FULL_FLOAT32, Array, Float32, from_header
 from ray_precheck.schema.task import TaskPayload
-from ray_precheck.schema.values import HostCall, HostTensor, Sparse, Storage, TensorSpec
+from ray_precheck.schema.values import HostCall, HostTensor, Sparse, TensorSpec
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 _VERSION = 1
@@ -81,7 +81,9 @@ def save_error_data(
         if isinstance(leaf, HostTensor):
             dtypes[f"{name}.npy"] = leaf.dtype
             np.save(folder / f"{name}.npy", _stored(leaf), allow_pickle=False)
-            for number, indices in enumerate(_indices(leaf.storage)):
+            storage = leaf.storage
+            every = storage.indices if isinstance(storage, Sparse) else ()
+            for number, indices in enumerate(every):
                 np.save(folder / f"{name}.indices{number}.npy", indices, allow_pickle=False)
 
     inputs = input_tensors(call)
@@ -152,10 +154,6 @@ def _stored(tensor: HostTensor) -> Array:
     return np.asarray(bits).view(f"uint{DTYPES[tensor.dtype].bits}")
 
 
-def _indices(storage: Storage | None) -> tuple[Array, ...]:
-    return storage.indices if isinstance(storage, Sparse) else ()
-
-
 def _restored(data: Array, dtype: str) -> HostTensor:
     if DTYPES[dtype].carrier == dtype:
         return HostTensor(dtype, data)
@@ -169,8 +167,7 @@ def _restored(data: Array, dtype: str) -> HostTensor:
 class ErrorData:
     """One failing API as it was saved: its raw records and the tensors to run it with again.
 
-    Its files lie in `folder` and begin with `stem`; `inputs` are files by argument path, `dtypes` by
-    file, `failing` the outputs in error, as "forward.output.0".
+    `failing` are the outputs in error, as "forward.output.0".
     """
 
     payload: TaskPayload
@@ -178,10 +175,6 @@ class ErrorData:
     source: "SavedTensors"
     tested: str
     seed: int
-    folder: Path
-    stem: str
-    inputs: Mapping[str, str]
-    dtypes: Mapping[str, str]
     failing: tuple[str, ...] = ()
     replay: Replay = Replay()
 
@@ -190,6 +183,7 @@ class ErrorData:
 class SavedTensors:
     """The tensors of a saved API; incoming gradients are found by their position.
 
+    Its files lie in `folder` and begin with `stem`; `inputs` are files by argument path, `dtypes` by file.
     `is_transposed`: it failed with inputs that were transposed in memory.
     """
 
@@ -273,13 +267,9 @@ def load_error_data(path: Path) -> ErrorData:
         return ErrorData(
             payload,
             found["framework"],
-            SavedTensors(path.parent, inputs, stem, dtypes, is_transposed=is_transposed),
+            SavedTensors(path.parent, inputs, stem, dtypes, is_transposed),
             str(found.get("tested", "device")),
             int(found.get("seed", 0)),
-            path.parent,
-            stem,
-            inputs,
-            dtypes,
             tuple(map(str, found.get("failing", ()))),
             Replay(
                 tuple(map(int, found.get("differentiable", ()))),

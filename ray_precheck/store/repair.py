@@ -28,7 +28,6 @@ from ray_precheck.store.tables import (
 )
 
 _LONGEST_HEADER = 1000
-_CHUNK_BYTES = 1 << 20
 _END = b"\r\n"
 
 
@@ -115,7 +114,7 @@ def _repair_file(path: Path, columns: Iterable[str], done: Set[str], parts: int 
             rows = whole_rows(chain.from_iterable(_lines(file, *each) for each in kept))
             replace_file(path, (row.rstrip(b"\r\n") + _END for row in rows))
         elif len(kept) > 1:
-            replace_file(path, chain.from_iterable(_read_range(file, *each) for each in kept))
+            replace_file(path, chain.from_iterable(_lines(file, *each) for each in kept))
         elif kept != [(0, size)]:
             _cut(path, kept[0][1])
 
@@ -172,11 +171,3 @@ def _lines(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
         line = file.readline()
         start += len(line)
         yield line
-
-
-def _read_range(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
-    file.seek(start)
-    while start < end:
-        chunk = file.read(min(_CHUNK_BYTES, end - start))
-        start += len(chunk)
-        yield chunk

@@ -7,14 +7,11 @@ The files are those that `StepLog.finish` would have written for the same record
 at any point leaves either the log, or the dump beside the log, and the next call goes on from there.
 """
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import orjson
 
 from ray_precheck.capture.writing.log import (
     DUMP,
@@ -33,7 +30,7 @@ from ray_precheck.dump.log import (
     records_text,
     scan_log,
 )
-from ray_precheck.dump.scan import silent
+from ray_precheck.dump.scan import loose_json, silent
 from ray_precheck.errors import DumpError
 from ray_precheck.foreign import open_file, shown
 
@@ -185,12 +182,9 @@ def _json(line: bytes, number: int, path: Path) -> dict[str, Any]:
         DumpError: there is none.
     """
     try:
-        value = orjson.loads(line)
-    except ValueError:
-        try:
-            value = json.loads(line)  # which takes bare NaN and Infinity
-        except (ValueError, RecursionError):
-            raise _broken(line, number, path) from None
+        value = loose_json(line)
+    except (ValueError, RecursionError):
+        raise _broken(line, number, path) from None
     if not isinstance(value, dict):
         raise _broken(line, number, path)
     return value

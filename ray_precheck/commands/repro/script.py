@@ -70,7 +70,7 @@ class CallText:
         self._data = data
         self._record = record
         self._script = script_of(data)
-        self._names = {path: f"x[{position}]" for position, path in enumerate(data.inputs)}
+        self._names = {path: f"x[{position}]" for position, path in enumerate(data.source.inputs)}
 
     def note(self) -> str:
         """Return the steps that a reader has to do by hand, "" if the script runs as it is."""
@@ -193,7 +193,7 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
     return Needs(
         name=_plain(data.payload.name),
         message=_plain(message or "its JSON does not say."),
-        files=str(data.folder.absolute() / data.stem),
+        files=str(data.source.folder.absolute() / data.source.stem),
         device=data.replay.device,
         float32=data.replay.float32.of_call(record.name.type_name),
         aim=aim,
@@ -204,7 +204,9 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
         note=text.note(),
         needs_npu=record.name.prefix == "NPU",
         rows=rows,
-        inputs=tuple(data.dtypes.get(name, "float32") for name in data.inputs.values()),
+        inputs=tuple(
+            data.source.dtypes.get(name, "float32") for name in data.source.inputs.values()
+        ),
         leaves=leaves,
         cotangents=incoming,
         layouts=_layouts(data, record),
@@ -220,7 +222,7 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
         nested=any(not isinstance(spec, TensorSpec) for spec in record.outputs),
         outputs=len(record.outputs),
         float_outputs=_float_outputs(record.outputs),
-        is_complex=any(DTYPES[dtype].kind == "complex" for dtype in data.dtypes.values()),
+        is_complex=any(DTYPES[dtype].kind == "complex" for dtype in data.source.dtypes.values()),
     )
 
 
@@ -261,7 +263,7 @@ def _layouts(data: ErrorData, record: ApiRecord) -> tuple[Placed, ...]:
         spec.stride is not None or spec.offset or spec.shares for _, spec in specs
     ):
         return ()
-    tensors = [data.source.file(name) for name in data.inputs.values()]
+    tensors = [data.source.file(name) for name in data.source.inputs.values()]
     if len(tensors) == len(specs):
         tensors, _ = placed_together(tensors, specs, may_change=False)
     return _groups([transposed(t) if data.replay.is_transposed else t for t in tensors])
@@ -272,7 +274,7 @@ def _incoming_layouts(data: ErrorData, record: ApiRecord, outputs: list[int]) ->
     specs = record.grads_in or ()
     tensors = []
     for output in outputs:
-        tensor = data.source.file(f"{data.stem}.backward.input.{output}.npy")
+        tensor = data.source.file(f"{data.source.stem}.backward.input.{output}.npy")
         spec = specs[output] if output < len(specs) else None
         if isinstance(spec, TensorSpec):
             tensor = placed_alone(tensor, spec, may_change=False)
@@ -307,7 +309,7 @@ def _row(data: ErrorData, name: str, changed: Mapping[str, int]) -> FailingOutpu
         direction,
         changed[label] if is_changed else int(label),
         _LIMIT,
-        data.dtypes.get(device, ""),
+        data.source.dtypes.get(device, ""),
         changed=label if is_changed else "",
     )
     if not bench or not device or data.replay.standard == "msprobe":
@@ -326,8 +328,8 @@ def _row(data: ErrorData, name: str, changed: Mapping[str, int]) -> FailingOutpu
 def _side(data: ErrorData, name: str, side: str) -> str:
     """Return the file of a failing output on one side, "" if there is none."""
     place, _, number = name.rpartition(".")
-    file = f"{data.stem}.{place}.{side}.{number}.npy"
-    return file if data.dtypes.get(file) in DTYPES else ""
+    file = f"{data.source.stem}.{place}.{side}.{number}.npy"
+    return file if data.source.dtypes.get(file) in DTYPES else ""
 
 
 def _needs_gradients(
@@ -363,10 +365,10 @@ def _leaves(
 
 def _cotangents(data: ErrorData) -> dict[int, str]:
     """Return the dtypes of the saved incoming gradients by the position of their output."""
-    prefix = f"{data.stem}.backward.input."
+    prefix = f"{data.source.stem}.backward.input."
     return {
         int(name.removeprefix(prefix).removesuffix(".npy")): dtype
-        for name, dtype in data.dtypes.items()
+        for name, dtype in data.source.dtypes.items()
         if name.startswith(prefix)
     }
 

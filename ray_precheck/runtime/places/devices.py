@@ -8,6 +8,7 @@ environment of a device by the worker.
 import itertools
 import os
 import socket
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -176,11 +177,12 @@ def place_ids(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[Devi
         DeviceError: an id is not there; lists the ids there are.
     """
     if kind == "cpu":
-        slots = []
-        for position, device in enumerate(ids):
-            core, node = position // len(nodes), nodes[position % len(nodes)]
-            slots.append(DeviceSlot(kind, device, node.node_id, node.address, "", core=core))
-        return slots
+        return [
+            DeviceSlot(kind, device, node.node_id, node.address, "", core=position // len(nodes))
+            for position, (device, node) in enumerate(
+                zip(ids, itertools.cycle(nodes), strict=False)
+            )
+        ]
     node = nodes[0]
     visible = node.visible.get(kind, ())
     missing = [device for device in ids if device >= len(visible)]
@@ -200,11 +202,9 @@ def move_slots(slots: Sequence[DeviceSlot], nodes: Sequence[Node]) -> list[Devic
     Slots of the CPU are logical: they leave dead nodes, and are dealt out again so that no node has
     two more than another. NPUs and GPUs stay where they are.
     """
-    load = {node.node_id: 0 for node in nodes}
     logical = [slot for slot in slots if slot.kind == "cpu"]
-    for slot in logical:
-        if slot.node_id in load:
-            load[slot.node_id] += 1
+    counts = Counter(slot.node_id for slot in logical)
+    load = {node.node_id: counts[node.node_id] for node in nodes}
     address = {node.node_id: node.address for node in nodes}
     cores = {(slot.node_id, slot.core) for slot in logical}
     moved = []

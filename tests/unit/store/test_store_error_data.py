@@ -273,7 +273,7 @@ def test_the_facts_for_a_script_come_back(tmp_path: Path, in_place: bool) -> Non
     found = load_error_data(tmp_path / f"{name}.json")
     assert found.replay == replay
     assert found.failing == ("forward.output.0", "backward.output.1")
-    assert (found.tested, found.seed, found.stem) == ("dump", 5, name)
+    assert (found.tested, found.seed, found.source.stem) == ("dump", 5, name)
 
 
 def test_a_file_of_an_older_version_has_the_facts_of_most_calls(tmp_path: Path) -> None:
