@@ -1,9 +1,10 @@
-"""Operators with several right outputs: the bench takes the choice of the tested side.
+"""Outputs with one right value, and outputs with several, of which the bench takes the tested side's choice.
 
-Comes in: the name and the arguments of a call, the tested outputs and the bench's. Goes out: the
-bench's outputs, with the choice of the tested side where that choice is right, too; unchanged where it
-is wrong. Called by `check.judge` before outputs are compared. Pure NumPy: the choice is judged by the
-inputs, which both sides have.
+Comes in: the name and the arguments of a call, the tested outputs and the bench's. Goes out: whether an
+output has one right value, and which elements have it (`auto` asks, too); the bench's outputs, with the
+choice of the tested side where that choice is right, too, unchanged where it is wrong. Called by
+`check.judge` before outputs are compared. Pure NumPy: the choice is judged by the inputs, which both sides
+have.
 
 An index is right if it selects a value equal to the bench's. Eigenvectors, singular vectors and the
 columns of Q are right up to a factor of modulus 1, which the outputs that belong to them share;
@@ -11,20 +12,28 @@ eigenvalues of `eig` are right in any order.
 
 Lion moves a parameter by lr, in the direction of sign(beta1 m + (1 - beta1) g). Where the two terms nearly
 cancel, an honest sum in the dtype of m and g has either sign, or is 0: each of these steps is right.
+
+A number within a few roundings of float32 of the middle between two steps of a quantizer may go to either.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ray_precheck.accuracy.steps import stepped_to
-from ray_precheck.numerics.arrays import same_values
-from ray_precheck.numerics.rounding import machine_epsilon
-from ray_precheck.operators.ambiguous import (
+from ray_precheck.accuracy.metrics import rounded_bench
+from ray_precheck.frameworks.base import map_leaves, tensors_of
+from ray_precheck.numerics.arrays import (
+    machine_epsilon,
+    round_to_dtype,
+    same_values,
+    smallest_normal,
+)
+from ray_precheck.operators.exact import (
     AMBIGUOUS,
     Basis,
+    Exactness,
     IndexChoice,
     SignOfSum,
     Stepped,
@@ -32,13 +41,92 @@ from ray_precheck.operators.ambiguous import (
 )
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName
-from ray_precheck.schema.values import HostCall, HostTensor
+from ray_precheck.schema.values import HostCall, HostTensor, Quantized
 
+# 16 roundings of float32, of numbers of at least 1.
+_NEAR = 2.0**-20
+# A choice is the next step if it is that far to this share of it.
+_SAME_STEP = 1e-3
 # A vector that turns into the other by a factor has an inner product near 1 with it.
 _SAME_VECTOR = 0.9
-
-
 _DIMENSION_KEYWORDS = ("dim", "axis")
+# Each product is rounded once, and their sum once: 1.5 units in the last place of the larger product,
+# and as much again for a kernel that rounds beta1 too.
+_ROUNDINGS = 3.0
+# Kernels may flush what is smaller than the normal numbers of float32 to 0, in formats with its exponents.
+_FLUSHED = smallest_normal("float32")
+
+
+def is_exact(known: Exactness | None, call: HostCall, place: int, dtype: str) -> bool:
+    """Return whether the output at `place`, of a dtype, is an exact function of the arguments of a call, by
+    what is known of the operator."""
+    if known is None or (known.outputs is not None and place >= known.outputs):
+        return False
+    if _computes(known, call):
+        return False
+    if DTYPES[dtype].kind in ("float", "complex"):
+        return known.floats and (known.of_complex or not _has_complex(call))
+    return not known.compares or _compares_as_given(call)
+
+
+def exact_elements(device_out: Array, bench_out: Array, dtype: str) -> Array:
+    """Return flags, bool `(N,)`, of the elements that are the bench, rounded once to the dtype; NaN equals
+    NaN, and 0 equals -0. Both arrays have one shape.
+
+    A cast of float64 to a half type may go by way of float32 (c10::Half and c10::BFloat16 are made of
+    floats), which rounds twice: where it is within a half of float32's unit of a tie.
+    """
+    out, bench = device_out.reshape(-1), bench_out.reshape(-1)
+    once = rounded_bench(bench, dtype)
+    same = same_values(out, once)
+    info = DTYPES[dtype]
+    if info.kind != "float" or info.mantissa_bits >= DTYPES["float64"].mantissa_bits:
+        return np.asarray(same)
+    if info.mantissa_bits < DTYPES["float32"].mantissa_bits:
+        by_float32 = round_to_dtype(bench.astype(np.float64), "float32").astype(np.float64)
+        same |= out == round_to_dtype(by_float32, dtype)
+    if info.min_exponent == DTYPES["float32"].min_exponent:
+        same |= (out == 0) & (np.abs(bench) < _FLUSHED)
+    return np.asarray(same)
+
+
+def _computes(known: Exactness, call: HostCall) -> bool:
+    """Return whether a call has an argument with which its operator computes."""
+    for name, position in known.unless:
+        value = call.kwargs.get(name)
+        if value is None and position is not None and position < len(call.args):
+            value = call.args[position]
+        if value is not None and value is not False and not (isinstance(value, int) and not value):
+            return True
+    return False
+
+
+def _has_complex(call: HostCall) -> bool:
+    return any(DTYPES[each.dtype].kind == "complex" for each in tensors_of(call))
+
+
+def _compares_as_given(call: HostCall) -> bool:
+    """Return whether no number changes in the dtype in which floats are compared with it.
+
+    A Python number, a tensor without dimensions, and whole numbers take the dtype of the other side's floats
+    first (torch's type promotion): what is decided then, the bench decides with more digits.
+    """
+    floats = [each for each in tensors_of(call) if DTYPES[each.dtype].kind == "float"]
+    sized = [each for each in floats if each.shape] or floats
+    if not sized:
+        return True
+    widest = max((each.dtype for each in sized), key=lambda dtype: DTYPES[dtype].mantissa_bits)
+    values: list[Any] = []
+    map_leaves(
+        (call.args, call.kwargs),
+        lambda leaf: values.append(leaf) if isinstance(leaf, int | float) else None,
+    )
+    values += [each.data for each in tensors_of(call) if each.dtype != widest]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return all(
+            np.array_equal(round_to_dtype(wide, widest), wide, equal_nan=True)
+            for wide in (np.asarray(value, np.float64) for value in values)
+        )
 
 
 def chosen_like(
@@ -237,11 +325,6 @@ def _turned_back(rows: Array, factor: Array) -> Array:
     return np.asarray(rows * back)
 
 
-# Each product is rounded once, and their sum once: 1.5 units in the last place of the larger product,
-# and as much again for a kernel that rounds beta1 too.
-_ROUNDINGS = 3.0
-
-
 def stepped_like(
     call: HostCall, tested: Sequence[HostTensor], bench: Sequence[HostTensor]
 ) -> list[Any]:
@@ -296,3 +379,104 @@ def _plain(value: Any) -> float:
     if isinstance(value, HostTensor):
         return float(value.data.reshape(-1)[0])
     return float(value)
+
+
+def quantized_like(tested: HostTensor, bench: HostTensor) -> HostTensor:
+    """Return the whole numbers of a quantized bench: the tested ones where the bench lies half a step off."""
+    storage = bench.storage
+    if not isinstance(storage, Quantized) or bench.data.dtype.kind != "f":
+        return bench
+    whole = np.rint(bench.data)
+    if tested.shape == bench.shape and tested.data.dtype.kind in "iu":
+        shift = np.abs(storage.along(bench.data.ndim)[1])
+        near = 0.5 + storage.slack + _NEAR * np.maximum(np.abs(bench.data) + shift, 1.0)
+        whole = np.where(np.abs(bench.data - tested.data) <= near, tested.data, whole)
+    return replace(bench, data=whole.astype(bench.dtype))
+
+
+class Observed(NamedTuple):
+    """The extremes that a fused observer follows, and the steps that it chooses for them."""
+
+    lowest: Array
+    highest: Array
+    scale: Array
+    zero_point: Array
+
+
+def observed(
+    x: Array,
+    before: tuple[Array, Array],
+    weight: float,
+    ends: tuple[int, int],
+    axis: int | None,
+    is_symmetric: bool,
+) -> Observed:
+    """Return what `fused_moving_avg_obs_fake_quant` makes of new values, along an axis or of all.
+
+    As torch's ChooseQuantizationParams (aten/src/ATen/native/quantized/cpu/QuantUtils.h): the range has 0 in
+    it, a symmetric one in the middle. The smallest scales, which torch widens, are not.
+    """
+    rest = None if axis is None else tuple(at for at in range(x.ndim) if at != axis % x.ndim)
+    new = (x.min(axis=rest).reshape(-1), x.max(axis=rest).reshape(-1))
+    followed = []
+    for old, now in zip(before, new, strict=True):
+        known = np.resize(old, now.shape).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            followed.append(np.where(np.isinf(known), now, known + weight * (now - known)))
+    (low, high), (first, last) = followed, ends
+    straddles = (low < 0) & (high > 0) & is_symmetric
+    half = (last - first) // 2
+    reach = np.maximum(np.abs(low / -(half + 1)), np.abs(high / half))
+    low = np.minimum(np.where(straddles, -reach * (half + 1), low), 0.0)
+    high = np.maximum(np.where(straddles, reach * half, high), 0.0)
+    scale = (high - low) / (last - first)
+    scale = np.where(scale == 0, 0.1, scale)
+    from_low, from_high = first - low / scale, last - high / scale
+    nearer = abs(first) + np.abs(low / scale) < abs(last) + np.abs(high / scale)
+    zero = np.where(straddles, (first + last) / 2, np.where(nearer, from_low, from_high))
+    zero = np.clip(np.rint(zero), first, last)
+    return Observed(followed[0], followed[1], scale, zero)
+
+
+def stepped_to(
+    rounding: Stepped, call: HostCall, tested: HostTensor, bench: HostTensor
+) -> HostTensor:
+    """Return the bench's output of a call, one step on where the input lies in the middle of two."""
+    if len(call.args) < 2 or not isinstance(call.args[0], HostTensor):
+        return bench
+    x: Array = call.args[0].data.astype(np.float64)
+    scale = call.args[1].data if isinstance(call.args[1], HostTensor) else np.asarray(call.args[1])
+    if rounding.observes:
+        scale = _observed_scale(x, call)
+    scale = scale.astype(np.float64)
+    if rounding.axis is not None and scale.size > 1:
+        axis = call.args[rounding.axis] if rounding.axis < len(call.args) else None
+        if type(axis) is not int or scale.ndim != 1:
+            return bench
+        scale = scale.reshape([-1 if at == axis % x.ndim else 1 for at in range(x.ndim)])
+    if x.shape != bench.shape or (scale.ndim != x.ndim and scale.size != 1):
+        return bench
+    with np.errstate(invalid="ignore", divide="ignore"):
+        steps = x / scale
+        middle = np.abs(np.abs(steps - np.floor(steps)) - 0.5)
+        near = middle <= _NEAR * np.maximum(np.abs(steps), 1.0)
+        moved = tested.data.astype(np.float64) - bench.data
+        next_one = np.abs(np.abs(moved) - np.abs(scale)) <= _SAME_STEP * np.abs(scale)
+        other = bench.data + np.copysign(np.abs(scale), moved)
+    return replace(bench, data=np.where(near & next_one, other, bench.data))
+
+
+def _observed_scale(x: Array, call: HostCall) -> Array:
+    """Return the scale that `fused_moving_avg_obs_fake_quant` rounds with: a new one, or the given one."""
+    tensors = [each.data for each in call.args[1:7] if isinstance(each, HostTensor)]
+    if len(tensors) != 6 or len(call.args) < 11:
+        return np.zeros(0)
+    observes, _, lowest, highest, scale, _ = tensors
+    if not observes.any():
+        return scale
+    weight, first, last, axis, *rest = call.args[7:]
+    per_row, is_symmetric = [*rest, False, False][:2]
+    ends = (first, last)
+    return observed(
+        x, (lowest, highest), weight, ends, axis if per_row else None, is_symmetric
+    ).scale

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.accuracy.errors import chunks, rounded_bench, unravelled
-from ray_precheck.numerics.arrays import root_mean_square, same_values
-from ray_precheck.numerics.rounding import (
+from ray_precheck.accuracy.metrics import chunks, rounded_bench, unravelled
+from ray_precheck.numerics.arrays import (
     machine_epsilon,
+    root_mean_square,
     round_to_dtype,
+    same_values,
     smallest_normal,
     spacing,
     unit_roundoff,

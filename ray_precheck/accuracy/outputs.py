@@ -12,17 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison, no_implementations
 from ray_precheck.accuracy.metrics import metrics_of
-from ray_precheck.accuracy.standards.auto.rule import Auto, coarse_note
-from ray_precheck.accuracy.standards.base import Cells, Standard, added_cells
+from ray_precheck.accuracy.standards.auto import Auto, coarse_note
+from ray_precheck.accuracy.standards.base import (
+    Cells,
+    Comparison,
+    Standard,
+    added_cells,
+    no_implementations,
+)
 from ray_precheck.accuracy.standards.msprobe import MSPROBE
-from ray_precheck.descriptors.dtypes import framework_dtype
-from ray_precheck.numerics.rounding import round_to_dtype, smallest_normal
+from ray_precheck.descriptors.descriptor import framework_dtype
+from ray_precheck.numerics.arrays import round_to_dtype, smallest_normal
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, OutputCheck, Uncompared, Verdict
-from ray_precheck.schema.storage import Quantized
-from ray_precheck.schema.values import HostTensor
+from ray_precheck.schema.values import HostTensor, Quantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +57,44 @@ def check_output(
     `implementations` are asked for only by standards that need them.
     """
     if isinstance(bench, Uncompared):
-        return _not_compared(name, tested, bench, judge.framework)
+        reason = f"not compared: {bench.reason}"
+        return _row(name, tested, bench, judge.framework, Verdict.SKIP, reason)
     if isinstance(tested, HostTensor) and isinstance(bench, int | float | complex):
         bench = _number(bench)
     if isinstance(bench, HostTensor) and isinstance(tested, int | float | complex):
         tested = _number(tested)
-    if isinstance(tested, HostTensor) and isinstance(bench, HostTensor):
-        return _check_tensor(name, tested, bench, judge, implementations)
-    return _check_value(name, tested, bench, judge.framework)
+    if not isinstance(tested, HostTensor) or not isinstance(bench, HostTensor):
+        return _row(name, tested, bench, judge.framework, *_compared_values(tested, bench))
+    differs = _stored_otherwise(tested, bench)
+    if not differs and tested.shape != bench.shape:
+        differs = f"shape {list(tested.shape)} where the bench has {list(bench.shape)}"
+    if differs:
+        return _row(name, tested, bench, judge.framework, Verdict.ERROR, differs)
+    judged = _judged(tested, bench, judge, implementations)
+    return _row(name, tested, bench, judge.framework, *judged)
 
 
-def _not_compared(name: str, tested: Any, bench: Uncompared, framework: str) -> OutputCheck:
+def _row(
+    name: str,
+    tested: Any,
+    bench: Any,
+    framework: str,
+    verdict: Verdict,
+    message: str,
+    metrics: Metrics | None = None,
+    columns: Cells = (),
+) -> OutputCheck:
+    is_alone = isinstance(bench, Uncompared)
+    has_shape = isinstance(tested, HostTensor) and isinstance(bench, HostTensor | Uncompared)
     return OutputCheck(
         name=name,
-        bench_dtype="",
-        tested_dtype="" if tested is None else _dtype_cell(tested, framework),
-        shape=str(tested.shape) if isinstance(tested, HostTensor) else "",
-        metrics=None,
-        verdict=Verdict.SKIP,
-        message=f"not compared: {bench.reason}",
+        bench_dtype="" if is_alone else _dtype_cell(bench, framework),
+        tested_dtype="" if is_alone and tested is None else _dtype_cell(tested, framework),
+        shape=str(tested.shape) if has_shape else "",
+        metrics=metrics,
+        verdict=verdict,
+        message=message,
+        columns=columns,
     )
 
 
@@ -83,53 +106,35 @@ def _number(value: complex) -> HostTensor:
     return HostTensor(dtype, np.asarray(value, dtype))
 
 
-def _check_tensor(
-    name: str,
+def _judged(
     tested: HostTensor,
     bench: HostTensor,
     judge: Judge,
     implementations: Callable[[], Sequence[Array]],
-) -> OutputCheck:
-    metrics: Metrics | None = None
-    columns: Cells = ()
-    other_way = _stored_otherwise(tested, bench)
-    if other_way:
-        verdict, message = Verdict.ERROR, other_way
-    elif tested.shape != bench.shape:
-        verdict = Verdict.ERROR
-        message = f"shape {list(tested.shape)} where the bench has {list(bench.shape)}"
-    else:
-        metrics = metrics_of(
-            tested.data, _rounded_bench(tested, bench), smallest_normal(tested.dtype)
-        )
-        comparison = Comparison(
-            type_name=judge.type_name,
-            direction=judge.direction,
-            dtype=tested.dtype,
-            device_out=tested.data,
-            bench_out=bench.data,
-            metrics=metrics,
-            implementations=implementations,
-            framework=judge.framework,
-            is_exact=judge.is_exact,
-        )
-        judgement = judge.standard.judge(comparison)
-        verdict, message = judgement.verdict, judgement.message
-        if verdict is Verdict.ERROR and judge.standard.name != Auto.name:
-            message += coarse_note(comparison)
-        columns = added_cells(judge.standard, comparison, judgement.columns)
-        reason = nothing_compared(tested, metrics, of_finite=judge.of_finite)
-        if reason:
-            metrics, verdict, message, columns = None, Verdict.SKIP, reason, ()
-    return OutputCheck(
-        name=name,
-        bench_dtype=_dtype_cell(bench, judge.framework),
-        tested_dtype=_dtype_cell(tested, judge.framework),
-        shape=str(tested.shape),
+) -> tuple[Verdict, str, Metrics | None, Cells]:
+    """Return verdict, message, metrics and added cells of two tensors of one shape."""
+    metrics = metrics_of(tested.data, _rounded_bench(tested, bench), smallest_normal(tested.dtype))
+    comparison = Comparison(
+        type_name=judge.type_name,
+        direction=judge.direction,
+        dtype=tested.dtype,
+        device_out=tested.data,
+        bench_out=bench.data,
         metrics=metrics,
-        verdict=verdict,
-        message=message,
-        columns=columns,
+        implementations=implementations,
+        framework=judge.framework,
+        is_exact=judge.is_exact,
+    )
+    judgement = judge.standard.judge(comparison)
+    message = judgement.message
+    if judgement.verdict is Verdict.ERROR and judge.standard.name != Auto.name:
+        message += coarse_note(comparison)
+    columns = added_cells(judge.standard, comparison, judgement.columns)
+    reason = nothing_compared(tested, metrics, of_finite=judge.of_finite)
+    return (
+        (Verdict.SKIP, reason, None, ())
+        if reason
+        else (judgement.verdict, message, metrics, columns)
     )
 
 
@@ -183,21 +188,12 @@ def _rounded_bench(tested: HostTensor, bench: HostTensor) -> Array:
     return bench.data
 
 
-def _check_value(name: str, tested: Any, bench: Any, framework: str) -> OutputCheck:
-    same = same_value(tested, bench)
-    verdict = Verdict.PASS if same else Verdict.ERROR
-    message = "" if same else f"{_show(tested)} where the bench has {_show(bench)}"
-    if same and isinstance(tested, float) and not math.isfinite(tested):
-        verdict, message = Verdict.SKIP, f"nothing to compare: it is {tested} on both sides"
-    return OutputCheck(
-        name=name,
-        bench_dtype=_dtype_cell(bench, framework),
-        tested_dtype=_dtype_cell(tested, framework),
-        shape="",
-        metrics=None,
-        verdict=verdict,
-        message=message,
-    )
+def _compared_values(tested: Any, bench: Any) -> tuple[Verdict, str]:
+    if not same_value(tested, bench):
+        return Verdict.ERROR, f"{_show(tested)} where the bench has {_show(bench)}"
+    if isinstance(tested, float) and not math.isfinite(tested):
+        return Verdict.SKIP, f"nothing to compare: it is {tested} on both sides"
+    return Verdict.PASS, ""
 
 
 def same_value(tested: Any, bench: Any) -> bool:

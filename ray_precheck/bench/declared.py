@@ -34,7 +34,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ray_precheck.descriptors.known import installed_points
+from ray_precheck.descriptors.descriptor import installed_points
 from ray_precheck.dump.names import DIRECTIONS, ApiKey, parse_key
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import open_file

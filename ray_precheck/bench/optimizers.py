@@ -1,6 +1,6 @@
 """The updates of optimizers: the references of `Optimizer.{class}`.
 
-Comes in: the groups of a record, with torch tensors (`frameworks.pytorch.optimizer_record` has their form).
+Comes in: the groups of a record, with torch tensors (`frameworks.pytorch.optimizers` has their form).
 Goes out: parameters and states after the step; the arguments stay as they are. Named by the descriptor of
 PyTorch, called by the registry.
 
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.pytorch.optimizer_record import (
+from ray_precheck.frameworks.pytorch.optimizers import (
     SIGNATURE,
     ParameterGroup,
     as_outputs,

@@ -2,8 +2,9 @@
 
 Comes in: a dtype. Goes out: a context in which every elementary operator of torch, forward and
 backward, rounds its float64 result to that dtype; fused operators are taken apart first, by torch's
-own decompositions. Called by `check.sides.implementations`, which runs the bench inside of it: the results
-are those of an honest implementation that rounds after each step, for every API.
+own decompositions. Called by `check.bench`, which runs the bench inside of it: the results
+are those of an honest implementation that rounds after each step, for every API. `autocast_steps` rounds as a
+function does whose steps autocast sees on an accelerator (those of `operators.effects`).
 """
 
 import math
@@ -17,25 +18,40 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ray_precheck import private_parts
-from ray_precheck.bench.rounded_steps import ERRORS, KERNELS_STEPS, TERM_BY_TERM
+from ray_precheck.bench.rounded_steps import (
+    ERRORS,
+    INTERPOLATIONS,
+    KERNELS_STEPS,
+    TERM_BY_TERM,
+    at_rounded_places,
+    has_aligned_corners,
+    is_tiled,
+    moved_places,
+    tiled,
+)
 from ray_precheck.bench.rounded_sums import (
     ACCUMULATIONS,
+    DECOMPOSITIONS,
     FACTORS,
     FLOAT32_UNIT,
+    LANES,
+    NORM,
+    SUMS,
+    VARIANCE,
     Noise,
     accumulation_error,
     at_least_rounded,
+    is_of_rows,
     product_with_errors,
+    terms_of,
 )
-from ray_precheck.bench.tiled_convolutions import is_tiled, tiled
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
-from ray_precheck.numerics.rounding import round_to_dtype, unit_roundoff
-from ray_precheck.schema.dtypes import Array
-from ray_precheck.schema.float32 import FRACTION_BITS, FULL
+from ray_precheck.numerics.arrays import round_to_dtype, unit_roundoff
+from ray_precheck.operators.effects import IN_FLOAT32
+from ray_precheck.schema.dtypes import FRACTION_BITS, FULL, Array
 
 _ATEN = torch.ops.aten
-_DECOMPOSITIONS = private_parts.find(private_parts.DECOMPOSITIONS) or {}
 _DISPATCH_MODE: Any = private_parts.find(private_parts.DISPATCH_MODE)
 # Operators that eager frameworks also offer as compositions of others. An operator that is not
 # listed is one step: its exact result is rounded once.
@@ -70,22 +86,12 @@ _PARTS = {
 WIDEST = frozenset({"float64", "complex128"})
 SHORT_BITS = 24
 LONGER = 2.0 ** (SHORT_BITS - 53)
-# Sums are made in so many lanes, as vector units do; each adds one term after the other.
-_LANES = 8
 # Kernels whose sums over rows (the gradients of weights) honest implementations make in the dtype of
 # the tensors, also in half types, one row after the other. torch 2.13's layer_norm on the CPU is off by
 # 15 to 18 roundings there for 4,096 rows; its group_norm sums in float32. Their errors are those of the
 # very partial sums: behind a mean over the positions the rows of a sample are alike, and partial sums
 # become far larger than the total in which they cancel.
 _NARROW_SUMS = frozenset("native_layer_norm_backward _fused_rms_norm_backward".split())
-# Operators that take values between pixels, with the place of `align_corners` among their arguments, behind
-# which the scales stand.
-_FORWARD_AT, _BACKWARD_AT = 2, 3
-_RESAMPLED = {
-    getattr(_ATEN, f"upsample_{name}{suffix}").default: at
-    for name in ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
-    for suffix, at in (("", _FORWARD_AT), ("_backward", _BACKWARD_AT))
-}
 # Whose kernels for channels that stand last add one position after the other, in float32
 # (aten/src/ATen/native/cpu/batch_norm_kernel.cpp).
 _PLAIN_SUMS = frozenset(
@@ -102,6 +108,42 @@ _NARROW_CASCADES = frozenset("nll_loss_forward nll_loss2d_forward".split())
 _NARROW_NUMBERS = frozenset(["huber_loss_backward"])
 # Composed operators within which a step is computed otherwise.
 _WITHIN = _NARROW_SUMS | _NARROW_CASCADES | _PLAIN_SUMS | _NARROW_NUMBERS
+# The operators of which all products are made, by the number of their factors, which come first.
+_FACTORS_OF = {
+    _ATEN.mm.default: 2,
+    _ATEN.bmm.default: 2,
+    _ATEN.mv.default: 2,
+    _ATEN.dot.default: 2,
+    _ATEN.vdot.default: 2,
+    _ATEN.convolution.default: 2,
+    _ATEN.convolution_backward.default: 3,
+}
+_SVD = _ATEN._linalg_svd.default
+# Singular values of random matrices of 33 to 200 rows are off by 7 to 10 roundings of the largest one (torch
+# 2.13 on the CPU).
+_SVD_UNITS = 2.0
+_ADDS = frozenset((_ATEN.add.Tensor, _ATEN.add_.Tensor))
+_WITH_ALPHA = _ADDS | {_ATEN.sub.Tensor, _ATEN.sub_.Tensor}
+_CONVOLUTIONS = frozenset((_ATEN.convolution.default, _ATEN.convolution_backward.default))
+_POWERS = frozenset((_ATEN.pow.Tensor_Scalar, _ATEN.pow.Scalar, _ATEN.pow_.Scalar))
+# Its kernels compute x rstd - mean rstd, where x and the mean may be nearly equal.
+_LAYER_NORM = _ATEN.native_layer_norm.default
+# Operators that sample at places, with the position of these among their arguments.
+_GRIDS = {
+    _ATEN.grid_sampler_3d.default: 1,
+    _ATEN.grid_sampler_2d_backward.default: 2,
+    _ATEN.grid_sampler_3d_backward.default: 2,
+}
+# The operators in place whose kernels accumulate, and the same ones that return a new tensor.
+_IN_PLACE = {
+    _ATEN.index_put_.default: _ATEN.index_put.default,
+    _ATEN.index_add_.default: _ATEN.index_add.default,
+    _ATEN.scatter_add_.default: _ATEN.scatter_add.default,
+    _ATEN.put_.default: _ATEN.put.default,
+    _ATEN.addbmm_.default: _ATEN.addbmm.default,
+}
+_ADD_IF_TOLD = frozenset((_ATEN.index_put.default, _ATEN.put.default))
+_IN_FLOAT32 = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,24 +222,6 @@ def in_short_bits(values: Array) -> Array:
     return found
 
 
-def _elsewhere(func: Any, args: tuple[Any, ...], share: float) -> tuple[Any, ...]:
-    """Return the arguments of a resampling whose places are off by this share of themselves.
-
-    Kernels of a GPU compute places in float32 (area_pixel_compute_source_index in
-    aten/src/ATen/native/cuda/UpSample.cuh): at pixel 264 they are off by 3e-5 pixels (H200, torch 2.11).
-    """
-    at = _RESAMPLED[func]
-    if args[at]:  # aligned corners: no scale can be given
-        return args
-    sizes = args[2][2:] if at == _BACKWARD_AT else args[0].shape[2:]
-    given = [*args[at + 1 :], *[None] * len(args[1])]
-    scales = [
-        (scale or out / size) * (1.0 + share)
-        for scale, out, size in zip(given, args[1], sizes, strict=False)
-    ]
-    return (*args[: at + 1], *scales)
-
-
 class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
     def __init__(
         self, dtype: str, operands: Operands | None, is_short: bool, narrows: bool, joins: bool
@@ -231,10 +255,8 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             args, kwargs = map_leaves((args, kwargs), self._roughly)
         name = func.overloadpacket.__name__
         composed = name in _COMPOSED or (name in _OF_PRODUCTS and self._operands is not None)
-        if composed and not self._joins and (func in KERNELS_STEPS or func in _DECOMPOSITIONS):
+        if composed and not self._joins and (func in KERNELS_STEPS or func in DECOMPOSITIONS):
             return self._composed(func, args, kwargs)
-        if func in _RESAMPLED:
-            args = _elsewhere(func, args, 2.0 * min(self._unit, FLOAT32_UNIT))
         if func is _ATEN.pow.Tensor_Scalar and args[1] == _CUBE:
             with self:
                 return args[0] * args[0] * args[0]
@@ -260,8 +282,8 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
                 return map_leaves(found, self._rounded)
         if self._accumulates(func, args, kwargs):
             return map_leaves(self._accumulated(func, args, kwargs), self._rounded)
-        if func in _INTERPOLATIONS and args[3 if func in _INTERPOLATIONS_BACK else 2]:
-            return self._rounded(func(*args) + _moved_places(func, args))
+        if func in INTERPOLATIONS and has_aligned_corners(func, args):
+            return self._rounded(func(*args) + moved_places(func, args))
         result = func(*args, **kwargs)
         if func is _SVD and result[1].numel() and self._unit <= FLOAT32_UNIT:
             result = self._of_near_matrix(result, args, kwargs)
@@ -289,8 +311,8 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         the dtype, places beside the coordinates 1 and those of the last pixel."""
         if func in _POWERS and args[0].__class__ is not args[1].__class__:
             return tuple(map(self._narrowed, args))
-        if func in _INTERPOLATIONS:
-            return _at_rounded_places(args, behind=1 if func in _INTERPOLATIONS_BACK else 0)
+        if func in INTERPOLATIONS:
+            return at_rounded_places(func, args, min(self._unit, FLOAT32_UNIT))
         if func in _GRIDS and self._unit > FLOAT32_UNIT:
             # torch's kernels for half types on the CPU compute places in the half type.
             at = _GRIDS[func]
@@ -334,7 +356,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         self._outer = name if name in _WITHIN else before
         try:
             with self:
-                found: Any = (KERNELS_STEPS.get(func) or _DECOMPOSITIONS[func])(*args, **kwargs)
+                found: Any = (KERNELS_STEPS.get(func) or DECOMPOSITIONS[func])(*args, **kwargs)
                 return self._normed(found, args) if func is _LAYER_NORM else found
         finally:
             self._outer = before
@@ -369,11 +391,11 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
 
     def _accumulates(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether an operator is one whose kernels accumulate many terms, here with errors."""
-        if not any(func in each for each in (_SUMS, ACCUMULATIONS, FACTORS, TERM_BY_TERM)):
+        if not any(func in each for each in (SUMS, ACCUMULATIONS, FACTORS, TERM_BY_TERM)):
             return False
         if func in _ADD_IF_TOLD and not (len(args) > 3 and args[3]):
             return False
-        if func is _NORM and not (args[0].numel() and (len(args) < 2 or args[1] in (1, 2))):
+        if func is NORM and not (args[0].numel() and (len(args) < 2 or args[1] in (1, 2))):
             return False
         first = args[0] if args else None
         if not torch.is_tensor(first) or kwargs.get("dtype") is not None or _is_sparse(args):
@@ -387,18 +409,18 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             return self._term_by_term(func, args, kwargs)
         if func in FACTORS:
             return product_with_errors(func, args, kwargs, self._unit, self._noise)
-        of_weights = self._outer in _NARROW_SUMS and not _is_of_rows(args)
-        lanes = 1 if of_weights or self._outer in _PLAIN_SUMS else _LANES
+        of_weights = self._outer in _NARROW_SUMS and not is_of_rows(args)
+        lanes = 1 if of_weights or self._outer in _PLAIN_SUMS else LANES
         scale = self._scale(args[0])
         terms = args[0] if scale == 1.0 else args[0] / scale
-        scale **= 2 if func is _VARIANCE else 1
-        total = _SUMS[func](terms, *args[1:], **kwargs, lanes=lanes) * scale
+        scale **= 2 if func is VARIANCE else 1
+        total = SUMS[func](terms, *args[1:], **kwargs, lanes=lanes) * scale
         if self._unit <= FLOAT32_UNIT:
             exact_by_luck = total == func(*args, **kwargs)
             least = at_least_rounded(total, torch.zeros_like(total.abs()), self._unit)
             return self._noise.added_to(total, torch.where(exact_by_luck, least, 0.0))
         if of_weights:
-            terms, _ = _terms(args[0], *args[1:2])
+            terms, _ = terms_of(args[0], *args[1:2])
             return self._added_row_by_row(terms).reshape(total.shape)
         if self._outer not in _NARROW_CASCADES:
             return total
@@ -458,50 +480,6 @@ def _called(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def _moved_places(func: Any, args: tuple[Any, ...]) -> torch.Tensor:
-    """Return what an interpolation with aligned corners changes by where places are two roundings of float32
-    off: the same interpolation at any place is that of a grid."""
-    back = func in _INTERPOLATIONS_BACK
-    x = torch.zeros(args[2], dtype=args[0].dtype) if back else args[0]
-    grad = args[0]
-    if x.dim() == 3:  # a row is an image
-        x, grad = x.unsqueeze(2), grad.unsqueeze(2)
-    extents = x.shape[2:]
-    sizes = [1] * (len(extents) - len(args[1])) + list(args[1])
-    mode, border = (2 if "bicubic" in func.overloadpacket.__name__ else 0), 1
-    sampler = "grid_sampler_2d" if x.dim() == 4 else "grid_sampler_3d"
-
-    def sampled(share: float) -> torch.Tensor:
-        axes = [torch.linspace(0.0, 2.0, out, dtype=x.dtype) * share - 1.0 for out in sizes]
-        axes = [
-            axis if extent > 1 else 0 * axis for axis, extent in zip(axes, extents, strict=True)
-        ]
-        grid = torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], -1)
-        grid = grid.expand(len(x), *grid.shape)
-        if not back:
-            return getattr(_ATEN, sampler)(x, grid, mode, border, True)  # type: ignore[no-any-return]
-        backward = getattr(_ATEN, f"{sampler}_backward")
-        return backward(grad, x, grid, mode, border, True, [True, False])[0]  # type: ignore[no-any-return]
-
-    found = sampled(1.0 + 2.0 * FLOAT32_UNIT) - sampled(1.0)
-    return found.reshape(args[2] if back else (*args[0].shape[:2], *args[1]))
-
-
-def _at_rounded_places(args: tuple[Any, ...], behind: int) -> tuple[Any, ...]:
-    """Return the arguments of an interpolation whose scales are two roundings of float32 off.
-
-    Kernels round the scale, and its product with the place. With aligned corners an operator takes no scales.
-    """
-    at = 2 + behind  # align_corners
-    if args[at]:
-        return args
-    given = (args[2] if behind else args[0].shape)[2:]
-    scales = [*args[at + 1 :], *[None] * len(given)]
-    asked = zip(scales, args[1], given, strict=False)
-    moved = [(scale or out / size) * (1.0 + 2.0 * FLOAT32_UNIT) for scale, out, size in asked]
-    return (*args[: at + 1], *moved)
-
-
 def _is_sparse(args: tuple[Any, ...]) -> bool:
     return any(torch.is_tensor(each) and each.layout is not torch.strided for each in args)
 
@@ -512,147 +490,46 @@ def _in_place(result: Any, rounded: Callable[[Any], Any]) -> Any:
     return result
 
 
-def _terms(x: torch.Tensor, dim: Any = None) -> tuple[torch.Tensor, list[int]]:
-    """Return the terms of a sum, `(n, m)` for n terms of each of m results, and the shape of the results."""
-    dims = sorted(d % max(x.dim(), 1) for d in _dims(dim, x.dim()))
-    kept = [d for d in range(x.dim()) if d not in dims]
-    shape = [x.shape[d] for d in kept]
-    columns = int(np.prod(shape, dtype=np.int64))
-    return x.detach().permute(*dims, *kept).reshape(-1, columns), shape
+@contextmanager
+def autocast_steps(dtype: str) -> Iterator[None]:
+    """Round the steps of a function of half tensors as autocast on an accelerator does: to `dtype`, but for
+    the operators that it has in float32 and what is made of their results.
 
-
-def _sum(
-    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, lanes: int = _LANES
-) -> torch.Tensor:
-    """Sum in float32, in lanes: of the orders that kernels take one with a large error."""
-    if not x.dim() or not x.numel():
-        return x.clone()
-    if x.is_complex():
-        parts = torch.view_as_real(x.resolve_conj()).unbind(-1)
-        return torch.complex(*(_sum(each, dim, keepdim, lanes=lanes) for each in parts))
-    terms, shape = _terms(x, dim)
-    with np.errstate(all="ignore"):
-        total = _sum_rows(terms.to(torch.float32).contiguous().numpy(), lanes)
-    if keepdim:
-        dims = {d % x.dim() for d in _dims(dim, x.dim())}
-        shape = [1 if d in dims else x.shape[d] for d in range(x.dim())]
-    return torch.from_numpy(np.asarray(total, np.float64)).reshape(shape)
-
-
-def _sum_rows(terms: Array, most_lanes: int) -> Array:
-    """Sum the rows of `(n, m)` one after the other, each lane by itself, then the lanes."""
-    lanes = min(most_lanes, len(terms))
-    whole = len(terms) // lanes * lanes
-    # Along the first of several dimensions NumPy adds row after row; a single column it sums pairwise.
-    by_lane = terms[:whole].reshape(whole // lanes, -1)
-    is_column = by_lane.shape[1] == 1
-    by_lane = by_lane.cumsum(0, dtype=terms.dtype)[-1] if is_column else np.add.reduce(by_lane)
-    total = by_lane.reshape(lanes, -1).cumsum(0, dtype=terms.dtype)[-1]
-    for row in terms[whole:]:
-        total = total + row
-    return np.asarray(total)
-
-
-def _mean(
-    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, lanes: int = _LANES
-) -> torch.Tensor:
-    count = 1
-    for d in _dims(dim, x.dim()):
-        count *= x.shape[d] if x.dim() else 1
-    return _sum(x, dim, keepdim, lanes=lanes) / count
-
-
-def _variance(
-    x: torch.Tensor, dim: Sequence[int] | None, correction: float = 1.0, *, lanes: int
-) -> torch.Tensor:
-    """Return the sum of the squares of the differences from the mean, over their number less `correction`."""
-    terms, shape = _terms(x, dim)
-    rest = terms - _mean(terms, 0, lanes=lanes)
-    total = _sum(rest * rest, 0, lanes=lanes)
-    return (total / max(len(terms) - correction, 0.0)).reshape(shape)
-
-
-def _vector_norm(
-    x: torch.Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, lanes: int
-) -> torch.Tensor:
-    """Return the root of the sum of squares, or the sum of the sizes, of numbers that are not empty.
-
-    Small terms beside a large partial sum are lost, all in one direction. Torch's kernel on the CPU has lanes
-    for squares along the last dimension alone (aten/src/ATen/native/cpu/ReduceOpsKernel.cpp).
+    Raises:
+        NotCheckable: see `rounded_arithmetic`.
     """
-    sizes = x.abs()
-    largest = float(sizes.max())
-    scale = 2.0 ** math.frexp(largest)[1] if math.isfinite(largest) else 1.0
-    is_last = x.dim() - 1 in {d % max(x.dim(), 1) for d in _dims(dim, x.dim())}
-    lanes = lanes if ord == 2 and is_last else 1
-    return _sum((sizes / scale) ** ord, dim, keepdim, lanes=lanes) ** (1.0 / ord) * scale
+    if _DISPATCH_MODE is None:
+        raise NotCheckable(f"torch {torch.__version__} lets nobody see the steps of a call")
+    with _AutocastSteps(dtype):
+        yield
 
 
-def _dims(dim: Any, count: int) -> list[int]:
-    if dim is None or dim == []:
-        return list(range(count))
-    return [dim] if isinstance(dim, int) else list(dim)
+class _AutocastSteps(_DISPATCH_MODE or object):  # type: ignore[misc]
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self._dtype = getattr(torch, dtype)
 
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given: list[Any] = []
+        map_leaves(args, given.append)
+        is_wide = func.overloadpacket.__name__ in IN_FLOAT32 or any(
+            hasattr(each, "in_float32") for each in given
+        )
+        result = func(*args, **(kwargs or {}))
 
-def _is_of_rows(args: tuple[Any, ...]) -> bool:
-    """Return whether a sum runs along the last dimension, as those of one row's statistics do."""
-    dims = _dims(args[1] if len(args) > 1 else None, args[0].dim())
-    return args[0].dim() > 1 and args[0].dim() - 1 in {d % args[0].dim() for d in dims}
+        def stepped(value: Any) -> Any:
+            if not torch.is_tensor(value) or value.dtype is not torch.float64:
+                return value
+            if is_wide:
+                value.in_float32 = True  # type: ignore[attr-defined]
+            elif not func.is_view:
+                return value.to(self._dtype).to(value.dtype)
+            return value
 
-
-# The operators of which all products are made, by the number of their factors, which come first.
-_FACTORS_OF = {
-    _ATEN.mm.default: 2,
-    _ATEN.bmm.default: 2,
-    _ATEN.mv.default: 2,
-    _ATEN.dot.default: 2,
-    _ATEN.vdot.default: 2,
-    _ATEN.convolution.default: 2,
-    _ATEN.convolution_backward.default: 3,
-}
-_SVD = _ATEN._linalg_svd.default
-# Singular values of random matrices of 33 to 200 rows are off by 7 to 10 roundings of the largest one (torch
-# 2.13 on the CPU).
-_SVD_UNITS = 2.0
-_ADDS = frozenset((_ATEN.add.Tensor, _ATEN.add_.Tensor))
-_WITH_ALPHA = _ADDS | {_ATEN.sub.Tensor, _ATEN.sub_.Tensor}
-_CONVOLUTIONS = frozenset((_ATEN.convolution.default, _ATEN.convolution_backward.default))
-_POWERS = frozenset((_ATEN.pow.Tensor_Scalar, _ATEN.pow.Scalar, _ATEN.pow_.Scalar))
-_MODES = "linear1d bilinear2d trilinear3d bicubic2d".split()
-_INTERPOLATIONS_BACK = frozenset(
-    getattr(_ATEN, f"upsample_{mode}_backward").default for mode in _MODES
-)
-_INTERPOLATIONS = _INTERPOLATIONS_BACK | {
-    getattr(_ATEN, f"upsample_{mode}").default for mode in _MODES
-}
-# Its kernels compute x rstd - mean rstd, where x and the mean may be nearly equal.
-_LAYER_NORM = _ATEN.native_layer_norm.default
-# Operators that sample at places, with the position of these among their arguments.
-_GRIDS = {
-    _ATEN.grid_sampler_3d.default: 1,
-    _ATEN.grid_sampler_2d_backward.default: 2,
-    _ATEN.grid_sampler_3d_backward.default: 2,
-}
-# The operators in place whose kernels accumulate, and the same ones that return a new tensor.
-_IN_PLACE = {
-    _ATEN.index_put_.default: _ATEN.index_put.default,
-    _ATEN.index_add_.default: _ATEN.index_add.default,
-    _ATEN.scatter_add_.default: _ATEN.scatter_add.default,
-    _ATEN.put_.default: _ATEN.put.default,
-    _ATEN.addbmm_.default: _ATEN.addbmm.default,
-}
-_ADD_IF_TOLD = frozenset((_ATEN.index_put.default, _ATEN.put.default))
-_IN_FLOAT32 = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
-# The steps of a mean and of a variance, as torch's decompositions of norms take them; only these register
-# them.
-_VARIANCE = torch.ops.prims.var.default if _DECOMPOSITIONS else None
-_NORM = _ATEN.linalg_vector_norm.default
-_SUMS: dict[Any, Callable[..., torch.Tensor]] = {
-    _ATEN.sum.default: _sum,
-    _ATEN.sum.dim_IntList: _sum,
-    _ATEN.mean.default: _mean,
-    _ATEN.mean.dim: _mean,
-    _NORM: _vector_norm,
-}
-if _DECOMPOSITIONS:
-    _SUMS |= {_VARIANCE: _variance, torch.ops.prims.sum.default: _sum}
+        return map_leaves(result, stepped)

@@ -16,6 +16,8 @@ squared arguments.
 Equal terms are not rounded independently: as long as the partial sum stays between two powers of two,
 each of them is rounded by the same amount in the same direction. In runs of L equal terms (the gradient
 that a mean passes on) the d_j of a run are one and the same, and the deviation is sqrt(L) times as large.
+
+The sums that decompositions are made of (`SUMS`) are not estimated, but added up in float32, in lanes.
 """
 
 import math
@@ -26,10 +28,27 @@ from typing import Any
 import numpy as np
 import torch
 
+from ray_precheck import private_parts
 from ray_precheck.frameworks.base import map_leaves
-from ray_precheck.numerics.rounding import unit_roundoff
+from ray_precheck.numerics.arrays import unit_roundoff
+from ray_precheck.schema.dtypes import Array
 
 _ATEN = torch.ops.aten
+# Sums are made in so many lanes, as vector units do; each adds one term after the other.
+LANES = 8
+
+
+DECOMPOSITIONS = private_parts.find(private_parts.DECOMPOSITIONS) or {}
+
+
+# The steps of a mean and of a variance, as torch's decompositions of norms take them; only these register
+# them.
+VARIANCE = torch.ops.prims.var.default if DECOMPOSITIONS else None
+
+
+NORM = _ATEN.linalg_vector_norm.default
+
+
 Change = Callable[[torch.Tensor], torch.Tensor]
 # A count of terms: one for all elements of a result, or one for each element.
 Count = int | torch.Tensor
@@ -39,6 +58,8 @@ Count = int | torch.Tensor
 FLOAT32_UNIT = unit_roundoff("float32")
 # Kernels keep some partial sums side by side, in registers or for blocks of terms.
 ACCUMULATORS = 4
+# Products of many factors, which honest kernels round after each.
+FACTORS = frozenset((_ATEN.prod.default, _ATEN.prod.dim_int, _ATEN.cumprod.default))
 
 
 def accumulation_error(
@@ -401,7 +422,6 @@ ACCUMULATIONS: dict[Any, Accumulation] = {
     # The gradient of `x[indices]`; its callers see to it that it adds.
     _ATEN.index_put.default: Accumulation(narrow=True, runs=_run_of_values),
     _ATEN.put.default: Accumulation(narrow=True),
-    _ATEN.put.default: Accumulation(narrow=True),
     _ATEN._adaptive_avg_pool3d.default: Accumulation(
         _of_pool, narrow=True, squares=_squares_of_pool
     ),
@@ -444,5 +464,102 @@ ACCUMULATIONS: dict[Any, Accumulation] = {
         for dims in (2, 3)
     },
 }
-# Products of many factors, which honest kernels round after each.
-FACTORS = frozenset((_ATEN.prod.default, _ATEN.prod.dim_int, _ATEN.cumprod.default))
+
+
+def terms_of(x: torch.Tensor, dim: Any = None) -> tuple[torch.Tensor, list[int]]:
+    """Return the terms of a sum, `(n, m)` for n terms of each of m results, and the shape of the results."""
+    dims = sorted(d % max(x.dim(), 1) for d in _dims(dim, x.dim()))
+    kept = [d for d in range(x.dim()) if d not in dims]
+    shape = [x.shape[d] for d in kept]
+    columns = int(np.prod(shape, dtype=np.int64))
+    return x.detach().permute(*dims, *kept).reshape(-1, columns), shape
+
+
+def _sum(
+    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, lanes: int = LANES
+) -> torch.Tensor:
+    """Sum in float32, in lanes: of the orders that kernels take one with a large error."""
+    if not x.dim() or not x.numel():
+        return x.clone()
+    if x.is_complex():
+        parts = torch.view_as_real(x.resolve_conj()).unbind(-1)
+        return torch.complex(*(_sum(each, dim, keepdim, lanes=lanes) for each in parts))
+    terms, shape = terms_of(x, dim)
+    with np.errstate(all="ignore"):
+        total = _sum_rows(terms.to(torch.float32).contiguous().numpy(), lanes)
+    if keepdim:
+        dims = {d % x.dim() for d in _dims(dim, x.dim())}
+        shape = [1 if d in dims else x.shape[d] for d in range(x.dim())]
+    return torch.from_numpy(np.asarray(total, np.float64)).reshape(shape)
+
+
+def _sum_rows(terms: Array, most_lanes: int) -> Array:
+    """Sum the rows of `(n, m)` one after the other, each lane by itself, then the lanes."""
+    lanes = min(most_lanes, len(terms))
+    whole = len(terms) // lanes * lanes
+    # Along the first of several dimensions NumPy adds row after row; a single column it sums pairwise.
+    by_lane = terms[:whole].reshape(whole // lanes, -1)
+    is_column = by_lane.shape[1] == 1
+    by_lane = by_lane.cumsum(0, dtype=terms.dtype)[-1] if is_column else np.add.reduce(by_lane)
+    total = by_lane.reshape(lanes, -1).cumsum(0, dtype=terms.dtype)[-1]
+    for row in terms[whole:]:
+        total = total + row
+    return np.asarray(total)
+
+
+def _mean(
+    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, lanes: int = LANES
+) -> torch.Tensor:
+    count = 1
+    for d in _dims(dim, x.dim()):
+        count *= x.shape[d] if x.dim() else 1
+    return _sum(x, dim, keepdim, lanes=lanes) / count
+
+
+def _variance(
+    x: torch.Tensor, dim: Sequence[int] | None, correction: float = 1.0, *, lanes: int
+) -> torch.Tensor:
+    """Return the sum of the squares of the differences from the mean, over their number less `correction`."""
+    terms, shape = terms_of(x, dim)
+    rest = terms - _mean(terms, 0, lanes=lanes)
+    total = _sum(rest * rest, 0, lanes=lanes)
+    return (total / max(len(terms) - correction, 0.0)).reshape(shape)
+
+
+def _vector_norm(
+    x: torch.Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, lanes: int
+) -> torch.Tensor:
+    """Return the root of the sum of squares, or the sum of the sizes, of numbers that are not empty.
+
+    Small terms beside a large partial sum are lost, all in one direction. Torch's kernel on the CPU has lanes
+    for squares along the last dimension alone (aten/src/ATen/native/cpu/ReduceOpsKernel.cpp).
+    """
+    sizes = x.abs()
+    largest = float(sizes.max())
+    scale = 2.0 ** math.frexp(largest)[1] if math.isfinite(largest) else 1.0
+    is_last = x.dim() - 1 in {d % max(x.dim(), 1) for d in _dims(dim, x.dim())}
+    lanes = lanes if ord == 2 and is_last else 1
+    return _sum((sizes / scale) ** ord, dim, keepdim, lanes=lanes) ** (1.0 / ord) * scale
+
+
+def _dims(dim: Any, count: int) -> list[int]:
+    if dim is None or dim == []:
+        return list(range(count))
+    return [dim] if isinstance(dim, int) else list(dim)
+
+
+def is_of_rows(args: tuple[Any, ...]) -> bool:
+    """Return whether a sum runs along the last dimension, as those of one row's statistics do."""
+    dims = _dims(args[1] if len(args) > 1 else None, args[0].dim())
+    return args[0].dim() > 1 and args[0].dim() - 1 in {d % args[0].dim() for d in dims}
+
+
+SUMS: dict[Any, Callable[..., torch.Tensor]] = {
+    _ATEN.sum.default: _sum,
+    _ATEN.sum.dim_IntList: _sum,
+    _ATEN.mean.default: _mean,
+    _ATEN.mean.dim: _mean,
+    NORM: _vector_norm,
+}
+if DECOMPOSITIONS:
+    SUMS |= {VARIANCE: _variance, torch.ops.prims.sum.default: _sum}

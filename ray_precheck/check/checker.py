@@ -2,8 +2,9 @@
 
 Comes in: a `TaskPayload`. Goes out: a `TaskResult`; an API that fails gives a result and never an
 exception. Called by the check process and by `session.rerun`. The checker walks the stations that the
-docstring of the package lists. A check can be divided: `measure` runs the device, and `check` with
-what `measure` returned does the rest, in this process or another.
+docstring of the package lists. Every exception on the way becomes a result that says why the call could not
+be checked. A check can be divided: `measure` runs the device, and `check` with what `measure` returned does
+the rest, in this process or another.
 """
 
 from collections.abc import Callable
@@ -11,11 +12,18 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ray_precheck.bench.registry import References
-from ray_precheck.bench.run import Bench, computing_threads
+from ray_precheck.bench.run import Bench, References, computing_threads
+from ray_precheck.check.attempt import Measured, describe, is_out_of_memory
+from ray_precheck.check.bench import Benched, run_bench
 from ray_precheck.check.decode import decode
-from ray_precheck.check.explain import with_explanations
-from ray_precheck.check.guard import Guard
+from ray_precheck.check.device import (
+    Device,
+    DeviceNeeded,
+    PhaseClock,
+    layout_notes,
+    run_transposed,
+    run_twice,
+)
 from ray_precheck.check.inputs import (
     Inputs,
     make_inputs,
@@ -24,38 +32,34 @@ from ray_precheck.check.inputs import (
     transposed_inputs,
 )
 from ray_precheck.check.judge import (
+    DirectionCheck,
+    Judged,
     backward_transposed,
     forward_transposed,
     judge_backward,
     judge_forward,
 )
-from ray_precheck.check.judged import DirectionCheck, Judged
-from ray_precheck.check.measured import Measured
-from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.random.judge import (
+    judge_identity_backward,
     judge_random_backward,
     judge_random_forward,
+    quiet_dropout,
     require_rule,
 )
-from ray_precheck.check.random.quiet_dropout import judge_identity_backward, quiet_dropout
-from ray_precheck.check.row import make_row
+from ray_precheck.check.row import make_row, with_explanations
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides.again import layout_notes, run_transposed, run_twice
-from ray_precheck.check.sides.bench import Benched, run_bench
-from ray_precheck.check.sides.device import Device, DeviceNeeded
-from ray_precheck.check.sides.tested import UnderTest, handed_over, held_by_dump, measured_elsewhere
+from ray_precheck.check.tested import UnderTest, handed_over, held_by_dump, measured_elsewhere
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import caught
 from ray_precheck.frameworks.base import Backend
 from ray_precheck.inputs.generate import TensorSource
-from ray_precheck.schema.failure import Cause
-from ray_precheck.schema.phase import Phase
-from ray_precheck.schema.result import Outcome, TaskResult, Verdict
-from ray_precheck.schema.task import BENCH, TaskPayload
+from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
+from ray_precheck.schema.task import BENCH, Cause, Phase, TaskPayload
 
 if TYPE_CHECKING:
     from ray_precheck.dump.tensors import TensorFiles
 
-__all__ = ["Checker", "DeviceNeeded"]
+
 T = TypeVar("T")
 Gradients = Callable[[], DirectionCheck]
 
@@ -63,13 +67,16 @@ Gradients = Callable[[], DirectionCheck]
 class Checker:
     """Checks one call after the other; holds the bench and, once it is needed, the device.
 
-    `kind` is the kind of the device, or `BENCH` where there is none.
+    `kind` is the kind of the device, or `BENCH` where there is none. `tell` is called at every change of
+    phase.
     """
 
-    def __init__(self, settings: CheckSettings, kind: str, clock: PhaseClock | None = None) -> None:
+    def __init__(
+        self, settings: CheckSettings, kind: str, tell: Callable[[Phase], None] = lambda phase: None
+    ) -> None:
         self._settings = settings
         self._kind = kind
-        self._clock = clock or PhaseClock()
+        self._clock = PhaseClock(tell)
         self.framework = settings.framework
         self.terms = settings.terms(kind)
         references = References(settings.framework, settings.bench_modules)
@@ -77,7 +84,7 @@ class Checker:
         if not settings.tests_dump and kind != BENCH:
             self._device.backend()
         self.bench = Bench(settings.framework, references)
-        self._guard = Guard(self._device, self.prove, settings.memory_limit_bytes)
+        self._damage: Cause | None = None
 
     def device(self) -> Backend:
         """Return the framework under test, opened at the first call; raises as `Device.backend`."""
@@ -100,7 +107,7 @@ class Checker:
 
     def damage(self) -> Cause | None:
         """Return how the last check has damaged this process, None if it has not."""
-        return self._guard.damage
+        return self._damage
 
     def check(
         self,
@@ -223,12 +230,44 @@ class Checker:
         return self._clock.during(Phase.DEVICE)
 
     def _timed(self, payload: TaskPayload, walk: Callable[[], T]) -> T | TaskResult:
-        """Walk the stations inside the guard, and count the seconds of each phase."""
+        """Walk the stations, and count the seconds of each phase."""
         self._clock.start()
         try:
-            return self._guard.guarded(payload, walk)
+            return self._guarded(payload, walk)
         finally:
             self._clock.enter(Phase.INPUTS)
+
+    def _guarded(self, payload: TaskPayload, walk: Callable[[], T]) -> T | TaskResult:
+        """Return what a walk returns, or the result of a call that could not be checked.
+
+        After an error of the device it must prove itself, and the damage is noted.
+
+        Raises:
+            DeviceNeeded: this process has no device and the check needs one.
+        """
+        self._damage, self._device.has_raised = None, False
+        # A bug of this program must neither be blamed on the API nor end the run.
+        value, error = caught(walk, DeviceNeeded)
+        if error is None:
+            found: T | TaskResult = value  # type: ignore[assignment]
+        elif isinstance(error, NotCheckable):
+            found = _skipped_row(payload, str(error))
+        elif is_out_of_memory(error):
+            self._damage = Cause.OUT_OF_MEMORY
+            return _out_of_memory_row(payload, error, self._settings.memory_limit_bytes)
+        else:
+            found = _skipped_row(payload, f"ray_precheck failed on this record: {describe(error)}")
+        why = self._unusable() if self._device.has_raised else ""
+        return _with_note(found, why) if why and isinstance(found, TaskResult) else found
+
+    def _unusable(self) -> str:
+        """Let the device prove itself; return the reason if it fails, "" if it works."""
+        # The proof uses APIs of the framework, which may raise anything.
+        _, error = caught(self.prove)
+        if error is None:
+            return ""
+        self._damage = Cause.POISONED
+        return describe(error)
 
     def _inputs(
         self,
@@ -319,3 +358,26 @@ def _backward(inputs: Inputs, forward: DirectionCheck, gradients: Gradients) -> 
         return gradients()
     except NotCheckable as reason:
         return DirectionCheck(ruled=Verdict.SKIP, notes=(str(reason),))
+
+
+def _with_note(result: TaskResult, why: str) -> TaskResult:
+    note = f"the device was unusable afterwards: {why}"
+    return replace(result, message="; ".join(filter(None, [result.message, note])))
+
+
+def _skipped_row(payload: TaskPayload, reason: str) -> TaskResult:
+    """Return the result of a call that cannot be checked."""
+    return skipped(payload.index, payload.name, reason, payload.backward is not None)
+
+
+def _out_of_memory_row(payload: TaskPayload, error: Exception, limit_bytes: int) -> TaskResult:
+    """Return the result of a call for which there was not enough memory.
+
+    `limit_bytes` is the limit of the worker, which the reason names; 0 for no limit.
+    """
+    limit = limit_bytes / 2**30
+    allowed = f" (a worker may take {limit:.3g} GiB, --max-memory)" if limit else ""
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    reason = f"ran out of memory: {describe(cause)}{allowed}"
+    has_backward = payload.backward is not None
+    return failed(payload.index, payload.name, Outcome.CRASHED, reason, has_backward)

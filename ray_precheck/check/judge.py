@@ -1,47 +1,137 @@
 """The station that judges: it compares the tested outputs and gradients with the bench's.
 
-Comes in: `Benched`. Goes out: a `DirectionCheck`. Called by the checker, and by
-`check.random.quiet_dropout`. The tested results are the captured ones (real mode) or the device's; the
-bench is the same for both.
+Comes in: `Benched`. Goes out: a `DirectionCheck`: rows, notes and a verdict. Called by the checker, and by
+`check.random.judge`. The tested results are the captured ones (real mode) or the device's; the bench is the
+same for both.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
-from ray_precheck.accuracy.ambiguous import chosen_like
-from ray_precheck.accuracy.comparison import no_implementations
-from ray_precheck.accuracy.exact import is_exact
-from ray_precheck.accuracy.outputs import Judge
-from ray_precheck.accuracy.steps import quantized_like
+from ray_precheck.accuracy.ambiguous import chosen_like, is_exact, quantized_like
+from ray_precheck.accuracy.outputs import Judge, check_output
+from ray_precheck.accuracy.standards.base import no_implementations
+from ray_precheck.check.attempt import Failure, attempt, attempt_gradients, describe
+from ray_precheck.check.bench import (
+    Benched,
+    Implementations,
+    Pick,
+    changed_pairs,
+    gradients_as_dumped,
+)
 from ray_precheck.check.inputs import Inputs, cotangents_of
-from ray_precheck.check.judged import Compared, DirectionCheck, compared
-from ray_precheck.check.measured import Failure
 from ray_precheck.check.settings import Terms
-from ray_precheck.check.sides.attempt import attempt, attempt_gradients, describe
-from ray_precheck.check.sides.bench import Benched, changed_pairs, gradients_as_dumped
-from ray_precheck.check.sides.captured import captured_gradients, has_captured_gradients
-from ray_precheck.check.sides.implementations import Implementations, Pick
+from ray_precheck.check.tested import captured_gradients, has_captured_gradients
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by
-from ray_precheck.numerics.rounding import machine_epsilon, saturated_like
-from ray_precheck.operators.ambiguous import AMBIGUOUS, Stepped
+from ray_precheck.numerics.arrays import machine_epsilon, saturated_like
 from ray_precheck.operators.effects import SIZED_BY_VALUES
-from ray_precheck.operators.exact import exactness
+from ray_precheck.operators.exact import AMBIGUOUS, Stepped, exactness
 from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.result import Outcome, Uncompared, Verdict
+from ray_precheck.schema.result import Outcome, OutputCheck, Uncompared, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 from ray_precheck.store.error_data import input_tensors
 
+# Gives the bench's leaves, in the order of the rows, for other inputs and cotangents.
+Recompute = Callable[[HostCall, list[HostTensor | None]], Sequence[Leaf]]
 _UNDERIVABLE = Uncompared(
     "torch has no derivative by this argument, although the dump asks for one"
 )
 # How many times the error with contiguous inputs, or the distance of two numbers, is none of the layout.
 _NEAR = 8.0
 ImplementationsByPlace = Callable[[int, Leaf], Callable[[], Sequence[Array]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A detail row, and the two leaves that it compares; `bench` is None for random outputs."""
+
+    check: OutputCheck
+    tested: Any
+    bench: Any = None
+
+
+def compared(
+    name: str,
+    tested: Any,
+    bench: Any,
+    judge: Judge,
+    implementations: Callable[[], Sequence[Array]] = no_implementations,
+) -> Compared:
+    """Compare one leaf with the bench's."""
+    return Compared(check_output(name, tested, bench, judge, implementations), tested, bench)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectionCheck:
+    """The outcome of checking one direction of a call.
+
+    `ruled` is a verdict that does not depend on the rows: the device raised, or the direction was
+    not checked at all. `cotangents` are the incoming gradients. `recompute` runs the bench again to
+    explain an error, None where there is no bench. `caveat` is a sentence about a limit of the
+    device's precision that may explain errors of float32, "" for none. `is_transposed`: it is that of
+    the run with transposed inputs, which alone has errors.
+    """
+
+    rows: tuple[Compared, ...] = ()
+    notes: tuple[str, ...] = ()
+    ruled: Verdict | None = None
+    outcome: Outcome = Outcome.COMPLETED
+    cotangents: tuple[HostTensor | None, ...] = ()
+    recompute: Recompute | None = None
+    caveat: str = ""
+    is_transposed: bool = False
+
+    @property
+    def checks(self) -> tuple[OutputCheck, ...]:
+        """The detail rows."""
+        return tuple(row.check for row in self.rows)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Error if any row is an error; else pass if any row is a pass; else SKIP: nothing was compared."""
+        if self.ruled is not None:
+            return self.ruled
+        verdicts = {row.check.verdict for row in self.rows}
+        if Verdict.ERROR in verdicts:
+            return Verdict.ERROR
+        return Verdict.PASS if Verdict.PASS in verdicts else Verdict.SKIP
+
+    @property
+    def failing(self) -> tuple[OutputCheck, ...]:
+        """The detail rows in error."""
+        return tuple(check for check in self.checks if check.verdict is Verdict.ERROR)
+
+    @property
+    def messages(self) -> list[str]:
+        """The sentences about this direction in the Message of the result row."""
+        told = self.failing
+        if not told and self.verdict is Verdict.SKIP:
+            told = self.checks
+        # X.0.forward.output.1 without the call's name
+        rows = [f"{'.'.join(c.name.split('.')[-3:])}: {c.message}" for c in told]
+        if self.ruled is None and not self.rows:
+            rows.append("there was no output to compare")
+        return [*rows, *self.notes]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Both directions of a call with the inputs that were judged: safer ones after a second try."""
+
+    inputs: Inputs
+    forward: DirectionCheck
+    backward: DirectionCheck
+
+    @property
+    def rows(self) -> tuple[Compared, ...]:
+        """The detail rows."""
+        return (*self.forward.rows, *self.backward.rows)
 
 
 def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
@@ -130,15 +220,9 @@ def backward_transposed(benched: Benched, terms: Terms, plain: DirectionCheck) -
         _require_same_choice(inputs, terms.framework, other.outputs or (), bench)
     except NotCheckable:
         return plain
-    judge = _judge(inputs, terms, "backward")
-    implementations = _implementations(
-        benched, terms, lambda run, moved: run.gradients(moved), plain.cotangents
-    )
-    grads = [inputs.gradient_as_computed(grad) for grad in other.gradients]
-    rows = tuple(
-        compared(row.check.name, mine, row.bench, judge, implementations(position, mine))
-        for position, (mine, row) in enumerate(zip(grads, plain.rows, strict=True))
-    )
+    pairs = enumerate(zip(other.gradients, plain.rows, strict=True))
+    asked = [(at, row.check.name, mine, row.bench) for at, (mine, row) in pairs]
+    rows = _gradient_rows(benched, terms, plain.cotangents, asked)
     return _if_worse(plain, replace(plain, rows=rows))
 
 
@@ -263,24 +347,12 @@ def _against_captured(benched: Benched, terms: Terms) -> DirectionCheck:
     if grads is None:
         raise NotCheckable(f"backward: the bench raised: {describe(error)}")
     shapes = [None if grad is None else grad.shape for grad in grads]
-    matched = {
-        mine: (theirs, inputs.gradient_as_computed(tested))
-        for mine, (theirs, tested) in captured_gradients(
-            inputs.record, inputs.source, shapes
-        ).items()
-    }
-    judge = _judge(inputs, terms, "backward")
-    implementations = _implementations(benched, terms, gradients, cotangents, captured=True)
-    rows = tuple(
-        compared(
-            inputs.output_name("backward", theirs),
-            tested,
-            grads[mine],
-            judge,
-            implementations(mine, tested),
-        )
+    matched = captured_gradients(inputs.record, inputs.source, shapes)
+    asked = [
+        (mine, inputs.output_name("backward", theirs), tested, grads[mine])
         for mine, (theirs, tested) in matched.items()
-    )
+    ]
+    rows = _gradient_rows(benched, terms, cotangents, asked, gradients, captured=True)
 
     def recompute(call: HostCall, incoming: list[HostTensor | None]) -> list[Leaf]:
         again = gradients(benched.run_again(call), incoming)
@@ -308,26 +380,39 @@ def _against_device(benched: Benched, terms: Terms) -> DirectionCheck:
     result = DirectionCheck(notes=notes, cotangents=tuple(cotangents))
     if grads is None:
         return _gradients_failed(result, failure)
-    grads = [inputs.gradient_as_computed(grad) for grad in grads]
-    judge = _judge(inputs, terms, "backward")
-    implementations = _implementations(
-        benched, terms, lambda run, moved: run.gradients(moved), cotangents
-    )
-    rows = tuple(
-        compared(
-            inputs.output_name("backward", position),
-            mine,
-            _UNDERIVABLE if other is None else other,
-            judge,
-            implementations(position, mine),
-        )
-        for position, (mine, other) in enumerate(zip(grads, expected, strict=True))
-    )
+    asked = [
+        (at, inputs.output_name("backward", at), mine, _UNDERIVABLE if other is None else other)
+        for at, (mine, other) in enumerate(zip(grads, expected, strict=True))
+    ]
     return replace(
         result,
-        rows=rows,
+        rows=_gradient_rows(benched, terms, cotangents, asked),
         recompute=lambda call, incoming: benched.run_again(call).gradients(incoming),
     )
+
+
+def _gradients(run: Execution, cotangents: list[HostTensor | None]) -> Sequence[Leaf]:
+    return run.gradients(cotangents)
+
+
+def _gradient_rows(
+    benched: Benched,
+    terms: Terms,
+    cotangents: Sequence[HostTensor | None],
+    asked: Sequence[tuple[int, str, Leaf, Leaf]],
+    pick: Pick = _gradients,
+    *,
+    captured: bool = False,
+) -> tuple[Compared, ...]:
+    """Return the rows of gradients, asked for by position, name, and the leaves of both sides."""
+    inputs = benched.tested.inputs
+    judge = _judge(inputs, terms, "backward")
+    implementations = _implementations(benched, terms, pick, cotangents, captured=captured)
+    rows = []
+    for position, name, tested, bench in asked:
+        mine = inputs.gradient_as_computed(tested)
+        rows.append(compared(name, mine, bench, judge, implementations(position, mine)))
+    return tuple(rows)
 
 
 def _gradients_failed(result: DirectionCheck, failure: Failure | None) -> DirectionCheck:

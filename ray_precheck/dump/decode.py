@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from ray_precheck.descriptors.known import built_in_frameworks, find_framework
+from ray_precheck.descriptors.descriptor import built_in_frameworks, find_framework
 from ray_precheck.dump.fields import (
     decode_storage,
     finite,
@@ -24,8 +24,8 @@ from ray_precheck.dump.fields import (
     structure_of,
 )
 from ray_precheck.dump.names import ApiKey, parse_key
-from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import shown
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import DTYPES, QUANTIZED, canonical_dtype
 from ray_precheck.schema.record import ApiRecord

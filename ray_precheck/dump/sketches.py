@@ -22,7 +22,7 @@ import numpy as np
 
 from ray_precheck.errors import DumpError
 from ray_precheck.foreign import open_file
-from ray_precheck.numerics.sketch_map import BUCKETS, Array
+from ray_precheck.numerics.sketch import BUCKETS, Array
 
 SKETCHES = "sketches.npy"
 # The magic text, version 1.0 of the format, and the length of what follows (NumPy Enhancement Proposal 1).

@@ -1,20 +1,32 @@
-"""The protocol of a framework under test: `Backend`, and helpers that every backend needs.
+"""The protocol of a framework under test: `Backend`, how one is opened, and helpers that every backend needs.
 
 Called by `check`. A check process opens a backend once; then for each call `resolve` finds the API,
-`forward` runs it, and the returned `Execution` has outputs and gradients as host arrays.
+`forward` runs it, and the returned `Execution` has outputs and gradients as host arrays. A framework is
+imported on demand; where it is missing, the error says how to install it.
 """
 
+import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from ray_precheck.errors import DeviceError
-from ray_precheck.schema.float32 import Float32
+from ray_precheck.descriptors.descriptor import (
+    BENCH_PACKAGE,
+    Framework,
+    built_in_frameworks,
+    find_framework,
+    framework_names,
+    is_framework,
+    load_part,
+)
+from ray_precheck.errors import BackendMissingError, DeviceError
+from ray_precheck.schema.dtypes import Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
 
 # An output leaf: a tensor, or a Python value that is compared by equality.
 Leaf = HostTensor | Any
+_SEQUENCES = (list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +130,6 @@ def flatten_outputs(value: Any, is_tensor: Callable[[Any], bool]) -> list[Any]:
     return leaves if any(is_tensor(leaf) for leaf in leaves) else [value]
 
 
-_SEQUENCES = (list, tuple)
-
-
 def map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
     """Return nested lists, tuples and dicts with every leaf converted, tensors in call order."""
     # A union is made anew each time that it is written in a function.
@@ -129,3 +138,60 @@ def map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {key: map_leaves(item, convert) for key, item in value.items()}
     return convert(value)
+
+
+def mapped_call(call: HostCall, convert: Callable[[Any], Any]) -> HostCall:
+    """Return a call with every leaf of its arguments converted."""
+    return HostCall(map_leaves(call.args, convert), map_leaves(call.kwargs, convert))
+
+
+def tensors_of(call: HostCall) -> list[HostTensor]:
+    """Return the tensors of a call in the order of its arguments."""
+    found: list[HostTensor] = []
+    map_leaves(
+        (call.args, call.kwargs),
+        lambda leaf: found.append(leaf) if isinstance(leaf, HostTensor) else None,
+    )
+    return found
+
+
+def require_framework(framework: str, *, device_runs: bool = True) -> None:
+    """Require that the packages that a dump needs are installed; imports nothing.
+
+    torch is always needed, to compute the bench. The framework itself is needed if the device runs,
+    not if only captured outputs are tested. The descriptor's `require` checks for further needs.
+
+    Raises:
+        BackendMissingError: names the package and what to do.
+    """
+    if not is_framework(framework):
+        raise BackendMissingError(
+            f"{framework} dumps cannot be checked yet; supported are {', '.join(framework_names())}"
+        )
+    own = find_framework(framework)
+    for name in (BENCH_PACKAGE, *(own.modules if device_runs else ())):
+        if importlib.util.find_spec(name) is None:
+            is_bench = name == BENCH_PACKAGE
+            use = "the bench" if is_bench else f"a {framework} dump"
+            install = _bench_framework().how_to_install if is_bench else own.how_to_install
+            raise BackendMissingError(
+                f"{use} needs {name}, which is not installed here; install it with: {install}"
+            )
+    if own.require:
+        load_part(own.require)(device_runs=device_runs)
+
+
+def _bench_framework() -> Framework:
+    return next(each for each in built_in_frameworks() if each.package == BENCH_PACKAGE)
+
+
+def open_backend(framework: str, kind: str) -> Backend:
+    """Import a framework and open it on the one device that this process sees.
+
+    `kind` is npu, gpu or cpu.
+
+    Raises:
+        BackendMissingError: the framework is not installed.
+    """
+    require_framework(framework)
+    return load_part(find_framework(framework).backend)(kind)  # type: ignore[no-any-return]

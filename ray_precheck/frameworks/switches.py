@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ray_precheck.descriptors.known import find_framework, load_part
+from ray_precheck.descriptors.descriptor import find_framework, load_part
 from ray_precheck.foreign import caught
 
 

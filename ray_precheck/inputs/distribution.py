@@ -1,8 +1,9 @@
-"""The distribution of a tensor from its recorded statistics.
+"""The distribution of a tensor from its recorded statistics, and numbers drawn of it.
 
-Comes in: a `TensorSpec` with Min, Max, Mean and Norm, and the range to keep to. Goes out: a `Body`
-that draws numbers with these moments, or None where the dump does not tell them. Called by
-`inputs.generate`.
+Comes in: a `TensorSpec` with Min, Max, Mean and Norm. Goes out: the range to keep to, `ValueRange`; a `Body`
+that draws numbers with these moments, or None where the dump does not tell them; arrays of floats, complex
+numbers, whole numbers or booleans in the carrier of their dtype. Called by `inputs.generate`. How large the
+chunks are in which numbers are drawn changes none of them.
 
 The elements are a mixture. If there are at least two, Min and Max occur once each, at random places.
 All others, the body, have the mean and the second moment that remain:
@@ -28,16 +29,21 @@ in one way, so the tables have the same bits on every host; exp and log have not
 
 import functools
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
-from ray_precheck.inputs.ranges import ValueRange
-from ray_precheck.numerics.rounding import machine_epsilon, smallest_subnormal
+from ray_precheck.numerics.arrays import machine_epsilon, pieces, round_to_dtype, smallest_subnormal
 from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.values import TensorSpec
+from ray_precheck.schema.values import Bound, TensorSpec
 
+# Where the dump has no Max and Min (summary mode md5, meta and fp8 tensors).
+UNKNOWN_FLOAT = (-1.0, 1.0)
+UNKNOWN_INTEGER = (0, 1)
+# The share of infinite elements where Max or Min is infinite; at least one element is.
+INFINITE_SHARE = 0.1
 CELLS = 1024
 # The end of the last cell: the cell then has the second moment of the normal's tail beyond 1/1024.
 _LAST_NORMAL = 3.7
@@ -49,6 +55,128 @@ _MEAN_TOLERANCE = 1e-4  # of a standard deviation
 _VARIANCE_TOLERANCE = 1e-3  # of the variance
 # The steps of the fit may not leave the scale at which clipping still bends the shape.
 _LARGEST_SCALE = 1e4
+# A bound that is nearer to the mean, in standard deviations, makes the distribution one-sided.
+_NEAR_BOUND = 1.5
+_LARGEST_SHARE = 1.0 / 3.0
+# How well a recorded mean or norm is known, relative: half types are often reduced in their own
+# dtype, float32 sums of many elements lose a few more bits than one rounding.
+_WIDE_PRECISION = 2.0**-18
+# The spacing of float32's subnormal numbers: a mean is not known better, however small it is.
+_WIDE_SPACING = smallest_subnormal("float32")
+# Beyond these whole numbers floats are too coarse to draw them from.
+_LARGEST_EXACT = 2**52
+# Standard deviations of uniform, z, z**2 and z**3 with the sign of z, for z normal.
+_DEVIATIONS = (1.0, 1.0, math.sqrt(3.0), math.sqrt(15.0))
+# Each number passes the processor's cache four times: 256 KiB of float64 stay in it.
+_CHUNK_ELEMENTS = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRange:
+    """Values to draw: uniform over [low, high], and infinities where the dump saw them.
+
+    For booleans 0 and 1 stand for False and True. `note` names the statistics that the dump lacks.
+    """
+
+    low: float | int
+    high: float | int
+    minus_infinity: bool = False
+    plus_infinity: bool = False
+    note: str = ""
+
+
+def value_range(spec: TensorSpec) -> ValueRange:
+    """Return the range to draw a tensor from.
+
+    Floats: [Min, Max] as recorded. An infinite Min or Max stands for infinite elements beside
+    finite ones; the finite ones reach to the recorded finite extreme, else one unit from the other
+    bound, or over [-1, 1]. NaN says nothing about the range: the finite extremes count, and without
+    them it is unknown. Integers: the closed range, cut to what the
+    dtype holds. Booleans: False to True, unless both extremes are the same.
+    """
+    kind = DTYPES[spec.dtype].kind
+    if kind == "bool":
+        return _bool_range(spec)
+    if kind in ("int", "uint"):
+        return _integer_range(spec)
+    return _float_range(spec)
+
+
+def _bool_range(spec: TensorSpec) -> ValueRange:
+    if spec.low is None or spec.high is None:
+        return ValueRange(0, 1)
+    low, high = sorted((bool(spec.low), bool(spec.high)))
+    return ValueRange(int(low), int(high))
+
+
+def _integer_range(spec: TensorSpec) -> ValueRange:
+    info = DTYPES[spec.dtype]
+    smallest = -(2 ** (info.bits - 1)) if info.kind == "int" else 0
+    largest = 2 ** (info.bits - (info.kind == "int")) - 1
+    bounds = [spec.low, spec.high]
+    if any(bound is None or bound != bound for bound in bounds):
+        return ValueRange(*UNKNOWN_INTEGER, note=_unknown_note(spec, UNKNOWN_INTEGER))
+    low, high = (_whole(bound, smallest, largest) for bound in bounds if bound is not None)
+    return ValueRange(low, high)
+
+
+def _whole(bound: float | int, smallest: int, largest: int) -> int:
+    if isinstance(bound, float) and math.isinf(bound):
+        return largest if bound > 0 else smallest
+    return max(smallest, min(largest, round(bound)))
+
+
+def _float_range(spec: TensorSpec) -> ValueRange:
+    low, high = _as_float(spec.low), _as_float(spec.high)
+    finite = _finite_extremes(spec)
+    if finite is not None and (low is None or high is None or low != low or high != high):
+        range_text = f"[{finite[0]:.6g}, {finite[1]:.6g}]"
+        note = f"recorded range is NaN, drawn from that of its finite elements, {range_text}"
+        return ValueRange(*finite, note=note)
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return ValueRange(*UNKNOWN_FLOAT, note=_unknown_note(spec, UNKNOWN_FLOAT))
+    # A bound beyond the largest finite number of the dtype is an infinity in that dtype.
+    limit = DTYPES[spec.dtype].largest
+    minus, plus = low < -limit, high > limit
+    if high < -limit or low > limit:
+        infinity = -math.inf if minus else math.inf
+        return ValueRange(infinity, infinity)
+    if finite is not None and (minus or plus):
+        return ValueRange(*finite, minus_infinity=minus, plus_infinity=plus)
+    if minus and plus:
+        return ValueRange(*UNKNOWN_FLOAT, minus_infinity=True, plus_infinity=True)
+    if minus:
+        return ValueRange(max(float(high) - 1.0, -limit), float(high), minus_infinity=True)
+    if plus:
+        return ValueRange(float(low), min(float(low) + 1.0, limit), plus_infinity=True)
+    return ValueRange(float(low), float(high))
+
+
+def _finite_extremes(spec: TensorSpec) -> tuple[float, float] | None:
+    """Return the extremes of the finite elements, where the dump has them and they can be."""
+    limit = DTYPES[spec.dtype].largest
+    low, high = (
+        finite if finite is not None else _as_float(bound)
+        for finite, bound in ((spec.finite_low, spec.low), (spec.finite_high, spec.high))
+    )
+    if low is None or high is None or (spec.finite_low is None and spec.finite_high is None):
+        return None
+    return (low, high) if -limit <= low <= high <= limit else None
+
+
+def _as_float(bound: Bound) -> float | None:
+    """Return a bound as a float; a whole number beyond all floats is an infinity."""
+    try:
+        return None if bound is None else float(bound)
+    except OverflowError:
+        return math.inf if bound is not None and bound > 0 else -math.inf
+
+
+def _unknown_note(spec: TensorSpec, fallback: tuple[float, float] | tuple[int, int]) -> str:
+    if spec.size == 0:
+        return ""
+    recorded = "NaN" if spec.low is not None and spec.high is not None else "missing"
+    return f"recorded range is {recorded}, drawn from [{fallback[0]}, {fallback[1]}]"
 
 
 @functools.cache
@@ -174,18 +302,6 @@ def fit_inside(shape: Array, mean: float, variance: float) -> tuple[Array, float
     if variance <= piece or not widest > piece:
         return _clipped(shape, mean, float(np.sqrt(max(variance, 0.0)))), 0.0
     return _clipped(shape, mean, reach), min((variance - piece) / (widest - piece), 1.0)
-
-
-# A bound that is nearer to the mean, in standard deviations, makes the distribution one-sided.
-_NEAR_BOUND = 1.5
-_LARGEST_SHARE = 1.0 / 3.0
-# How well a recorded mean or norm is known, relative: half types are often reduced in their own
-# dtype, float32 sums of many elements lose a few more bits than one rounding.
-_WIDE_PRECISION = 2.0**-18
-# The spacing of float32's subnormal numbers: a mean is not known better, however small it is.
-_WIDE_SPACING = smallest_subnormal("float32")
-# Beyond these whole numbers floats are too coarse to draw them from.
-_LARGEST_EXACT = 2**52
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,10 +454,6 @@ def _shape(mean: float, variance: float, size: int, *, nearest_is_zero: bool) ->
     )
 
 
-# Standard deviations of uniform, z, z**2 and z**3 with the sign of z, for z normal.
-_DEVIATIONS = (1.0, 1.0, math.sqrt(3.0), math.sqrt(15.0))
-
-
 def _extreme(power: int, largest: float, halved: bool) -> float:
     """Return the expected extreme of many numbers, in standard deviations from the mean, where that
     of normal ones is `largest`; `halved`: of numbers whose lower half is put on 0."""
@@ -357,3 +469,137 @@ def _upper_half(power: int) -> tuple[float, float]:
     """Return mean and standard deviation of a shape whose negative half is put on 0."""
     mean, second = moments(np.maximum(two_sided(power), 0.0))
     return mean, math.sqrt(second - mean * mean)
+
+
+def floats(
+    generator: np.random.Generator,
+    span: ValueRange,
+    shape: tuple[int, ...],
+    dtype: str,
+    body: Body | None = None,
+) -> Array:
+    """Return numbers of a body, or uniform over the range, rounded once, with the extremes of the
+    body or the infinities that the range asks for.
+
+    The float64 numbers that are rounded exist only in chunks.
+    """
+    values = np.empty(shape, DTYPES[dtype].carrier)
+    flat = values.reshape(-1)
+    for chunk in _chunks(flat):
+        drawn = body.draw(generator, len(chunk)) if body else _uniform(generator, span, len(chunk))
+        chunk[:] = round_to_dtype(drawn, dtype)
+    if body is not None:
+        _place_ends(generator, flat, span, dtype, body)
+    for wanted, infinity in ((span.minus_infinity, -np.inf), (span.plus_infinity, np.inf)):
+        if wanted and len(flat):
+            flat[generator.integers(len(flat), size=_share(len(flat)))] = infinity
+    return values
+
+
+def _chunks(flat: Array) -> Iterator[Array]:
+    return (flat[piece] for piece in pieces(len(flat), _CHUNK_ELEMENTS))
+
+
+def _uniform(generator: np.random.Generator, span: ValueRange, count: int) -> Array:
+    """Return float64 numbers, uniform over the range; a range of one value costs no draw."""
+    if span.low == span.high:
+        return np.full(count, span.low, dtype=np.float64)
+    share = generator.random(count)
+    # low + share * (high - low) would overflow where the range is wider than the largest float.
+    return np.clip(span.low * (1.0 - share) + span.high * share, span.low, span.high)
+
+
+def _place_ends(
+    generator: np.random.Generator, flat: Array, span: ValueRange, dtype: str, body: Body | None
+) -> None:
+    """Put the ends, rounded, where the body wants them, and Min and Max at two random places."""
+    low, high = span.low, span.high
+    if DTYPES[dtype].kind == "float":
+        low, high = round_to_dtype(np.array([low, high], np.float64), dtype)
+    if body is not None and body.end_share > 0.0:
+        for chunk in _chunks(flat):
+            chosen = generator.random(len(chunk))
+            chunk[chosen < body.end_share] = low
+            chunk[chosen < body.end_share * body.high_share] = high
+    first, second = generator.integers(len(flat)), generator.integers(len(flat) - 1)
+    flat[first] = low
+    flat[second + (second >= first)] = high
+
+
+def _share(count: int) -> int:
+    """Return how many elements are made infinite, at least one."""
+    return max(1, round(count * INFINITE_SHARE))
+
+
+def complex_numbers(
+    generator: np.random.Generator, span: ValueRange, spec: TensorSpec, body: Body | None
+) -> Array:
+    """Return complex numbers; statistics with a mean are those of magnitudes, as msprobe takes them
+    for complex tensors, and get random directions."""
+    data = np.empty(spec.shape, DTYPES[spec.dtype].carrier)
+    if body is None or span.low < 0:
+        data.real = floats(generator, span, spec.shape, "float64")
+        data.imag = floats(generator, span, spec.shape, "float64")
+        return data
+    magnitude = floats(generator, span, spec.shape, "float64", body)
+    # A point of the unit circle from two products, (1 - t**2, 2 t) / (1 + t**2) for one quarter, in
+    # a random quarter. No sine, whose last bit differs between mathematical libraries.
+    flat, sizes = data.reshape(-1), magnitude.reshape(-1)
+    for chunk, size in zip(_chunks(flat), _chunks(sizes), strict=True):
+        turn = 4.0 * generator.random(len(chunk))
+        quarter = turn.astype(np.int8)
+        t = 2.0 * (turn - quarter) - 1.0
+        cosine, sine = (1.0 - t * t) / (1.0 + t * t), 2.0 * t / (1.0 + t * t)
+        sign = np.where(quarter < 2, size, -size)
+        chunk.real = sign * np.where(quarter % 2 == 0, cosine, sine)
+        chunk.imag = sign * np.where(quarter % 2 == 0, sine, cosine)
+    return data
+
+
+def integers(generator: np.random.Generator, span: ValueRange, spec: TensorSpec) -> Array:
+    """Return whole numbers of the closed range, or booleans."""
+    carrier = DTYPES[spec.dtype].carrier
+    low, high = int(span.low), int(span.high)
+    if carrier == "bool":
+        return generator.integers(low, high, spec.shape, endpoint=True).astype(bool)
+    return np.asarray(
+        generator.integers(low, high, spec.shape, dtype=np.dtype(carrier).type, endpoint=True)
+    )
+
+
+def whole_numbers(
+    generator: np.random.Generator, span: ValueRange, spec: TensorSpec, body: Body
+) -> Array:
+    """Return whole numbers of a body, with its extremes."""
+
+    def draw(count: int) -> Array:
+        return np.clip(np.rint(body.draw(generator, count)), span.low, span.high)
+
+    return _drawn_with_ends(generator, span, spec, draw, body)
+
+
+def two_values(
+    generator: np.random.Generator, span: ValueRange, spec: TensorSpec, share: float
+) -> Array:
+    """Return the two whole numbers of a range, or booleans, the larger with a recorded share."""
+
+    def draw(count: int) -> Array:
+        return np.where(generator.random(count) < share, span.high, span.low)
+
+    return _drawn_with_ends(generator, span, spec, draw)
+
+
+def _drawn_with_ends(
+    generator: np.random.Generator,
+    span: ValueRange,
+    spec: TensorSpec,
+    draw: Callable[[int], Array],
+    body: Body | None = None,
+) -> Array:
+    """Return values that `draw` makes, as many as it is asked for, with the ends of their range."""
+    values = np.empty(spec.shape, DTYPES[spec.dtype].carrier)
+    flat = values.reshape(-1)
+    for chunk in _chunks(flat):
+        chunk[:] = draw(len(chunk))
+    _place_ends(generator, flat, span, spec.dtype, body)
+    return values

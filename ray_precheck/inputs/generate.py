@@ -3,7 +3,8 @@
 Comes in: an `ApiRecord` and a source of tensors. Goes out: a `HostCall` whose arguments are Python
 values, symbols and `HostTensor`s. Called by `check`. The generated numbers depend on nothing but
 (seed, API name, argument path): the same on every host and in any order, and no two arguments are
-copies of each other.
+copies of each other. The incoming gradients (cotangents) of the outputs come from the same source, once for
+device and bench alike.
 """
 
 import hashlib
@@ -15,43 +16,136 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import shown
 from ray_precheck.inputs import RECORDED
-from ray_precheck.inputs.distribution import recorded_body, true_share
-from ray_precheck.inputs.draws import (
+from ray_precheck.inputs.distribution import (
+    ValueRange,
     complex_numbers,
     floats,
     integers,
+    recorded_body,
+    true_share,
     two_values,
+    value_range,
     whole_numbers,
 )
-from ray_precheck.inputs.ranges import ValueRange, value_range
-from ray_precheck.inputs.roles.role import Role, is_whole
+from ray_precheck.inputs.layouts import placed_alone
+from ray_precheck.inputs.roles.role import Matrix, Role, is_whole
 from ray_precheck.inputs.roles.rowwise import with_nan, without_zero_rows
 from ray_precheck.inputs.roles.table import roles_of
-from ray_precheck.inputs.roles.values import Matrix
-from ray_precheck.inputs.storages import as_whole_numbers, with_indices
-from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.numerics.arrays import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.storage import Quantized, Sparse, Storage
 from ray_precheck.schema.values import (
     Constant,
     HostCall,
     HostTensor,
     MappingSpec,
+    Quantized,
     SequenceSpec,
+    Sparse,
+    Storage,
     Symbol,
     TensorSpec,
     UnknownSpec,
     ValueSpec,
+    walk_specs,
 )
 
+# Draws for a line that is almost full find few new places; what these rounds leave is filled in order.
+_MOST_ROUNDS = 16
 # Safer inputs are for a second try, where both sides have raised: values that almost any API takes. Whole
 # numbers are below the smallest extent of the call's tensors; square matrices are positive definite.
 SAFE_FLOATS = (0.5, 1.5)
 # The role of arguments without one of their own: it changes square matrices only.
 SAFE_ROLE: Role = Matrix(symmetric=True)
+_INPUTS = ("input_args.", "input_kwargs.")
+_MOST_DIMENSIONS = 32
+_LARGEST_ELEMENT_BYTES = 16
+
+
+def with_indices(storage: Sparse, generator: np.random.Generator) -> Sparse:
+    """Return a sparse storage with as many different places, in each line between the fewest and the most.
+
+    What a COO tensor has beyond its different places repeats some of them.
+    """
+    lines, width = storage.grid
+    bounds = storage.fewest, storage.most
+    if storage.layout == "coo":
+        flat = _places(generator, lines, width, storage.distinct, bounds)
+        if storage.nnz > len(flat):
+            flat = np.concatenate([flat, generator.choice(flat, storage.nnz - len(flat))])
+        if not storage.coalesced:
+            generator.shuffle(flat)
+        shape = storage.sparse_shape
+        found = np.stack(np.unravel_index(flat, shape)) if shape else np.zeros((0, len(flat)))
+        return replace(storage, indices=(found.astype(np.int64),))
+    batch = storage.sparse_shape[:-2]
+    compressed = np.zeros((math.prod(batch), lines + 1), np.int64)
+    plain = np.zeros((math.prod(batch), storage.nnz), np.int64)
+    for matrix in range(len(compressed)):
+        flat = _places(generator, lines, width, storage.nnz, bounds)
+        line, plain[matrix] = np.divmod(flat, max(width, 1))
+        compressed[matrix, 1:] = np.cumsum(np.bincount(line, minlength=lines))
+    return replace(
+        storage,
+        indices=(
+            compressed.reshape(*batch, lines + 1),
+            plain.reshape(*batch, storage.nnz),
+        ),
+    )
+
+
+def _places(
+    generator: np.random.Generator, lines: int, width: int, count: int, bounds: tuple[int, int]
+) -> Array:
+    """Return `(count,)` different places of a matrix, numbered row by row, in order."""
+    wanted = _counts(generator, lines, count, bounds)
+    found = np.zeros(0, np.int64)
+    lacking = wanted
+    for _ in range(_MOST_ROUNDS):
+        line = np.repeat(np.arange(lines), lacking)
+        if not len(line):
+            return found
+        found = np.union1d(found, line * width + generator.integers(width, size=len(line)))
+        lacking = wanted - np.bincount(found // width, minlength=lines)
+    rest = []
+    for line in np.flatnonzero(lacking):
+        taken = found[found // width == line] % width
+        free = np.setdiff1d(np.arange(width), taken)
+        rest.append(line * width + generator.choice(free, lacking[line], replace=False))
+    return np.union1d(found, np.concatenate(rest)) if rest else found
+
+
+def _counts(
+    generator: np.random.Generator, lines: int, count: int, bounds: tuple[int, int]
+) -> Array:
+    """Return how many places each line has, `(lines,)`; some have the fewest, some the most if they can."""
+    fewest, most = bounds
+    counts = np.full(lines, fewest, np.int64)
+    left = count - fewest * lines
+    order = generator.permutation(lines)
+    full = min(1, lines, left // max(most - fewest, 1))
+    counts[order[:full]] = most
+    left -= full * (most - fewest)
+    while left > 0:
+        open_lines = order[counts[order] < most]
+        some = generator.choice(open_lines, min(left, len(open_lines)), replace=False)
+        # As many at once as fit evenly: a matrix with long lines takes few rounds.
+        step = max(1, min(left // len(open_lines), int((most - counts[some]).min())))
+        counts[some] += step
+        left -= step * len(some)
+    return counts
+
+
+def as_whole_numbers(spec: TensorSpec, storage: Quantized) -> TensorSpec:
+    """Return the spec of the whole numbers of a quantized tensor, whose statistics are of what they mean."""
+    if storage.axis is not None or spec.low is None or spec.high is None:
+        return replace(spec, low=None, high=None, mean=None, norm=None)
+    (scale,), (zero_point,) = storage.scale, storage.zero_point
+    low, high = (round(float(end) / scale + zero_point) for end in (spec.low, spec.high))
+    return replace(spec, low=low, high=high, mean=None, norm=None)
 
 
 def smallest_extent(record: ApiRecord) -> int:
@@ -75,11 +169,6 @@ def describe_safer(below: int) -> str:
     """Return a description of the safe values, for the Message."""
     low, high = SAFE_FLOATS
     return f"floats from {low:g} to {high:g}, whole numbers from 0 to {below - 1}"
-
-
-_INPUTS = ("input_args.", "input_kwargs.")
-_MOST_DIMENSIONS = 32
-_LARGEST_ELEMENT_BYTES = 16
 
 
 class _Key(ISeedSequence):
@@ -272,3 +361,78 @@ def _build(spec: ValueSpec, path: str, source: TensorSource) -> Any:
         return {key: _build(item, f"{path}.{key}", source) for key, item in spec.items}
     assert isinstance(spec, UnknownSpec)
     raise NotCheckable(f"{path}: {spec.reason}")
+
+
+def assign_cotangents(
+    record: ApiRecord,
+    outputs: list[HostTensor | None],
+    source: TensorSource,
+    *,
+    may_reshape: bool,
+) -> list[HostTensor | None]:
+    """Return the incoming gradient of every output, None where it has none (zeros).
+
+    `outputs` are the flattened outputs, None for those that are no tensors. Gradients and outputs
+    are matched by position where their numbers agree; PyTorch records the gradients of an autograd
+    node, which may have other outputs too, so otherwise each gradient goes to the first float
+    output of its size that has none yet, and of which the record does not say that it needs none (one that
+    says so of all outputs saw them detached). With `may_reshape` (generated gradients) a gradient that fits
+    none takes the shape of the first one left: outputs such as those of `masked_select` have another size
+    for other values.
+
+    Raises:
+        NotCheckable: no gradient fits any output.
+    """
+    grads = record.grads_in or ()
+    by_position = len(grads) == len(outputs)
+    cotangents: list[HostTensor | None] = [None] * len(outputs)
+    constant = _constant(record, len(outputs))
+    for position, spec in enumerate(grads):
+        if not isinstance(spec, TensorSpec):
+            continue
+        candidates = [position] if by_position else sorted(set(range(len(outputs))) - constant)
+        free = {
+            place: output
+            for place in candidates
+            if cotangents[place] is None
+            and (output := outputs[place]) is not None
+            and is_differentiable(output.dtype)
+        }
+        fitting = (place for place, output in free.items() if output.data.size == spec.size)
+        chosen = next(fitting, None)
+        if chosen is None and may_reshape and free:
+            chosen = next(iter(free))
+            # The norm is that of as many elements as were recorded.
+            shape = free[chosen].shape
+            spec = replace(spec, shape=shape, norm=None, stride=None, offset=0, storage=None)
+        if chosen is not None:
+            tensor = source.tensor(spec, f"backward input.{position}").dense
+            cotangent = _shaped_like(tensor, free[chosen])
+            cotangents[chosen] = placed_alone(cotangent, spec, may_change=may_reshape)
+    if all(cotangent is None for cotangent in cotangents):
+        shapes = [list(spec.shape) for spec in grads if isinstance(spec, TensorSpec)]
+        raise NotCheckable(f"no output fits the incoming gradients of shapes {shapes}")
+    return cotangents
+
+
+def _constant(record: ApiRecord, count: int) -> set[int]:
+    """Return the places of the `count` outputs that need no gradient, if the record tells them apart."""
+    recorded = [leaf for spec in record.outputs for _, leaf in walk_specs(spec, "")]
+    needed = {
+        place: leaf.requires_grad
+        for place, leaf in enumerate(recorded)
+        if isinstance(leaf, TensorSpec)
+    }
+    if len(recorded) != count or not any(needed.values()):
+        return set()
+    return {place for place, needs in needed.items() if needs is False}
+
+
+def _shaped_like(tensor: HostTensor, output: HostTensor) -> HostTensor:
+    """Return the gradient with its output's shape and dtype, as autograd wants it."""
+    data = tensor.data.reshape(output.shape)
+    if DTYPES[output.dtype].kind == "float":
+        data = data.real  # a record may name a complex gradient for a real output
+    if tensor.dtype != output.dtype:
+        data = round_to_dtype(data, output.dtype)
+    return replace(output, data=data, layout=None)

@@ -1,7 +1,7 @@
 """Inputs that lie in memory as they did in the captured program.
 
 Comes in: the tensors of a call, and what its record says of their memory. Goes out: the same tensors, each
-with its `Layout`. Called by `check` for the arguments of a call, and by `inputs.cotangents`.
+with its `Layout`. Called by `check` for the arguments of a call, and by `inputs.generate`.
 
 Elements of several tensors, or of one that is expanded, may lie in one place of the memory. Their values are
 made the same here, once, so that the tested side and the bench get the same numbers.

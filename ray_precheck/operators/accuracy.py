@@ -1,7 +1,7 @@
 """How accurate single operators have to be, by the standards.
 
 Goes out: `PUBLISHED_STANDARD`, `LEVEL`, `ALLOWANCE`, `ROUNDED_ONCE`. Called by the standards. Limits by
-dtype, which hold for all operators, are in `accuracy.thresholds` and `accuracy.standards.auto.limits`.
+dtype, which hold for all operators, are in `accuracy.thresholds` and `accuracy.thresholds`.
 """
 
 from dataclasses import dataclass
@@ -94,25 +94,6 @@ _L2 = """
     torch_npu: npu_cross_entropy_loss npu_rms_norm
 """
 LEVEL: FactTable[str] = FactTable("level", [(_L1, "L1"), (_L2, "L2")])
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """The error that `auto` allows an operator besides rounding its result once.
-
-    `share` is the error of a fast approximation as a share of the output's magnitude: with `adds` of
-    the largest element, else of each element. `input_units` is the error of the inputs that a stable
-    algorithm may have the effect of (its backward error), in units in the last place; 0 for the value
-    that holds for all operators. Both are for float32. `half_units` is the error in a half type, in units in
-    the last place, of an operator that rounds its result in several steps there; 0 for the value of all.
-    """
-
-    share: float = 0.0
-    adds: bool = False
-    input_units: float = 0.0
-    half_units: float = 0.0
-
-
 # Fast approximations of elementary functions, as MindSpore 2.10's CPU kernels have them (tanh is the
 # coarsest). First the operators that compute a product: where their result is small, so is its error.
 _COARSE_PRODUCTS = """
@@ -217,6 +198,25 @@ _ROUNDED_ONCE = """
         __add__ __iadd__ __radd__ __mul__ __imul__ __rmul__ __sub__ __isub__ __rsub__
 """
 ROUNDED_ONCE: FactTable[bool] = FactTable("rounded once", [(_ROUNDED_ONCE, True)])
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The error that `auto` allows an operator besides rounding its result once.
+
+    `share` is the error of a fast approximation as a share of the output's magnitude: with `adds` of
+    the largest element, else of each element. `input_units` is the error of the inputs that a stable
+    algorithm may have the effect of (its backward error), in units in the last place; 0 for the value
+    that holds for all operators. Both are for float32. `half_units` is the error in a half type, in units in
+    the last place, of an operator that rounds its result in several steps there; 0 for the value of all.
+    """
+
+    share: float = 0.0
+    adds: bool = False
+    input_units: float = 0.0
+    half_units: float = 0.0
+
+
 ALLOWANCE: FactTable[Allowance] = FactTable(
     "allowance of auto",
     [

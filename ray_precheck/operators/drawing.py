@@ -1,6 +1,6 @@
 """Which operators draw random numbers: always, never, or with some of their arguments.
 
-Goes out: `DRAWING`. Called by `bench.drawing`, which reads the arguments of a call. The rules by which the
+Goes out: `DRAWING`. Called by `bench.checkable`, which reads the arguments of a call. The rules by which the
 draws are judged are in `check.random.rules`.
 """
 
@@ -9,74 +9,12 @@ from typing import TypeAlias
 
 from ray_precheck.operators.table import FactTable, table_of_names
 
-
-@dataclass(frozen=True, slots=True)
-class Always:
-    """The operator draws with all arguments, and is judged by statistics."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unjudged:
-    """The operator draws, and no statistic tells whether its output is right."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Never:
-    """The operator never draws, although it has an argument of a name that elsewhere says so."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """The operator draws with some arguments.
-
-    `names` are its parameters by position, with alternative keywords separated by `|`. A call draws if
-    the parameter `probability` is not 0 (None: the operator has no such parameter) and the parameter
-    `training` is not False (None: it has no such flag). `needs_layers`: it drops between its layers,
-    so a call with one layer does not draw. `shows_mask`: input and output together show which elements
-    were dropped.
-    """
-
-    names: str
-    probability: str | None
-    default_probability: float = 0.0
-    training: str | None = None
-    default_training: bool = True
-    needs_layers: bool = False
-    shows_mask: bool = False
-
-
-Drawing: TypeAlias = Always | Unjudged | Never | Switch
-
-_DROPOUT = Switch("input|x p training|train", "p", 0.5, "training|train", shows_mask=True)
 _RECURRENT = "has_biases num_layers dropout train bidirectional batch_first"
-RNN = Switch(f"input hx params {_RECURRENT}", "dropout", 0.0, "train", needs_layers=True)
-PACKED_RNN = replace(RNN, names=f"data batch_sizes hx params {_RECURRENT}")
-_RRELU = Switch("input lower upper training", None, 0.0, "training", default_training=False)
-_ATTENTION = Switch("query key value attn_mask dropout_p", "dropout_p")
-_MULTI_HEAD = Switch(
-    "query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v"
-    " add_zero_attn dropout_p out_proj_weight out_proj_bias training",
-    "dropout_p",
-    0.0,
-    "training",
-)
-_MIOPEN = Switch(
-    "input weight weight_stride0 hx cx mode hidden_size num_layers batch_first dropout train",
-    "dropout",
-    0.0,
-    "train",
-    needs_layers=True,
-)
 _POOLS_AT_RANDOM = "the places where it pools are random, and no statistic of them is known"
 _INITIALISES = "its output is random, and no statistic of it is known"
 _RANDOMISED = "it is a randomised algorithm: its result depends on random numbers"
 _OF_THE_BATCH = "its `training` says whether it uses the statistics of the batch"
 _KEEPS_ALL = "its bench takes no `keep_prob` but 1"
-
 _ALWAYS = """
     torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: bernoulli multinomial
     torch.Tensor mindspore.Tensor mindspore.ops: bernoulli_ exponential_ random_
@@ -128,6 +66,82 @@ _FUSED_ATTENTION = """
     torch_npu: npu_fusion_attention_v2
     mindspore.ops: flash_attention_score speed_fusion_attention
 """
+# The draws of these operators do not depend on the seed, in MindSpore 2.10 on the CPU.
+# Operators whose draws depend on a seed among their arguments, whose default is a number.
+SELF_SEEDED = table_of_names("self-seeded", "mindspore.ops: randperm")
+UNSEEDED = table_of_names(
+    "unseeded",
+    """
+    mindspore.ops: dropout1d dropout2d dropout3d bernoulli
+    mindspore.ops.operations: Dropout
+    mindspore.mint.nn.functional: dropout2d
+    mindspore.ops mindspore.Tensor: random_categorical
+    mindspore.Tensor: cauchy log_normal
+    """,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    """The operator draws with all arguments, and is judged by statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unjudged:
+    """The operator draws, and no statistic tells whether its output is right."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """The operator never draws, although it has an argument of a name that elsewhere says so."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The operator draws with some arguments.
+
+    `names` are its parameters by position, with alternative keywords separated by `|`. A call draws if
+    the parameter `probability` is not 0 (None: the operator has no such parameter) and the parameter
+    `training` is not False (None: it has no such flag). `needs_layers`: it drops between its layers,
+    so a call with one layer does not draw. `shows_mask`: input and output together show which elements
+    were dropped.
+    """
+
+    names: str
+    probability: str | None
+    default_probability: float = 0.0
+    training: str | None = None
+    default_training: bool = True
+    needs_layers: bool = False
+    shows_mask: bool = False
+
+
+Drawing: TypeAlias = Always | Unjudged | Never | Switch
+
+_DROPOUT = Switch("input|x p training|train", "p", 0.5, "training|train", shows_mask=True)
+RNN = Switch(f"input hx params {_RECURRENT}", "dropout", 0.0, "train", needs_layers=True)
+PACKED_RNN = replace(RNN, names=f"data batch_sizes hx params {_RECURRENT}")
+_RRELU = Switch("input lower upper training", None, 0.0, "training", default_training=False)
+_ATTENTION = Switch("query key value attn_mask dropout_p", "dropout_p")
+_MULTI_HEAD = Switch(
+    "query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v"
+    " add_zero_attn dropout_p out_proj_weight out_proj_bias training",
+    "dropout_p",
+    0.0,
+    "training",
+)
+_MIOPEN = Switch(
+    "input weight weight_stride0 hx cx mode hidden_size num_layers batch_first dropout train",
+    "dropout",
+    0.0,
+    "train",
+    needs_layers=True,
+)
+
 
 DRAWING: FactTable[Drawing] = FactTable(
     "drawing",
@@ -147,18 +161,4 @@ DRAWING: FactTable[Drawing] = FactTable(
         ("torch.nn.functional: scaled_dot_product_attention", _ATTENTION),
         ("torch.nn.functional: multi_head_attention_forward", _MULTI_HEAD),
     ],
-)
-
-# The draws of these operators do not depend on the seed, in MindSpore 2.10 on the CPU.
-# Operators whose draws depend on a seed among their arguments, whose default is a number.
-SELF_SEEDED = table_of_names("self-seeded", "mindspore.ops: randperm")
-UNSEEDED = table_of_names(
-    "unseeded",
-    """
-    mindspore.ops: dropout1d dropout2d dropout3d bernoulli
-    mindspore.ops.operations: Dropout
-    mindspore.mint.nn.functional: dropout2d
-    mindspore.ops mindspore.Tensor: random_categorical
-    mindspore.Tensor: cauchy log_normal
-    """,
 )

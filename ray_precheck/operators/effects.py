@@ -1,6 +1,7 @@
-"""Properties of operators that a check must know: in place, what else changes, reading bits, layouts.
+"""Properties of operators: what they change, read and cast, and how values that are not finite come in.
 
-Goes out: tables. Called by `bench.checkable` and by the checks.
+Goes out: tables. Called by `bench.checkable` and by the checks, and by `trace.overflow`, which follows NaN
+and infinities through a capture.
 """
 
 from ray_precheck.operators.table import FactTable, table_of_names
@@ -137,5 +138,119 @@ MULTILINEAR = table_of_names(
         adaptive_avg_pool2d adaptive_avg_pool3d avg_pool2d avg_pool3d interpolate
     torch.nn.functional mindspore.mint.nn.functional: linear
     mindspore.ops: dense
+    """,
+)
+
+# https://docs.pytorch.org/docs/stable/amp.html, "Autocast Op Reference", and the operators that are made
+# of these alone.
+CASTS_ARGUMENTS = table_of_names(
+    "autocast to a lower precision",
+    """
+    torch torch.Tensor: addbmm addmm addmv addr baddbmm bmm inner matmul mm mv prelu
+    torch.Tensor: __matmul__ __rmatmul__
+    torch: chain_matmul einsum tensordot
+    torch torch.nn.functional: conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    torch.nn.functional: linear multi_head_attention_forward prelu scaled_dot_product_attention
+    torch: conv_tbc gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell
+    torch.linalg: multi_dot vecdot
+    """,
+)
+# On accelerators autocast leaves these alone, and sees the operators that they are made of: the steps before
+# the first one of `IN_FLOAT32` are rounded to the half type of the inputs, though the result is float32. (The
+# cross entropy takes the logarithm of the softmax in the dtype of its input.) The CPU has another list, with
+# cross_entropy in float32 (aten/src/ATen/autocast_mode.cpp).
+NARROW_INSIDE = table_of_names(
+    "half steps in a float32 result",
+    """
+    torch.nn.functional: cross_entropy gaussian_nll_loss local_response_norm
+    torch.nn.functional: multilabel_soft_margin_loss triplet_margin_with_distance_loss
+    torch torch.nn.functional: pairwise_distance
+    """,
+)
+# Operators of torch's dispatcher that autocast has in float32 (aten/src/ATen/autocast_mode.h, AT_FORALL_FP32
+# and those with an own dtype), as far as they are steps of the functions above.
+IN_FLOAT32 = frozenset(
+    """exp expm1 log log10 log1p log2 reciprocal rsqrt pow softplus logsumexp sum prod cumsum cumprod
+    norm linalg_vector_norm nll_loss_forward nll_loss2d_forward""".split()
+)
+# Which keep the dtype of all tensors but the first, where MindSpore casts what an operator gets: their
+# signatures say that they write into these.
+KEEPS_ALL_BUT_FIRST = table_of_names(
+    "write into all arguments but the first", "mindspore.ops.operations: BatchNorm"
+)
+# Which add up the gradients of their weights in the type of their input: see `bench.rounded`.
+SUMS_NARROWLY = table_of_names(
+    "gradients of weights summed in the type of the input",
+    """
+    torch torch.nn.functional: layer_norm rms_norm
+    torch: native_layer_norm
+    """,
+)
+# Whose running statistics take the type of an input of a half type on their way, though they are kept in
+# float32: torch 2.13 on the CPU, where the weights are not float32.
+NARROW_STATISTICS = table_of_names(
+    "running statistics by way of the type of the input",
+    "torch torch.nn.functional: instance_norm",
+)
+
+# Operators that give the values of their input in another dtype.
+CASTS = table_of_names(
+    "casts",
+    """
+    torch.Tensor: __setitem__ bfloat16 copy_ double float half index_put_ int long to type type_as
+    torch: as_tensor tensor
+    mindspore.Tensor: __setitem__ astype bfloat16 copy_ float half int long to type type_as
+    mindspore.ops: cast
+    """,
+)
+# Operators that make a tensor of values from outside the program's operators.
+BRINGS_IN = table_of_names(
+    "brings in",
+    """
+    torch: as_tensor frombuffer from_numpy full full_like scalar_tensor tensor
+    torch.Tensor: fill_ new_full new_tensor
+    mindspore.mint: full full_like
+    mindspore.ops: full full_like
+    """,
+)
+# Operators that can take away some values of what they get: they choose others, or put others in their place.
+# No product is one, since 0 x inf and 0 x NaN are NaN.
+MASKS = table_of_names(
+    "masks",
+    """
+    torch torch.Tensor:
+        gather index_fill index_put index_select masked_fill masked_scatter masked_select nan_to_num
+        narrow select take take_along_dim where
+    torch.Tensor:
+        __getitem__ __setitem__ index_fill_ index_put_ masked_fill_ masked_scatter_ nan_to_num_
+    torch: nan_to_num_
+    mindspore.mint: gather index_select masked_fill masked_select nan_to_num narrow select where
+    mindspore.ops: gather index_select masked_fill masked_select nan_to_num narrow select where
+    mindspore.Tensor:
+        __getitem__ __setitem__ gather index_select masked_fill masked_fill_ masked_select nan_to_num narrow
+        select where
+    """,
+)
+# Operators whose results are whatever stands in the memory that they get.
+UNINITIALISED = table_of_names(
+    "uninitialised",
+    """
+    torch: empty empty_like empty_permuted empty_strided
+    torch.Tensor: new_empty new_empty_strided resize_ resize_as_
+    mindspore.mint: empty empty_like
+    """,
+)
+# Operators that read the shape and the dtype of their first argument, and none of its values.
+READS_NO_VALUES = table_of_names(
+    "reads no values",
+    """
+    torch: empty_like full_like ones_like rand_like randint_like randn_like zeros_like
+    torch.Tensor: bernoulli_ cauchy_ copy_ dim expand_as exponential_ fill_ geometric_ log_normal_
+        new_empty new_full new_ones new_zeros normal_ numel random_ size uniform_ zero_
+    torch.nn.init:
+        constant_ eye_ kaiming_normal_ kaiming_uniform_ normal_ ones_ orthogonal_ trunc_normal_ uniform_
+        xavier_normal_ xavier_uniform_ zeros_
+    mindspore.mint: empty_like full_like ones_like rand_like randint_like randn_like zeros_like
+    mindspore.ops: full_like ones_like rand_like randint_like randn_like zeros_like
     """,
 )

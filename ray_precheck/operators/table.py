@@ -13,15 +13,16 @@ are the six operators `torch.sort`, `torch.argsort`, ... and `mindspore.ops.top_
 write a name without its namespace: a namesake in another framework may mean another thing.
 
 In a dump an operator is called by a prefix, which means another namespace in each framework: `Functional` is
-`torch.nn.functional` in a dump of PyTorch and `mindspore.ops` in one of MindSpore.
+`torch.nn.functional` in a dump of PyTorch and `mindspore.ops` in one of MindSpore. Of a primitive of
+MindSpore is known what is known of the function of `mindspore.ops` that computes the same (`FUNCTIONS`); most
+of these have the same name in torch, too.
 """
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-from ray_precheck.descriptors.known import built_in_frameworks, find_framework, is_framework
-from ray_precheck.operators.primitives import FUNCTIONS
+from ray_precheck.descriptors.descriptor import built_in_frameworks, find_framework, is_framework
 
 # framework of the dump -> prefix of its keys -> namespace of the full names, torch's first
 NAMESPACES = {
@@ -38,6 +39,50 @@ UNDOCUMENTED = {
     "torch.hsmm": "torch.hspmm",
     "torch.saddmm": "torch.sspaddmm",
 }
+Fact = TypeVar("Fact")
+
+
+def _named(text: str) -> dict[str, str]:
+    """Return the second part of words `Primitive=function` by the first."""
+    return dict(word.split("=") for word in text.split())
+
+
+# Functions of one tensor, of two operands, and activations, each by its name in torch.
+OF_ONE = _named(
+    """Abs=abs Acos=acos Acosh=acosh Asin=asin Asinh=asinh Atan=atan Atanh=atanh Ceil=ceil Cos=cos Cosh=cosh
+    Erf=erf Erfc=erfc Exp=exp Expm1=expm1 Floor=floor IsFinite=isfinite IsInf=isinf IsNan=isnan Log=log
+    Log1p=log1p LogicalNot=logical_not Neg=neg OnesLike=ones_like Reciprocal=reciprocal Inv=reciprocal
+    Rint=round Rsqrt=rsqrt Sigmoid=sigmoid Sign=sign Sin=sin Sinh=sinh Sqrt=sqrt Square=square Tan=tan
+    Tanh=tanh Trunc=trunc ZerosLike=zeros_like"""
+)
+OF_TWO = _named(
+    """Add=add Atan2=atan2 Div=div Equal=eq FloorDiv=floor_divide FloorMod=remainder Greater=gt
+    GreaterEqual=ge Less=lt LessEqual=le LogicalAnd=logical_and LogicalOr=logical_or Maximum=maximum
+    Minimum=minimum Mul=mul NotEqual=ne Pow=pow RealDiv=div Sub=sub Xlogy=xlogy"""
+)
+ACTIVATIONS = _named(
+    """HSigmoid=hardsigmoid HSwish=hardswish LogSigmoid=logsigmoid Mish=mish ReLU=relu ReLU6=relu6 SeLU=selu
+    SiLU=silu Softplus=softplus Softsign=softsign"""
+)
+# The arguments that both have stand at the same places.
+_OTHERS = _named(
+    """Argmax=argmax Argmin=argmin AvgPool=avg_pool2d BatchMatMul=bmm
+    BCEWithLogitsLoss=binary_cross_entropy_with_logits BiasAdd=bias_add
+    BinaryCrossEntropy=binary_cross_entropy BroadcastTo=broadcast_to Cast=cast Concat=concat
+    concat_impl=concat Conv2D=conv2d Conv2DBackpropInput=conv_transpose2d
+    Conv2DTranspose=conv_transpose2d Conv3D=conv3d CumSum=cumsum Dense=dense Elu=elu
+    ExpandDims=expand_dims Flatten=flatten Gather=gather GatherD=gather_d GatherNd=gather_nd GeLU=gelu
+    HShrink=hardshrink KLDivLoss=kl_div LayerNorm=layer_norm Lerp=lerp LogSoftmax=log_softmax
+    MaskedFill=masked_fill MatMul=matmul MatMulExt=matmul MaxPool=max_pool2d NLLLoss=nll_loss
+    OneHot=one_hot Pad=pad PReLU=prelu Range=range ReduceAll=all ReduceAny=any ReduceMax=amax
+    ReduceMean=mean ReduceMin=amin ReduceProd=prod ReduceSum=sum Reshape=reshape ReverseV2=reverse
+    ScatterNd=scatter_nd Select=select Slice=slice SmoothL1Loss=smooth_l1_loss Softmax=softmax
+    softmax_impl=softmax SoftShrink=soft_shrink SparseSoftmaxCrossEntropyWithLogits=cross_entropy
+    Split=split Squeeze=squeeze squeeze_impl=squeeze Stack=stack StridedSlice=strided_slice
+    TensorScatterAdd=tensor_scatter_add TensorScatterUpdate=tensor_scatter_update Tile=tile TopK=top_k
+    Transpose=transpose Tril=tril Triu=triu UnsortedSegmentSum=unsorted_segment_sum Unstack=unstack"""
+)
+FUNCTIONS = {**OF_ONE, **OF_TWO, **ACTIVATIONS, **_OTHERS}
 
 
 @functools.lru_cache(1 << 14)
@@ -87,9 +132,6 @@ def type_names(name: str) -> Iterator[tuple[str, str]]:
 def _namespaces(framework: str) -> Mapping[str, str]:
     """Return the namespaces of a framework by prefix; {} if no descriptor declares the framework."""
     return find_framework(framework).namespaces if is_framework(framework) else {}
-
-
-Fact = TypeVar("Fact")
 
 
 def operators(text: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from ray_precheck.dump.sketches import SketchFile, read_sketches, sketch_of
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import read_file
-from ray_precheck.numerics.sketch_map import Array
+from ray_precheck.numerics.sketch import Array
 from ray_precheck.numerics.statistics import FIELDS, MAX, MIN, STATISTICS
 from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.schema.values import TensorSpec

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ray_precheck.bench.checkable import skip_by_record
-from ray_precheck.bench.drawing import is_random
+from ray_precheck.bench.checkable import is_random, skip_by_record
 from ray_precheck.bench.run import Bench
 from ray_precheck.errors import NotCheckable
 from ray_precheck.operators.refused import refusal

@@ -65,23 +65,22 @@ _LISTED = Explanation("the places of its own list, which are texts there")
 EXPLAINED = {
     "__init__.py: __getattr__": _OURS,
     "bench/declared.py: _import_package": Explanation("a module of the user's"),
-    "bench/registry.py: _at": Explanation("an entry of the user's, or a name of torch"),
+    "bench/run.py: _at": Explanation("an entry of the user's, or a name of torch"),
     "capture/__init__.py: __getattr__": _OURS,
     "capture/mindspore/calls.py: Calls._replace_functions": _CAPTURED,
-    "capture/mindspore/darkness.py: MindSporeDarkness._known": _CAPTURED,
-    "capture/mindspore/darkness.py: MindSporeDarkness._leaving": _CAPTURED,
-    "capture/mindspore/darkness.py: MindSporeDarkness._of_data": _CAPTURED,
     "capture/mindspore/names.py: _collectives": _CAPTURED,
     "capture/mindspore/names.py: _of_module": _CAPTURED,
     "capture/mindspore/names.py: _of_tensor": _CAPTURED,
     "capture/mindspore/names.py: _public": _CAPTURED,
     "capture/mindspore/names.py: _direct_classes": _CAPTURED,
     "capture/mindspore/names.py: entries_of_overloads": _CAPTURED,
+    "capture/mindspore/steps.py: ScaledUpdates.watch": _CAPTURED,
+    "capture/recording/origins.py: followed": _CAPTURED,
     "commands/explain/asked.py: _known_names": _RECORDED,
     "commands/explain/asked.py: installed_version": _RECORDED,
     "commands/explain/asked.py: is_installed": _RECORDED,
     "accuracy/standards/user_file.py: _class_of": _OURS,
-    "descriptors/known.py: load_part": _OURS,
+    "descriptors/descriptor.py: load_part": _OURS,
     "frameworks/mindspore/backend.py: _lookup": _RECORDED,
     "frameworks/mindspore/backend.py: _dtype": _DTYPES,
     "frameworks/mindspore/backend.py: _operations": _RECORDED,
@@ -144,7 +143,7 @@ def _kind(pattern: str, what: str, sought: str = "", *, files: bool = False) -> 
 # A text of ours that may be a fact about NPUs.
 FACT = re.compile(r"ASCEND|[Aa]scend|davinci|npu-smi|npu:\d|'npu::")
 # Constants whose texts are all words of the libraries, by module.
-WORDS_OF_LIBRARIES = {"ray_precheck.check.sides.attempt": "_NO_MEMORY"}
+WORDS_OF_LIBRARIES = {"ray_precheck.check.attempt": "_NO_MEMORY"}
 FACT_KINDS = (
     _kind(r"ASCEND_\w+", "variable", "{}"),
     _kind(r"/dev/davinci.*", "device files", "/dev/davinci"),

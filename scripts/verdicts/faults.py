@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ray_precheck.frameworks.base import map_leaves
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostCall, HostTensor
 from scripts.verdicts.honest import OWN

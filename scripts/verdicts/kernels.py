@@ -26,7 +26,7 @@ from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.frameworks.base import Execution, Leaf
 from ray_precheck.frameworks.mindspore.backend import MindSporeBackend
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.values import HostTensor

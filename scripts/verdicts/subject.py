@@ -11,20 +11,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.bench.checkable import skip_by_name, skip_by_record
-from ray_precheck.bench.drawing import is_random
+from ray_precheck.bench.checkable import is_random, skip_by_name, skip_by_record
 from ray_precheck.bench.run import Bench
-from ray_precheck.check.by_dtype import as_in_dtype
+from ray_precheck.check.bench import Implementations
 from ray_precheck.check.decode import call_plan
-from ray_precheck.check.options import RECORDED
-from ray_precheck.check.sides.implementations import Implementations
+from ray_precheck.check.inputs import as_in_dtype
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
-from ray_precheck.inputs.cotangents import assign_cotangents
-from ray_precheck.inputs.generate import GeneratedTensors, build_call, generated_tensors
+from ray_precheck.inputs import RECORDED
+from ray_precheck.inputs.generate import (
+    GeneratedTensors,
+    assign_cotangents,
+    build_call,
+    generated_tensors,
+)
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor

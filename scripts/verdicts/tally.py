@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison
-from ray_precheck.accuracy.errors import rounded_bench
-from ray_precheck.accuracy.exact import is_exact
-from ray_precheck.accuracy.metrics import metrics_of
-from ray_precheck.accuracy.standards.base import Standard
-from ray_precheck.numerics.rounding import smallest_normal
+from ray_precheck.accuracy.ambiguous import is_exact
+from ray_precheck.accuracy.metrics import metrics_of, rounded_bench
+from ray_precheck.accuracy.standards.base import Comparison, Standard
+from ray_precheck.numerics.arrays import smallest_normal
 from ray_precheck.operators.exact import exactness
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Verdict

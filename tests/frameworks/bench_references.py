@@ -20,7 +20,7 @@ import scipy
 from scipy import special
 
 from ray_precheck.bench.run import Bench
-from ray_precheck.check.by_dtype import as_in_dtype
+from ray_precheck.check.inputs import as_in_dtype
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.base import CallPlan
 from ray_precheck.schema.record import ApiName

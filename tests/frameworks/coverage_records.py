@@ -17,7 +17,7 @@ import torch
 from records import Element, call, symbol
 
 from ray_precheck.check.checker import Checker
-from ray_precheck.descriptors.dtypes import framework_dtype
+from ray_precheck.descriptors.descriptor import framework_dtype
 from ray_precheck.inputs.generate import GeneratedTensors
 from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ray_precheck.bench.registry import References
+from ray_precheck.bench.run import References
 from ray_precheck.schema.record import ApiName
 
 Tensor = torch.Tensor

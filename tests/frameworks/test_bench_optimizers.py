@@ -9,8 +9,8 @@ import torch
 from optimizer_records import Lion
 
 from ray_precheck.bench.optimizers import OPTIMIZER_ROWS, update_groups
-from ray_precheck.bench.registry import References
 from ray_precheck.bench.rounded import rounded_arithmetic
+from ray_precheck.bench.run import References
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.pytorch.optimizers import resolve_optimizer
 from ray_precheck.schema.record import ApiName

@@ -21,8 +21,8 @@ from records import (
 )
 
 from ray_precheck.accuracy.standards.user_file import STANDARDS
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.operators.effects import CHANGES
 from ray_precheck.schema.result import TaskResult, Verdict

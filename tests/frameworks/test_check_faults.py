@@ -134,7 +134,7 @@ def test_an_output_that_depends_on_no_input_is_a_skip_of_backward_alone(
         "ray_precheck.check.inputs.build_call",
         "ray_precheck.inputs.generate.value_range",
         "ray_precheck.check.decode.decode_record",
-        "ray_precheck.check.judged.check_output",
+        "ray_precheck.check.judge.check_output",
     ],
 )
 def test_a_fault_of_ours_is_a_skip_that_blames_ray_precheck(

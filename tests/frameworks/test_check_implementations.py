@@ -8,13 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ray_precheck.accuracy.comparison import kernel_of  # noqa: E402
+from ray_precheck.accuracy.standards.base import kernel_of  # noqa: E402
 from ray_precheck.bench.rounded import rounded_arithmetic  # noqa: E402
-from ray_precheck.bench.tiled_convolutions import is_tiled, tiled  # noqa: E402
-from ray_precheck.check.sides.implementations import Implementations, ImplementationsOfLeaf  # noqa: E402
+from ray_precheck.bench.rounded_steps import is_tiled, tiled  # noqa: E402
+from ray_precheck.check.bench import Implementations, ImplementationsOfLeaf  # noqa: E402
 from ray_precheck.frameworks.base import CallPlan  # noqa: E402
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace  # noqa: E402
-from ray_precheck.numerics.rounding import round_to_dtype  # noqa: E402
+from ray_precheck.numerics.arrays import round_to_dtype  # noqa: E402
 from ray_precheck.schema.values import HostCall, HostTensor  # noqa: E402
 
 pytestmark = pytest.mark.frameworks

@@ -8,7 +8,7 @@ import pytest
 from records import Element, call, element, replace_kernel, statistics_checker, tensor
 
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.random.quiet_dropout import IDENTITY, WITHOUT
+from ray_precheck.check.random.judge import IDENTITY, WITHOUT
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload

@@ -25,8 +25,8 @@ from records import (
 )
 
 from ray_precheck.accuracy.random.pooled import judge_pooled, read_drawn
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.measured import Measured
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.random.rules import RULES, rule_of
 from ray_precheck.check.settings import CheckSettings

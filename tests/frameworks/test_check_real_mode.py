@@ -34,7 +34,7 @@ def _refuse(*_: Any) -> Any:
 
 @pytest.fixture
 def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray_precheck.check.sides.device.open_backend", _refuse)
+    monkeypatch.setattr("ray_precheck.check.device.open_backend", _refuse)
 
 
 def _checker(capture: str, **options: Any) -> Checker:
@@ -63,7 +63,7 @@ def test_captured_results_are_the_same_with_and_without_the_device(
     capture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_device = _check_all(capture)
-    monkeypatch.setattr("ray_precheck.check.sides.device.open_backend", _refuse)
+    monkeypatch.setattr("ray_precheck.check.device.open_backend", _refuse)
     without = _check_all(capture)
     assert set(without) == set(with_device)
     assert len(without) >= 22

@@ -24,9 +24,14 @@ from records import (
 )
 from torch.nn import functional
 
-from ray_precheck.accuracy.comparison import Comparison, kernel_of
-from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, Judgement, added_headings
-from ray_precheck.accuracy.standards.benchmark import Benchmark
+from ray_precheck.accuracy.standards.base import (
+    ERROR_HEADINGS,
+    Comparison,
+    Judgement,
+    added_headings,
+    kernel_of,
+)
+from ray_precheck.accuracy.standards.published import Benchmark
 from ray_precheck.accuracy.standards.user_file import STANDARDS, parse_standard
 from ray_precheck.check import judge
 from ray_precheck.check.checker import Checker

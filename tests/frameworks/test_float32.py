@@ -13,18 +13,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ray_precheck.accuracy.standards.user_file import load_standard
 from ray_precheck.capture import Capture
+from ray_precheck.check.bench import Implementations
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides.implementations import Implementations
 from ray_precheck.commands.compare.report import format_comparison_summary
 from ray_precheck.commands.compare.run import compare_captures
 from ray_precheck.commands.locate.options import LocationConfig
 from ray_precheck.commands.locate.run import run_location
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.frameworks.pytorch import backend, float32
+from ray_precheck.frameworks.pytorch import backend, switches
 from ray_precheck.frameworks.pytorch.backend import TorchBackend
-from ray_precheck.frameworks.pytorch.float32 import formats_of
-from ray_precheck.schema.float32 import Float32, from_header
+from ray_precheck.frameworks.pytorch.switches import formats_of
+from ray_precheck.schema.dtypes import Float32, from_header
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import Task
 
@@ -271,7 +271,7 @@ def settings() -> Iterator[None]:
     """Put the settings of torch back, old and new."""
     yield
     for kind in ("gpu", "cpu"):
-        float32.compute_in(kind, Float32())
+        switches.compute_in(kind, Float32())
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = True
 
@@ -295,7 +295,7 @@ def test_old_and_new_settings_are_read_and_set_also_where_they_contradict_each_o
         assert formats_of("gpu") == Float32("tf32", "ieee", "tf32")
     wanted = Float32("tf32", "tf32", "ieee")
     for each in (full, wanted, full, Float32("ieee", "tf32", "tf32"), Float32("bf16", "hf32")):
-        float32.compute_in("gpu", each)
+        switches.compute_in("gpu", each)
         known = [name if name == "tf32" else "ieee" for name in (each.products, each.convolutions)]
         assert formats_of("gpu") == Float32(*known, recurrent=each.recurrent)
 
@@ -303,8 +303,8 @@ def test_old_and_new_settings_are_read_and_set_also_where_they_contradict_each_o
 @pytest.mark.usefixtures("settings")
 def test_what_this_device_lacks_is_a_caveat() -> None:
     wanted = Float32("bf16", "bf16", "bf16")
-    found, caveat = float32.compute_in("cpu", wanted)
-    rounds = float32.computed_in("cpu", wanted)
+    found, caveat = switches.compute_in("cpu", wanted)
+    rounds = switches.computed_in("cpu", wanted)
     assert found == rounds
     assert (found == wanted) == (caveat == "")
     if not rounds:  # no AMX
@@ -312,7 +312,7 @@ def test_what_this_device_lacks_is_a_caveat() -> None:
             "the program computed with bfloat16 (7 bits of fraction) in matrix products, convolutions and"
             " recurrent layers, and this CPU with full float32"
         )
-    assert float32.compute_in("cpu", Float32()) == (Float32(), "")
+    assert switches.compute_in("cpu", Float32()) == (Float32(), "")
 
 
 def header_of(folder: Path, program: Callable[[], object]) -> object:
@@ -331,9 +331,9 @@ def test_the_capture_says_what_the_device_of_its_calls_has(
 
     # On a CPU the settings of cuDNN mean nothing, on a GPU without TF32 neither.
     assert header_of(tmp_path / "cpu", program) is None
-    monkeypatch.setitem(float32.KINDS, "cpu", "gpu")
+    monkeypatch.setitem(switches.KINDS, "cpu", "gpu")
     assert header_of(tmp_path / "old", program) is None
-    monkeypatch.setattr(float32, "_gpu_has_tf32", lambda: True)
+    monkeypatch.setattr(switches, "_gpu_has_tf32", lambda: True)
     conv = {"convolutions": "tf32", "recurrent": "tf32"}
     assert header_of(tmp_path / "gpu", program) == conv
 
@@ -346,11 +346,11 @@ def test_the_capture_says_what_the_device_of_its_calls_has(
     both = ["tf32", "ieee"]
     assert found == {"products": ["ieee", "tf32"], "convolutions": both, "recurrent": both}
     assert from_header(found) == Float32("tf32", "tf32", "tf32")
-    monkeypatch.setitem(float32.KINDS, "cpu", "cpu")
+    monkeypatch.setitem(switches.KINDS, "cpu", "cpu")
     # The settings of a CPU say nothing where it rounds no operand.
     torch.set_float32_matmul_precision("medium")
     for rounds, expected in ((False, None), (True, {"products": "bf16"})):
-        monkeypatch.setattr(float32, "_cpu_rounds", lambda rounds=rounds: (rounds, rounds))
+        monkeypatch.setattr(switches, "_cpu_rounds", lambda rounds=rounds: (rounds, rounds))
         found = header_of(tmp_path / str(rounds), program)
         assert found == expected
 

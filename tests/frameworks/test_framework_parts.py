@@ -3,7 +3,7 @@
 import pytest
 from records import NEEDS_MINDSPORE
 
-from ray_precheck.descriptors.known import BUILT_IN, find_framework, load_part
+from ray_precheck.descriptors.descriptor import BUILT_IN, find_framework, load_part
 
 pytestmark = pytest.mark.frameworks
 

@@ -232,7 +232,7 @@ def real_mode(folder: Path, framework: str, monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: Any) -> Any:
         raise BackendMissingError("the device is not to be opened")
 
-    monkeypatch.setattr("ray_precheck.check.sides.device.open_backend", refuse)
+    monkeypatch.setattr("ray_precheck.check.device.open_backend", refuse)
     settings = CheckSettings(
         framework, "tensor", folder, tests_dump=True, options=CheckOptions(tested="dump")
     )

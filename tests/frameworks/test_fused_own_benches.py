@@ -12,8 +12,8 @@ import torch
 from records import call, ms_tensor, rows, tensor, timeless
 
 from ray_precheck.bench.declared import BenchModule
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import UsageError
 from ray_precheck.schema.result import TaskResult, Verdict

@@ -16,8 +16,7 @@ import pytest
 from records import DATA, NEEDS_MINDSPORE
 
 from ray_precheck.accuracy.standards.user_file import STANDARDS
-from ray_precheck.bench.checkable import skip_by_name
-from ray_precheck.bench.drawing import is_random
+from ray_precheck.bench.checkable import is_random, skip_by_name
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.decode import decoded_record
 from ray_precheck.check.inputs import make_inputs

@@ -10,8 +10,8 @@ import pytest
 import torch
 from records import altered, call, raising, replace_kernel, statistics_checker, tensor
 
+from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.measured import Measured
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.runtime.workers.messages import Sealed, seal

@@ -375,7 +375,7 @@ def test_the_namesake_in_torch_does_not_take_these_arguments(
 
 def test_every_row_has_a_target() -> None:
     from ray_precheck.frameworks.mindspore.bench.mapping import ROWS
-    from ray_precheck.frameworks.pytorch.mapped import target_of
+    from ray_precheck.frameworks.pytorch.signatures import target_of
 
     rows = [row for rows_of_api in ROWS.values() for row in rows_of_api]
     assert len(rows) > 300

@@ -10,7 +10,7 @@ import pytest
 import torch
 from records import NEEDS_MINDSPORE, call, leaf, ms_tensor, raising, replace_kernel, tensor, whole
 
-from ray_precheck.accuracy.standards.auto.rule import Auto
+from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.naive.contrast import Contrast, Contraster

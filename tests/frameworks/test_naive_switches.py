@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ray_precheck.frameworks.pytorch import plain_products
+from ray_precheck.frameworks.pytorch import switches
 from ray_precheck.frameworks.pytorch.switches import TORCH_SWITCHES
 from ray_precheck.frameworks.switches import SwitchBoard
 
@@ -62,9 +62,9 @@ def test_plain_products_are_products(dtype: str) -> None:
         torch.addmv(added[0, :, 0], left[0], right[0, :, 0]),
         torch.addmm(unread, left[0], right[0], beta=0),
     ]
-    plain_products.make_plain(True)
+    switches.make_plain(True)
     try:
-        assert plain_products.are_plain()
+        assert switches.are_plain()
         found = [
             torch.bmm(left, right),
             left[0] @ right[0],
@@ -76,8 +76,8 @@ def test_plain_products_are_products(dtype: str) -> None:
             torch.addmm(unread, left[0], right[0], beta=0),
         ]
     finally:
-        plain_products.make_plain(False)
-    assert not plain_products.are_plain()
+        switches.make_plain(False)
+    assert not switches.are_plain()
     for mine, theirs in zip(found, wanted, strict=True):
         assert mine.dtype is kind
         assert torch.allclose(mine, theirs, 2e-2 if "16" in dtype else 1e-4, 0.1)
@@ -85,20 +85,20 @@ def test_plain_products_are_products(dtype: str) -> None:
 
 def test_plain_products_are_not_those_of_torch_s_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    original = plain_products._product
+    original = switches._product
 
     def watched(one: object, other: object, *, is_small: bool) -> object:
         seen.append(is_small)
         return original(one, other, is_small=is_small)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(plain_products, "_product", watched)
-    monkeypatch.setattr(plain_products, "_MOST_MULTIPLICATIONS", 100)
+    monkeypatch.setattr(switches, "_product", watched)
+    monkeypatch.setattr(switches, "_MOST_MULTIPLICATIONS", 100)
     value = torch.randn(4, 4, requires_grad=True)
-    plain_products.make_plain(True)
+    switches.make_plain(True)
     try:
         (value @ value).sum().backward()
         torch.randn(8, 8) @ torch.randn(8, 8)
     finally:
-        plain_products.make_plain(False)
+        switches.make_plain(False)
     assert seen == [True, True, True, False]
     assert np.isfinite(value.grad.numpy()).all()

@@ -11,10 +11,10 @@ import torch
 
 from ray_precheck.bench.fused import table as fused
 from ray_precheck.bench.fused.table import MINDSPORE_ROWS
-from ray_precheck.frameworks.mindspore.bench import mapping, rows, rows_ops, rows_rare, rows_tensor
+from ray_precheck.frameworks.mindspore.bench import mapping, rows, rows_ops, rows_rare
 from ray_precheck.frameworks.mindspore.bench.mapping import REASONS, ROWS
+from ray_precheck.frameworks.mindspore.bench.rows import TENSOR_NAMESAKES
 from ray_precheck.frameworks.mindspore.bench.rows_ops import OPS_NAMESAKES
-from ray_precheck.frameworks.mindspore.bench.rows_tensor import TENSOR_NAMESAKES
 from ray_precheck.frameworks.pytorch import rows as torch_rows
 from ray_precheck.operators.arguments import ARGUMENTS
 
@@ -42,7 +42,7 @@ def test_what_has_a_row_is_not_listed_as_unmapped() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [rows, rows_ops, rows_rare, rows_tensor, mapping, fused, torch_rows],
+    [rows, rows_ops, rows_rare, mapping, fused, torch_rows],
     ids=lambda module: module.__name__,
 )
 def test_no_key_stands_in_a_table_twice(module: ModuleType) -> None:
@@ -54,7 +54,7 @@ def test_no_key_stands_in_a_table_twice(module: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("module", "table", "prefix"),
-    [(rows, rows.MINT_ROWS, "Mint."), (rows_tensor, rows_tensor.TENSOR_ROWS, "Tensor.")],
+    [(rows, rows.MINT_ROWS, "Mint."), (rows, rows.TENSOR_ROWS, "Tensor.")],
     ids=["mint", "Tensor"],
 )
 def test_no_written_row_takes_the_place_of_a_made_one(

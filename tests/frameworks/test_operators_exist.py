@@ -11,8 +11,8 @@ from records import NEEDS_MINDSPORE
 from ray_precheck.bench.fused.table import NPU_ROWS
 from ray_precheck.bench.optimizers import OPTIMIZER_ROWS
 from ray_precheck.check.random.rules import RULES
+from ray_precheck.commands.explain.asked import TABLES
 from ray_precheck.inputs.roles.table import TABLE as ROLES
-from ray_precheck.operators.catalogue import TABLES
 from ray_precheck.operators.refused import REFUSED
 from ray_precheck.operators.table import NAMESPACES, FactTable, type_names
 from ray_precheck.schema.record import ApiName

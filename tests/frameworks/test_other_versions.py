@@ -16,7 +16,7 @@ import ray_precheck
 from ray_precheck.check.checker import Checker
 from ray_precheck.cli import main
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.pytorch import mapped, names
+from ray_precheck.frameworks.pytorch import names, signatures
 from ray_precheck.frameworks.pytorch.run import TorchPlace
 from ray_precheck.frameworks.pytorch.signatures import rows
 from ray_precheck.schema.result import TaskResult, Verdict
@@ -35,7 +35,7 @@ def lack(monkeypatch: pytest.MonkeyPatch, *full_names: str) -> None:
 
 
 def _forget() -> None:
-    for cached in (mapped.target_of, mapped._require_any, names._overridable):
+    for cached in (signatures.target_of, signatures._require_any, names._overridable):
         cached.cache_clear()
 
 
@@ -97,12 +97,12 @@ def test_an_argument_that_torch_lacks_is_told_with_the_version(torch_checker: Ch
 
 def test_of_several_rows_only_that_of_the_arguments_counts() -> None:
     sin, gone = rows("Torch.sin", "input"), rows("Torch.gone", "input dim")
-    bench = mapped.mapped("Mint.foo", [*sin, *gone])
+    bench = signatures.mapped("Mint.foo", [*sin, *gone])
     assert bench(torch.zeros(1)).item() == 0
     with pytest.raises(NotCheckable, match=r"has no torch\.gone, which would compute the bench"):
         bench(torch.zeros(1), 0)
     with pytest.raises(NotCheckable, match=r"has no torch\.gone"):
-        mapped.mapped("Mint.foo", gone)
+        signatures.mapped("Mint.foo", gone)
 
 
 def test_a_dtype_that_torch_lacks_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

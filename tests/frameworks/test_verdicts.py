@@ -15,8 +15,8 @@ pytest.importorskip("mindspore")
 from records import capture_settings, failing, payloads_of  # noqa: E402
 from versions import DOCUMENTED, is_documented  # noqa: E402
 
-from ray_precheck.accuracy.standards.auto.measure import Measure  # noqa: E402
-from ray_precheck.accuracy.standards.auto.rule import Auto  # noqa: E402
+from ray_precheck.accuracy.standards.auto import Auto  # noqa: E402
+from ray_precheck.accuracy.standards.honest import Measure  # noqa: E402
 from ray_precheck.accuracy.standards.user_file import STANDARDS  # noqa: E402
 from ray_precheck.check.checker import Checker  # noqa: E402
 from ray_precheck.check.options import CheckOptions  # noqa: E402

@@ -1,9 +1,13 @@
-"""The continuous distributions that random APIs draw from, and the tests of their draws.
+"""The distributions that random APIs draw from, and the tests of their draws.
 
 Comes in: `Draws` and the parameters of their distribution, numbers or `(N,)` float64 where each draw
 has its own. Goes out: `StatisticalTest`s, empty for no draws. Called by `check.random.rules`. A distribution
 is judged by its support, the gap to its distribution function, its first moments, and the independence
 of its elements. Every statistic allows for the rounding of the draws to their dtype.
+
+A draw of a discrete distribution stands for a step of its distribution function; spread evenly over it by a
+generator (`spread`) draws are uniform if their distribution is right, and so judged like those of a
+continuous one.
 """
 
 import math
@@ -12,9 +16,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from ray_precheck.accuracy.random.bounds import gamma_limits, square_limits
-from ray_precheck.accuracy.random.pooled import SQUARE_MOMENTS, Sums, pattern_of_unequal
-from ray_precheck.accuracy.random.special import gamma_cdf, normal_cdf
+from ray_precheck.accuracy.random.bounds import (
+    gamma_cdf,
+    gamma_limits,
+    normal_cdf,
+    poisson_limits,
+    share_limits,
+    square_limits,
+)
+from ray_precheck.accuracy.random.pooled import (
+    SQUARE_MOMENTS,
+    Sums,
+    pattern_of,
+    pattern_of_unequal,
+)
 from ray_precheck.accuracy.random.statistics import (
     Draws,
     Observation,
@@ -34,6 +49,10 @@ from ray_precheck.schema.dtypes import Array
 Cdf = Callable[[Array], Array]
 # No standard normal draw of any generator is as large.
 _LARGEST_SCORE = 12.0
+# Above this rate a Poisson distribution function takes too many terms; totals are still looked at.
+_LARGEST_POISSON_RATE = 1e4
+# Draws with probabilities of their own are looked at in so many groups of like ones.
+_GROUPS = 4
 
 
 def normal(draws: Draws, mean: Parameter, std: Parameter) -> list[StatisticalTest]:
@@ -264,3 +283,253 @@ def _independence(
         return [alike, no_repeats(values)]
     pattern = pattern_of_unequal(values, np.where(step < 0.1, 0.5, 1.0))
     return [SummedTest(alike, pattern=pattern)]
+
+
+def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[StatisticalTest]:
+    """Whole numbers uniform over low to high - 1: range, gap, mean, both ends, independence.
+
+    Where the dtype cannot hold all of them they are blurred by its step, and `high` itself occurs.
+    """
+    if not len(draws):
+        return []
+    count = high - low
+    coarse = draws.step > 1
+    step = np.where(coarse, draws.step, 0.0)
+    highest = np.where(coarse, high, high - 1)
+    found = draws.values
+    tests = [
+        fact("are no whole numbers", found != np.rint(found)),
+        fact(f"are outside of {low} to {high - 1}", (found < low - step) | (found > highest)),
+    ]
+    u = (found - low) / count
+    # P(X <= x) = (x - low + 1) / count; the step before it is where the next lower number is.
+    tests.append(
+        distribution(
+            "the uniform distribution", u - step / count, np.minimum(u + (1 + step) / count, 1.0)
+        )
+    )
+    center = (count - 1) / 2 / count
+    slack = float(np.mean(step)) / count
+    variance = (1 - count**-2) / 12
+    tests.append(average("the mean, as a part of the range,", u, center, variance, slack, "place"))
+    if not coarse.any():
+        tests.append(share_test(f"the share of {low}", found == low, 1 / count, "lowest"))
+        tests.append(
+            share_test(f"the share of {high - 1}", found == high - 1, 1 / count, "highest")
+        )
+        tests[0] = SummedTest(tests[0], (_square_in_range(found - low, count),))
+    half = count // 2 / count
+    return [*tests, neighbours(found < low + count // 2, half), no_repeats(found)]
+
+
+def _square_in_range(found: Array, count: int) -> Sums:
+    """Return the sums of the squares of whole numbers uniform over 0 to `count` - 1, from their middle and
+    over the half range; their central moments are polynomials in `count`."""
+    c, half = float(count), count / 2
+    second = (c**2 - 1) / 12 / half**2
+    fourth = (c**2 - 1) * (3 * c**2 - 7) / 240 / half**4
+    sixth = (c**2 - 1) * (3 * c**4 - 18 * c**2 + 31) / 1344 / half**6
+    off = float(np.sum(((found - (c - 1) / 2) / half) ** 2 - second))
+    variance, third = fourth - second**2, sixth - 3 * fourth * second + 2 * second**3
+    n = len(found)
+    return Sums("width", n, n * second, off, n * variance, n * third)
+
+
+def bernoulli(draws: Draws, probability: Parameter) -> list[StatisticalTest]:
+    """Draws of 0 and 1: the share of ones, by groups where each draw has its own probability."""
+    if not len(draws):
+        return []
+    p = np.broadcast_to(np.asarray(probability, np.float64), draws.values.shape)
+    ones = draws.values == 1
+    both = p * (1 - p)
+    counted = len(ones), float(np.sum(p)), float(np.sum(ones - p))
+    sums = Sums("ones", *counted, float(np.sum(both)), float(np.sum(both * (1 - 2 * p))))
+    pattern = pattern_of_unequal(ones, np.maximum(p, 1 - p))
+    impossible = fact("have a probability of 0", np.where(ones, p == 0, p == 1))
+    tests: list[StatisticalTest] = [
+        fact("are neither 0 nor 1", (draws.values != 0) & ~ones),
+        SummedTest(impossible, (sums,), pattern),
+    ]
+    if np.ndim(probability) == 0:
+        rate = float(probability)
+        independence = [neighbours(ones, rate), no_repeats(ones, max(rate, 1 - rate))]
+        return [*tests, share_test("the share of ones", ones, rate), *independence]
+    for hits in np.array_split(np.argsort(p, kind="stable"), _GROUPS):
+        if len(hits):
+            name = (
+                f"the share of ones where the probability is {p[hits[0]]:.3g} to {p[hits[-1]]:.3g}"
+            )
+            tests.append(share_test(name, ones[hits], float(np.mean(p[hits]))))
+    return tests
+
+
+def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[StatisticalTest]:
+    """Poisson draws: whole, gap, total."""
+    if not len(draws):
+        return []
+    rates = np.broadcast_to(np.asarray(rate, np.float64), draws.values.shape)
+    expected = float(np.sum(rates))
+    slack = float(np.sum(np.where(draws.step > 1, draws.step, 0.0))) / max(expected, 1e-300)
+
+    def total(chance: float) -> Observation:
+        low, high = poisson_limits(expected, chance)
+        found = float(np.sum(draws.values)) / expected
+        return within("the mean over the expected one", found, (low - slack, high + slack))
+
+    tests = [
+        fact(
+            "are no whole numbers of 0 or more",
+            (draws.values < 0) | (draws.values != np.rint(draws.values)),
+        ),
+        fact("are not 0 though the rate is", (rates == 0) & (draws.values != 0)),
+    ]
+    if expected > 0:
+        off = float(np.sum(draws.values)) - expected
+        sums = Sums("ratio", len(rates), expected, off, expected, expected, slack * expected)
+        tests.append(SummedTest(total, (sums,), _pattern(draws.values, rates)))
+    small = (rates > 0) & (rates <= _LARGEST_POISSON_RATE) & (draws.step <= 1)
+    if small.any():
+        below = _poisson_cdf(rates[small], draws.values[small] - 1)
+        at_most = _poisson_cdf(rates[small], draws.values[small])
+        tests += _stepwise("the Poisson distribution", below, at_most, draws.grain, spread)
+    return tests
+
+
+def _pattern(values: Array, variances: Array) -> str:
+    """Return the pattern of draws with these variances: of 1 and more no value has half of the chance."""
+    if np.ptp(variances) == 0 < variances[0]:
+        return pattern_of(values)
+    return pattern_of_unequal(values, np.where(variances >= 1, 0.5, 1.0))
+
+
+def _poisson_cdf(rates: Array, values: Array) -> Array:
+    """Return P(X <= value) = 1 - P(value + 1, rate); 0 below 0."""
+    found = 1.0 - gamma_cdf(np.maximum(values, 0.0) + 1.0, rates)
+    return np.asarray(np.where(values < 0, 0.0, found))
+
+
+def geometric(
+    draws: Draws, probability: float, spread: np.random.Generator
+) -> list[StatisticalTest]:
+    """Numbers of trials up to the first success, 1 and more: whole, gap."""
+    if not len(draws):
+        return []
+    wrong = (draws.values < 1) | (draws.values != np.rint(draws.values))
+    whole = fact("are no whole numbers of 1 or more", wrong)
+    if not 0 < probability < 1:
+        return [whole]
+    count, mean, q = len(draws), 1 / probability, 1 - probability
+    sums = Sums(
+        "ratio",
+        count,
+        count * mean,
+        float(np.sum(draws.values - mean)),
+        count * q * mean**2,
+        count * q * (1 + q) * mean**3,
+        float(np.sum(np.where(draws.step > 0.5, draws.step, 0.0))),
+    )
+    failure = math.log1p(-probability)
+    below = -np.expm1(failure * np.maximum(draws.values - 1, 0))
+    at_most = -np.expm1(failure * np.maximum(draws.values, 0))
+    gap = _stepwise("the geometric distribution", below, at_most, draws.grain, spread)
+    return [SummedTest(whole, (sums,), pattern_of(draws.values)), *gap]
+
+
+def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[StatisticalTest]:
+    """Numbers of successes: whole, range, and the share of successes among all trials."""
+    if not len(draws):
+        return []
+    counts = np.broadcast_to(np.asarray(trials, np.float64), draws.values.shape)
+    p = np.broadcast_to(np.asarray(probability, np.float64), draws.values.shape)
+    total = float(np.sum(counts))
+    wrong = (draws.values < 0) | (draws.values > counts) | (draws.values != np.rint(draws.values))
+    tests = [fact("are no whole numbers of 0 to the number of trials", wrong)]
+    if total > 0:
+        mean = float(np.sum(counts * p) / total)
+
+        def successes(chance: float) -> Observation:
+            found = float(np.sum(draws.values)) / total
+            return within(
+                "the share of successes", found, share_limits(mean, int(total), chance), (0, 1)
+            )
+
+        expected, both = float(np.sum(counts * p)), counts * p * (1 - p)
+        off = float(np.sum(draws.values)) - expected
+        moments = float(np.sum(both)), float(np.sum(both * (1 - 2 * p)))
+        sums = Sums("ratio", len(p), expected, off, *moments)
+        tests.append(SummedTest(successes, (sums,), _pattern(draws.values, both)))
+    return tests
+
+
+def categories(
+    chosen: Array, below: Array, at_most: Array, grain: float, spread: np.random.Generator
+) -> list[StatisticalTest]:
+    """Draws of categories, `(N,)`: none without a chance, and the gap to their weights.
+
+    `below` and `at_most` are the probabilities of a category below the drawn one, and of a category
+    that is at most the drawn one.
+    """
+    if not len(chosen):
+        return []
+    impossible = fact("are categories without a weight", at_most <= below)
+    u = below + spread.random(len(below)) * np.maximum(at_most - below, 0.0)
+    tests = _evenly("the given weights", u, grain)
+    count, squares = len(u), (2 * u - 1) ** 2
+    variance, third = SQUARE_MOMENTS
+    sums = (
+        Sums("place", count, count / 2, float(np.sum(u - 0.5)), count / 12, 0.0, count * grain),
+        Sums(
+            "width",
+            count,
+            count / 3,
+            float(np.sum(squares - 1 / 3)),
+            count * variance,
+            count * third,
+            2 * count * grain,
+        ),
+    )
+    pattern = pattern_of_unequal(chosen, at_most - below)
+    return [SummedTest(impossible, sums, pattern), *tests]
+
+
+def permutation(values: Array) -> list[StatisticalTest]:
+    """A permutation of 0 to n - 1: each once, not in order, few of them at their own place."""
+    count = len(values)
+    place = np.arange(count)
+    tests = [
+        fact(
+            "are missing or there twice (each whole number below the length is due once)",
+            np.sort(values) != place,
+        )
+    ]
+    tests.append(
+        share_test(
+            "the share of pairs of neighbours that ascend",
+            values[: count // 2 * 2 : 2] < values[1::2],
+            0.5,
+            "rising",
+        )
+    )
+
+    def fixed(chance: float) -> Observation:
+        # The expected number of sets of k fixed points is 1/k! for every length.
+        found = int(np.count_nonzero(values == place))
+        limit = next(k for k in range(1, 200) if 1 / math.factorial(k) <= chance) - 1
+        return within("the number of elements at their own place", found, (0, limit), (0, count))
+
+    # All orders are equally probable: 1 / count! for each.
+    pattern = pattern_of(values, math.exp(-math.lgamma(count + 1) / max(count, 1)))
+    return [*tests, SummedTest(fixed, pattern=pattern)]
+
+
+def _stepwise(
+    name: str, below: Array, at_most: Array, grain: float, spread: np.random.Generator
+) -> list[StatisticalTest]:
+    """Test discrete draws, spread evenly over their steps of the distribution function: then they
+    are uniform if their distribution is right (randomised probability integral transform)."""
+    u = below + spread.random(len(below)) * np.maximum(at_most - below, 0.0)
+    return _evenly(name, u, grain)
+
+
+def _evenly(name: str, u: Array, grain: float) -> list[StatisticalTest]:
+    return [distribution(name, u - grain, np.minimum(u + grain, 1.0)), neighbours(u < 0.5)]

@@ -41,6 +41,7 @@ SQUARE_MOMENTS = 4 / 45, 16 / 945
 _SUMS = "sums:"
 _CAPTURED_FEW = "captured few"
 _TEXT = re.compile(rf"(?:^|; ){_SUMS} ([^;]*)$")
+_PLACE = "a mean that is {} of the range off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,6 @@ class Gauge:
     in_percent: bool = True
 
 
-_PLACE = "a mean that is {} of the range off"
 GAUGES: Mapping[str, Gauge] = {
     "dropped": Gauge("the share of dropped elements", "a probability that is {} off"),
     "ones": Gauge("the share of ones", "a probability that is {} off"),

@@ -1,21 +1,32 @@
 """The tests of a random output: facts that hold for every draw, and statistics.
 
 Comes in: draws of one output, and the known parameters of their distribution. Goes out: `StatisticalTest`s,
-each of which becomes an `Observation` once it is told its share of the false-alarm rate. Called by
-`accuracy.random.laws`, `random_dropout` and `random_attention`; judged by `accuracy.random.outputs`.
+each of which becomes an `Observation` once it is told its share of the false-alarm rate; and the detail row
+of the output, without metrics, whose Message has each statistic with its value and its limits. The tests are
+made by `accuracy.random.laws` and `dropout`; `check.random.judge` has an output judged by them.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ray_precheck.accuracy.random.bounds import Limits, largest_gap, mean_limit, share_limits
-from ray_precheck.accuracy.random.pooled import Sums, pattern_of
-from ray_precheck.numerics.rounding import machine_epsilon, spacing, unit_roundoff
+from ray_precheck.accuracy.outputs import nothing_compared
+from ray_precheck.accuracy.random.bounds import (
+    FALSE_ALARM_RATE,
+    Limits,
+    largest_gap,
+    mean_limit,
+    share_limits,
+)
+from ray_precheck.accuracy.random.pooled import Drawn, Sums, pattern_of
+from ray_precheck.descriptors.descriptor import framework_dtype
+from ray_precheck.numerics.arrays import machine_epsilon, spacing, unit_roundoff
 from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.values import HostTensor
+from ray_precheck.schema.result import OutputCheck, Verdict
+from ray_precheck.schema.values import HostTensor, TensorSpec
 
 # Of a distribution: one number, or `(N,)` float64 where each draw has its own.
 Parameter = float | Array
@@ -23,6 +34,7 @@ Parameter = float | Array
 SAMPLE_ELEMENTS = 1 << 21
 # Where repeated stretches are looked for: this many elements from the first one on.
 _STRETCH_ELEMENTS = 1 << 18
+RANDOM = "random:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,3 +281,73 @@ def _stretch_hashes(codes: Array, width: int) -> Array:
         block = block[:reach] * np.uint64(power) + block[length : length + reach]
         length, power = length * 2, power * power % modulus
     return total
+
+
+def check_random_output(
+    name: str,
+    tested: Any,
+    tests: Sequence[StatisticalTest],
+    framework: str,
+    *,
+    chance: float = FALSE_ALARM_RATE,
+    recorded: object = None,
+    repeatable: bool = True,
+) -> OutputCheck:
+    """Judge an output. `chance` is its share of the call's false-alarm rate, and `recorded` its spec in
+    the dump. An output without an element, or without a known property, is SKIP, and its Message
+    says so. If its draws are not `repeatable`, the numbers of a pass are left out of the Message, so
+    that two runs write the same files."""
+    findings = [*_as_recorded(tested, recorded)]
+    findings += [test(chance / max(len(tests), 1)) for test in tests]
+    wrong = [finding for finding in findings if not finding.passed]
+    told = [finding.text for finding in wrong or findings]
+    if not wrong and not repeatable:
+        told = [
+            "every fact and statistic is within its limits; the operator cannot be seeded, so the"
+            " values differ from run to run and are left out, and its calls are not judged together"
+        ]
+    if wrong:
+        told.append(f"an honest generator does so with a chance of at most {FALSE_ALARM_RATE:g}")
+    is_tensor = isinstance(tested, HostTensor)
+    reason = ""
+    if not wrong:
+        reason = nothing_compared(tested) if is_tensor else ""
+        reason = reason or (
+            "" if findings else "no property of this output is known that could be judged"
+        )
+    verdict = Verdict.SKIP if reason else Verdict.PASS
+    return OutputCheck(
+        name=name,
+        bench_dtype="",
+        tested_dtype=framework_dtype(tested.dtype, framework)
+        if is_tensor
+        else type(tested).__name__,
+        shape=str(tested.shape) if is_tensor else "",
+        metrics=None,
+        verdict=Verdict.ERROR if wrong else verdict,
+        message=reason or f"{RANDOM} {'; '.join(told)}",
+    )
+
+
+def drawn_of(tests: Sequence[StatisticalTest], is_captured: bool) -> Drawn:
+    """Return what the statistics over all calls of an operator need of the draws of one."""
+    gathered = [test for test in tests if isinstance(test, SummedTest)]
+    pattern = next((test.pattern for test in gathered if test.pattern), "")
+    return Drawn(tuple(each for test in gathered for each in test.sums), pattern, is_captured)
+
+
+def _as_recorded(tested: Any, recorded: object) -> list[Observation]:
+    """Compare dtype and shape with those of the captured output, where the dump has one."""
+    if not isinstance(recorded, TensorSpec):
+        return []
+    if not isinstance(tested, HostTensor):
+        return [Observation("it is no tensor, which it was when it was captured", False)]
+    found = []
+    if tested.dtype != recorded.dtype:
+        found.append(
+            Observation(f"dtype {tested.dtype} where the dump has {recorded.dtype}", False)
+        )
+    if tested.shape != recorded.shape:
+        text = f"shape {list(tested.shape)} where the dump has {list(recorded.shape)}"
+        found.append(Observation(text, False))
+    return found

@@ -7,8 +7,7 @@ Comes in: a `Comparison`, of which the metrics count. Goes out: a `Judgement`. C
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ray_precheck.accuracy.comparison import Comparison
-from ray_precheck.accuracy.standards.base import ROUNDING, Judgement, ulp
+from ray_precheck.accuracy.standards.base import ROUNDING, Comparison, Judgement, ulp
 from ray_precheck.accuracy.thresholds import COSINE_LIMIT, MAX_ABS_ERR_LIMIT, ROUNDING_NOISE_ULP
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.result import Metrics, Verdict

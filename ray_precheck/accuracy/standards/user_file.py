@@ -23,9 +23,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from ray_precheck.accuracy.comparison import Comparison
 from ray_precheck.accuracy.standards import STANDARD_NAMES
-from ray_precheck.accuracy.standards.base import Judgement, Standard
+from ray_precheck.accuracy.standards.base import Comparison, Judgement, Standard
 from ray_precheck.accuracy.standards.plain_yaml import read_yaml
 from ray_precheck.accuracy.thresholds import RATIO_LIMITS
 from ray_precheck.errors import UsageError

@@ -1,16 +1,23 @@
-"""Fused operators that are one formula each: activations, gating, rotary embedding, norms, moves of data, a
-loss, and steps of optimizers.
+"""Operators that are one formula each: activations, gating, rotary embedding, norms, moves of data, a loss,
+steps of optimizers, and special functions.
 
 Comes in: torch tensors. Goes out: new tensors, in the order of the operator's outputs; the arguments stay as
 they are. Named by `table`. Where no other source is named a formula is that of Ascend/op-plugin,
 docs/context, in the file of the operator's name, such as torch_npu-npu_gelu.md; those of MindSpore are in the
 documentation of mindspore.ops.
+
+Functions of Bessel and Airy are here because torch's own float64 is good to seven digits: torch.special's
+bessel_j0, j1, y0 and y1 are off by up to 9e-7 beyond 5, airy_ai by 3e-6 below -2 (torch 2.13, found by
+`tests/frameworks/test_references.py`): more than the rounding of float32, so a right device would be accused.
+mpmath, which torch brings with sympy, computes them to the last bit, at some 20 us for each different number.
+They have no derivative, as in torch.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ray_precheck.errors import NotCheckable
@@ -22,6 +29,12 @@ _MASKED = -10000.0
 
 # Activations. Mish: Misra, BMVC 2020; the value -10000 of masked scores: Ascend, ScaledMaskedSoftmax operator
 # guide.
+# Rotary position embedding: Su et al., RoFormer, arXiv 2104.09864. The modes of
+# mindspore.ops.rotary_position_embedding are 0 for halves and 1 for interleaved.
+_MODES = {"half": 0, "interleave": 1, 0: 0, 1: 1}
+# The cross entropy that keeps its log-probabilities: CANN, aclnnCrossEntropyLoss. A reduced loss has
+# shape [1], only the loss has a gradient, and zloss is not enabled.
+_DISABLED = "zloss is not enabled in this operator"
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
@@ -94,11 +107,6 @@ def top_k_softmax(
     rows = largest[..., 0].numel()
     places = torch.arange(rows * k).reshape(k, rows).transpose(0, 1).reshape(largest.shape)
     return largest, chosen.to(torch.int32), places.to(torch.int32)
-
-
-# Rotary position embedding: Su et al., RoFormer, arXiv 2104.09864. The modes of
-# mindspore.ops.rotary_position_embedding are 0 for halves and 1 for interleaved.
-_MODES = {"half": 0, "interleave": 1, 0: 0, 1: 1}
 
 
 def rotary_mul(x: Tensor, cos: Tensor, sin: Tensor, mode: str | int = "half") -> Tensor:
@@ -196,11 +204,6 @@ def sort_values(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
     return torch.sort(x, dim=dim, descending=descending).values
 
 
-# The cross entropy that keeps its log-probabilities: CANN, aclnnCrossEntropyLoss. A reduced loss has
-# shape [1], only the loss has a gradient, and zloss is not enabled.
-_DISABLED = "zloss is not enabled in this operator"
-
-
 def cross_entropy_loss(
     x: Tensor,
     target: Tensor,
@@ -291,3 +294,33 @@ def adam_w(
     denominator = (largest / (1.0 - beta2_power * beta2)).sqrt() + epsilon
     step = lr * m / (1.0 - beta1_power * beta1) / denominator
     return variable * (1.0 - lr * weight_decay) - step, m, v
+
+
+def _bench(name: str, *order: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def bench(input: torch.Tensor) -> torch.Tensor:
+        try:
+            import mpmath  # type: ignore[import-untyped]
+        except ImportError:
+            raise NotCheckable("its bench needs mpmath, which comes with torch's sympy") from None
+        function: Any = getattr(mpmath, name)
+        values, places = np.unique(input.detach().double().numpy(), return_inverse=True)
+        found = np.array([_real(function, order, value) for value in values])
+        return torch.from_numpy(found[places].reshape(tuple(input.shape)))
+
+    return bench
+
+
+def _real(function: Any, order: tuple[int, ...], value: float) -> float:
+    """Return a value of a function; NaN where it is not real, as below 0 for those of the second kind."""
+    if np.isnan(value):
+        return np.nan
+    try:
+        found = complex(function(*order, value))
+    except (ValueError, ZeroDivisionError):  # a pole
+        return -np.inf
+    return found.real if abs(found.imag) <= abs(found.real) * 1e-15 else np.nan
+
+
+j0, j1 = (_bench("besselj", order) for order in (0, 1))
+y0, y1 = (_bench("bessely", order) for order in (0, 1))
+airy_ai = _bench("airyai")

@@ -6,7 +6,7 @@ op_plugin/config/op_plugin_functions.yaml), where the first tensor is called sel
 MindSpore are mindspore.ops 2.10.
 """
 
-from ray_precheck.bench.fused import attention, bessel, formulas, quantized
+from ray_precheck.bench.fused import attention, formulas, quantized
 from ray_precheck.frameworks.pytorch.signatures import Row, rows
 
 _QKV = "query key value head_num"
@@ -76,7 +76,7 @@ NPU_ROWS: dict[str, tuple[Row, ...]] = {
 }
 MINDSPORE_ROWS: dict[str, tuple[Row, ...]] = {
     **{
-        f"Functional.bessel_{name}": rows(getattr(bessel, name), "x")
+        f"Functional.bessel_{name}": rows(getattr(formulas, name), "x")
         for name in ("j0", "j1", "y0", "y1")
     },
     "Functional.add_rms_norm": rows(formulas.add_rms_norm, "x1 x2 gamma epsilon"),
@@ -91,10 +91,10 @@ MINDSPORE_ROWS: dict[str, tuple[Row, ...]] = {
 _ASKED = "packed scale zero_point"
 BESSEL_ROWS: dict[str, tuple[Row, ...]] = {
     **{
-        f"Torch.special.bessel_{name}": rows(getattr(bessel, name), "input")
+        f"Torch.special.bessel_{name}": rows(getattr(formulas, name), "input")
         for name in ("j0", "j1", "y0", "y1")
     },
-    "Torch.special.airy_ai": rows(bessel.airy_ai, "x>input", "input"),
+    "Torch.special.airy_ai": rows(formulas.airy_ai, "x>input", "input"),
 }
 # Names of torch's own functions, and those of `torch.ops.quantized`.
 QUANTIZED_ROWS: dict[str, tuple[Row, ...]] = {

@@ -1,4 +1,4 @@
-"""The table of random APIs: the distribution that each of them draws from.
+"""The rules of random APIs: the table of them, and how the draws of each are tested.
 
 Comes in: the name of a call, then its arguments and outputs. Goes out: the tests of its outputs and
 gradients. Called by `check.random.judge`. To judge one more operator, add a row here under its full
@@ -10,29 +10,59 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ray_precheck.accuracy.random import discrete as random_discrete
-from ray_precheck.accuracy.random import laws as random_laws
-from ray_precheck.accuracy.random.statistics import Parameter, StatisticalTest, fact
-from ray_precheck.check.random import choices as random_choices
-from ray_precheck.check.random import drops as random_drops
+from ray_precheck.accuracy.random import laws
+from ray_precheck.accuracy.random.dropout import (
+    Dropping,
+    Mask,
+    alpha_dropout,
+    attention_tests,
+    dropout,
+    dropout_gradient_tests,
+    dropout_tests,
+    mask_of,
+    recorded_mask_tests,
+    rrelu_gradient_tests,
+    rrelu_tests,
+)
+from ray_precheck.accuracy.random.laws import categories, permutation
+from ray_precheck.accuracy.random.statistics import (
+    Parameter,
+    StatisticalTest,
+    fact,
+    grain_of,
+    sampled,
+)
 from ray_precheck.check.random.arguments import RandomCall
+from ray_precheck.errors import NotCheckable
+from ray_precheck.numerics.arrays import machine_epsilon
 from ray_precheck.operators.drawing import UNSEEDED
 from ray_precheck.operators.table import FactTable
-from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostTensor
 
+RRELU = "input lower=0.125 upper=0.3333333333333333 ..."
+_Make = Callable[[float, int | None], Dropping]
+# How an API drops, and over how many leading dimensions it decides separately, by the number of
+# dimensions of its input (torch.nn.functional: an input without a batch has one dimension less).
+DROPPINGS: dict[str, tuple[_Make, dict[int, int] | None]] = {
+    "dropout": (dropout, None),
+    "dropout1d": (dropout, {2: 1, 3: 2}),
+    "dropout2d": (dropout, {3: 2, 4: 2}),
+    "dropout3d": (dropout, {4: 1, 5: 2}),
+    "feature_dropout": (dropout, {}),
+    "alpha_dropout": (alpha_dropout, None),
+    "feature_alpha_dropout": (alpha_dropout, {}),
+}
+_CHANNEL_DIMS = 2
 Rule = Callable[[RandomCall], list[StatisticalTest]]
 GradientRule = Callable[[RandomCall, HostTensor | None, HostTensor], list[StatisticalTest]]
-
-
-def no_gradient(
-    call: RandomCall, incoming: HostTensor | None, grad: HostTensor
-) -> list[StatisticalTest]:
-    """Test a gradient that must be 0, because the draws do not depend on the input."""
-    return [
-        fact("are not 0, though the output does not depend on the input", grad.data != 0, "it is 0")
-    ]
+_ANY = "..."
+_MEAN_STD = "mean=0.0 std|stddev=1.0 ..."
+_LOW_HIGH = "low|from|from_|a|minval=0.0 high|to|b|maxval=1.0 ..."
+_DROPOUT = "input|x p=0.5 ..."
+_MAKERS = "torch mindspore.mint mindspore.ops"
+_METHODS = "torch.Tensor mindspore.Tensor mindspore.ops"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +79,219 @@ class RandomRule:
     others: Rule | None = None
 
 
+def no_gradient(
+    call: RandomCall, incoming: HostTensor | None, grad: HostTensor
+) -> list[StatisticalTest]:
+    """Test a gradient that must be 0, because the draws do not depend on the input."""
+    return [
+        fact("are not 0, though the output does not depend on the input", grad.data != 0, "it is 0")
+    ]
+
+
+def multinomial(call: RandomCall) -> list[StatisticalTest]:
+    """Categories drawn by weights, `(K)` or `(N, K)`, with or without replacement."""
+    weights = call.tensor("input")
+    return _chosen(call, weights.data.astype(np.float64), weights, call.flag("replacement"))
+
+
+def random_categorical(call: RandomCall) -> list[StatisticalTest]:
+    """Categories drawn by the softmax of logits, with replacement."""
+    logits = call.tensor("logits")
+    return _chosen(call, _softmax(logits.data.astype(np.float64), -1), logits, True)
+
+
+def _chosen(
+    call: RandomCall, weights: Array, given: HostTensor, replacement: bool
+) -> list[StatisticalTest]:
+    out = call.out.data.astype(np.int64)
+    count = weights.shape[-1]
+    rows, chosen = weights.reshape(-1, count), out.reshape(-1, out.shape[-1] if out.ndim else 1)
+    if len(rows) != len(chosen):
+        raise NotCheckable(
+            f"its output of shape {list(out.shape)} is not one row for each of weights"
+        )
+    outside = (chosen < 0) | (chosen >= count)
+    tests = [fact(f"are outside of 0 to {count - 1}", outside)]
+    if outside.any():
+        return tests
+    if not replacement:
+        ordered = np.sort(chosen, -1)
+        twice = ordered[:, 1:] == ordered[:, :-1]
+        tests.append(fact("are drawn twice without replacement", twice))
+        # The first draw is distributed as the weights are; later draws are not.
+        without = np.take_along_axis(rows, chosen, -1) <= 0
+        tests.append(fact("are categories without a weight", without))
+        chosen = chosen[:, :1]
+    return [*tests, *_by_weight(rows, chosen, given.dtype, call)]
+
+
+def _by_weight(rows: Array, chosen: Array, dtype: str, call: RandomCall) -> list[StatisticalTest]:
+    total = rows.sum(-1, keepdims=True)
+    upto = np.cumsum(rows / total, -1)
+    below = np.concatenate([np.zeros_like(upto[:, :1]), upto[:, :-1]], -1)
+    place = sampled(chosen.size)
+    lowest, highest = (
+        np.take_along_axis(bound, chosen, -1).reshape(-1)[place] for bound in (below, upto)
+    )
+    grain = grain_of(dtype)
+    return categories(chosen.reshape(-1)[place], lowest, highest, grain, call.spread)
+
+
+def _softmax(logits: Array, dim: int) -> Array:
+    weights = np.exp(logits - np.max(logits, dim, keepdims=True))
+    return np.asarray(weights / weights.sum(dim, keepdims=True))
+
+
+def gumbel_softmax(call: RandomCall) -> list[StatisticalTest]:
+    """Rows that sum to 1, the largest element of each drawn by the softmax of the logits."""
+    logits, out = call.tensor("logits"), call.out
+    dim = int(call.number("dim"))
+    found = np.moveaxis(out.data.astype(np.float64), dim, -1)
+    count = found.shape[-1]
+    unit = machine_epsilon(out.dtype)
+    off = np.abs(found.sum(-1) - 1.0) > (count + 2) * unit
+    tests = [
+        fact("are negative or no numbers", ~(found >= -unit)),
+        fact("do not sum to 1", off, "each row sums to 1", "rows"),
+    ]
+    if call.flag("hard"):
+        partly = (np.abs(found) > 2 * unit) & (np.abs(found - 1.0) > 2 * unit)
+        tests.append(fact("are neither 0 nor 1", partly, "all are 0 or 1"))
+    weights = np.moveaxis(_softmax(logits.data.astype(np.float64), dim), dim, -1)
+    chosen = np.argmax(found, -1).reshape(-1, 1)
+    return [*tests, *_by_weight(weights.reshape(-1, count), chosen, out.dtype, call)]
+
+
+def gumbel_gradient(
+    call: RandomCall, incoming: HostTensor | None, grad: HostTensor
+) -> list[StatisticalTest]:
+    """Test the gradient of soft samples, which is the gradient of softmax at the samples."""
+    if call.flag("hard"):
+        raise NotCheckable(
+            "backward: the gradient of hard samples depends on draws that the samples do not show"
+        )
+    out, dim = call.out, int(call.number("dim"))
+    y = out.data.astype(np.float64)
+    arrived = np.zeros(y.shape) if incoming is None else incoming.data.astype(np.float64)
+    through = y * (arrived - (y * arrived).sum(dim, keepdims=True)) / call.number("tau")
+    largest = np.abs(arrived).max(initial=0.0) / call.number("tau")
+    blur = 8 * y.shape[dim] * machine_epsilon(out.dtype) * largest
+    wrong = ~(np.abs(grad.data.astype(np.float64) - through) <= blur)
+    what = "the gradient of a softmax with this output"
+    return [fact(f"are not {what}", wrong, f"it is {what}")]
+
+
+def shuffle(call: RandomCall) -> list[StatisticalTest]:
+    """The same rows in another order."""
+    given, found = call.tensor("x").data, call.out.data
+    if given.shape != found.shape:
+        raise NotCheckable("its output has not the shape of its input")
+    # Equal rows get the same number, so that two lists of numbers are compared instead of rows.
+    rows = np.concatenate([given, found]).reshape(2 * len(given), -1)
+    codes = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    before, after = codes[: len(given)], codes[len(given) :]
+    tests = [
+        fact(
+            "are missing or there twice",
+            np.sort(before) != np.sort(after),
+            "all rows are there",
+            "rows",
+        )
+    ]
+    if len(np.unique(before)) == len(before) and np.array_equal(np.sort(before), np.sort(after)):
+        position = np.empty(len(before))
+        position[before] = np.arange(len(before))
+        tests += permutation(position[after])
+    return tests
+
+
+def _dropped(call: RandomCall, api: str) -> tuple[Mask, Dropping]:
+    x, out = call.tensor("input"), call.out
+    if x.shape != out.shape:
+        raise NotCheckable(f"its output has shape {list(out.shape)}, its input {list(x.shape)}")
+    make, by_dims = DROPPINGS[api]
+    units = None if by_dims is None else by_dims.get(len(x.shape), _CHANNEL_DIMS)
+    keeps = "keep_prob" in call.arguments  # a primitive of MindSpore
+    dropping = make(1 - call.number("keep_prob") if keeps else call.number("p"), units)
+    return mask_of(x, out, dropping), dropping
+
+
+def drop_rule(api: str) -> Callable[[RandomCall], list[StatisticalTest]]:
+    """Return the rule of an API of `DROPPINGS`."""
+    return lambda call: dropout_tests(*_dropped(call, api))
+
+
+def drop_gradient_rule(
+    api: str,
+) -> Callable[[RandomCall, HostTensor | None, HostTensor], list[StatisticalTest]]:
+    """Return the rule of the gradient of an API of `DROPPINGS`: its mask is that of the output."""
+
+    def rule(
+        call: RandomCall, incoming: HostTensor | None, grad: HostTensor
+    ) -> list[StatisticalTest]:
+        return dropout_gradient_tests(*_dropped(call, api), incoming, grad)
+
+    return rule
+
+
+def returned_mask(call: RandomCall) -> list[StatisticalTest]:
+    """Test the mask that native_dropout returns beside its output."""
+    mask = call.outputs[1]
+    if not isinstance(mask, HostTensor) or mask.shape != call.out.shape:
+        raise NotCheckable("its second output is no mask of the shape of the first")
+    return recorded_mask_tests(_dropped(call, "dropout")[0], mask)
+
+
+def rrelu(call: RandomCall) -> list[StatisticalTest]:
+    """Test the slopes that rrelu draws."""
+    return rrelu_tests(call.tensor("input"), call.out, call.number("lower"), call.number("upper"))
+
+
+def rrelu_gradient(
+    call: RandomCall, incoming: HostTensor | None, grad: HostTensor
+) -> list[StatisticalTest]:
+    """Test its gradient, which has the same slopes."""
+    return rrelu_gradient_tests(call.tensor("input"), call.out, incoming, grad)
+
+
+def attention(call: RandomCall) -> list[StatisticalTest]:
+    """Test scaled_dot_product_attention with dropout."""
+    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
+    scale = call.arguments.get("scale")
+    return attention_tests(
+        query.data.astype(np.float64),
+        key.data.astype(np.float64),
+        value.data.astype(np.float64),
+        call.out.data.astype(np.float64),
+        bias=_bias(call, query.shape[-2], key.shape[-2]),
+        probability=call.number("dropout_p"),
+        scale=None if scale is None else float(scale),
+        unit=machine_epsilon(call.out.dtype),
+    )
+
+
+def _bias(call: RandomCall, length: int, source: int) -> Array | None:
+    mask = call.arguments.get("attn_mask")
+    if isinstance(mask, HostTensor):
+        is_bool = DTYPES[mask.dtype].kind == "bool"
+        return np.where(mask.data, 0.0, -np.inf) if is_bool else mask.data.astype(np.float64)
+    if call.flag("is_causal"):
+        return np.triu(np.full((length, source), -np.inf), 1)
+    return None
+
+
 def _drawn_from(law: Callable[..., list[StatisticalTest]], *parameters: str) -> Rule:
     """Return the rule of draws from a law, whose parameters are the arguments of these names."""
     return lambda call: law(call.draws, *map(call.parameter, parameters))
 
 
-_log_normal = _drawn_from(random_laws.log_normal, "mean", "std")
-_uniform = _drawn_from(random_laws.uniform, "low", "high")
-_exponential = _drawn_from(random_laws.exponential, "rate")
-_gamma = _drawn_from(random_laws.gamma, "alpha", "beta")
-_cauchy = _drawn_from(random_laws.cauchy, "median", "sigma")
-_laplace = _drawn_from(random_laws.laplace, "mean", "scale")
-_binomial = _drawn_from(random_discrete.binomial, "count", "prob")
+_log_normal = _drawn_from(laws.log_normal, "mean", "std")
+_uniform = _drawn_from(laws.uniform, "low", "high")
+_exponential = _drawn_from(laws.exponential, "rate")
+_gamma = _drawn_from(laws.gamma, "alpha", "beta")
+_cauchy = _drawn_from(laws.cauchy, "median", "sigma")
+_laplace = _drawn_from(laws.laplace, "mean", "scale")
+_binomial = _drawn_from(laws.binomial, "count", "prob")
 
 
 def _normal(call: RandomCall) -> list[StatisticalTest]:
@@ -74,38 +305,38 @@ def _standard_normal(call: RandomCall) -> list[StatisticalTest]:
 def _normal_of(call: RandomCall, mean: Parameter, std: Parameter) -> list[StatisticalTest]:
     # The parts of a complex draw have the mean, and half of the variance, each.
     share = 0.5**0.5 if DTYPES[call.out.dtype].kind == "complex" else 1.0
-    return random_laws.normal(call.draws, mean, std * share)
+    return laws.normal(call.draws, mean, std * share)
 
 
 def _unit_uniform(call: RandomCall) -> list[StatisticalTest]:
-    return random_laws.uniform(call.draws, 0.0, 1.0)
+    return laws.uniform(call.draws, 0.0, 1.0)
 
 
 def _standard_laplace(call: RandomCall) -> list[StatisticalTest]:
-    return random_laws.laplace(call.draws, 0.0, 1.0)
+    return laws.laplace(call.draws, 0.0, 1.0)
 
 
 def _bernoulli(call: RandomCall) -> list[StatisticalTest]:
     name = "input" if call.arguments.get("p") is None else "p"
-    return random_discrete.bernoulli(call.draws, call.parameter(name))
+    return laws.bernoulli(call.draws, call.parameter(name))
 
 
 def _poisson(call: RandomCall) -> list[StatisticalTest]:
-    return random_discrete.poisson(call.draws, call.parameter("rate"), call.spread)
+    return laws.poisson(call.draws, call.parameter("rate"), call.spread)
 
 
 def _geometric(call: RandomCall) -> list[StatisticalTest]:
-    return random_discrete.geometric(call.draws, call.number("p"), call.spread)
+    return laws.geometric(call.draws, call.number("p"), call.spread)
 
 
 def _permutation(call: RandomCall) -> list[StatisticalTest]:
-    return random_discrete.permutation(call.out.data.reshape(-1).astype(np.float64))
+    return laws.permutation(call.out.data.reshape(-1).astype(np.float64))
 
 
 def _integers(call: RandomCall) -> list[StatisticalTest]:
     """randint(high, size), randint(low, high, size), randint_like(input, ...)."""
     low, high = _range(call, 0)
-    return random_discrete.uniform_whole_numbers(call.draws, low, high)
+    return laws.uniform_whole_numbers(call.draws, low, high)
 
 
 def _random(call: RandomCall) -> list[StatisticalTest]:
@@ -115,7 +346,7 @@ def _random(call: RandomCall) -> list[StatisticalTest]:
     default = 2 ** (info.mantissa_bits + 1) + 1 if info.kind == "float" else 2
     if info.kind in ("int", "uint"):
         default = 2 ** (info.bits - (info.kind == "int"))
-    return random_discrete.uniform_whole_numbers(call.draws, *_range(call, default))
+    return laws.uniform_whole_numbers(call.draws, *_range(call, default))
 
 
 def _range(call: RandomCall, default: int) -> tuple[int, int]:
@@ -134,22 +365,13 @@ def _range(call: RandomCall, default: int) -> tuple[int, int]:
     return low or 0, default if high is None else high
 
 
-_ANY = "..."
-_MEAN_STD = "mean=0.0 std|stddev=1.0 ..."
-_LOW_HIGH = "low|from|from_|a|minval=0.0 high|to|b|maxval=1.0 ..."
-_DROPOUT = "input|x p=0.5 ..."
-
-_MAKERS = "torch mindspore.mint mindspore.ops"
-_METHODS = "torch.Tensor mindspore.Tensor mindspore.ops"
-
-
 def _drops(kind: str) -> RandomRule:
     """Return the rule of an operator that drops as `kind` says (`random_drops.DROPPINGS`)."""
-    return RandomRule(_DROPOUT, random_drops.drop_rule(kind), random_drops.drop_gradient_rule(kind))
+    return RandomRule(_DROPOUT, drop_rule(kind), drop_gradient_rule(kind))
 
 
-_RRELU = RandomRule(random_drops.RRELU, random_drops.rrelu, random_drops.rrelu_gradient)
-_REPLACING = RandomRule("input num_samples replacement=True ...", random_choices.multinomial)
+_RRELU = RandomRule(RRELU, rrelu, rrelu_gradient)
+_REPLACING = RandomRule("input num_samples replacement=True ...", multinomial)
 
 RULES: FactTable[RandomRule] = FactTable(
     "random distribution",
@@ -209,28 +431,28 @@ RULES: FactTable[RandomRule] = FactTable(
         ("torch: binomial", RandomRule("count prob ...", _binomial)),
         (
             "torch torch.Tensor mindspore.mint: multinomial",
-            RandomRule("input num_samples replacement=False ...", random_choices.multinomial),
+            RandomRule("input num_samples replacement=False ...", multinomial),
         ),
         ("mindspore.ops mindspore.Tensor: multinomial", _REPLACING),
         (
             "mindspore.ops mindspore.Tensor: random_categorical",
-            RandomRule("logits num_sample ...", random_choices.random_categorical),
+            RandomRule("logits num_sample ...", random_categorical),
         ),
-        ("mindspore.ops: shuffle", RandomRule("x ...", random_choices.shuffle)),
+        ("mindspore.ops: shuffle", RandomRule("x ...", shuffle)),
         (
             "torch.nn.functional: gumbel_softmax",
             RandomRule(
                 "logits tau=1.0 hard=False eps=1e-10 dim=-1",
-                random_choices.gumbel_softmax,
-                random_choices.gumbel_gradient,
+                gumbel_softmax,
+                gumbel_gradient,
             ),
         ),
         (
             "mindspore.ops: gumbel_softmax",
             RandomRule(
                 "logits tau=1.0 hard=False dim=-1",
-                random_choices.gumbel_softmax,
-                random_choices.gumbel_gradient,
+                gumbel_softmax,
+                gumbel_gradient,
             ),
         ),
         (
@@ -240,14 +462,14 @@ RULES: FactTable[RandomRule] = FactTable(
         ("torch: dropout_", _drops("dropout")),
         (
             "torch: native_dropout",
-            replace(_drops("dropout"), others=random_drops.returned_mask),
+            replace(_drops("dropout"), others=returned_mask),
         ),
         (
             "mindspore.ops.operations: Dropout",
             replace(
                 _drops("dropout"),
                 signature="input keep_prob=0.5",
-                others=random_drops.returned_mask,
+                others=returned_mask,
             ),
         ),
         ("torch.nn.functional mindspore.ops: dropout1d", _drops("dropout1d")),
@@ -268,7 +490,7 @@ RULES: FactTable[RandomRule] = FactTable(
             RandomRule(
                 "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None"
                 " enable_gqa=False",
-                random_drops.attention,
+                attention,
             ),
         ),
     ],

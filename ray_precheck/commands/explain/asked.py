@@ -15,11 +15,44 @@ from types import ModuleType
 from typing import Any
 
 from ray_precheck.check.random.rules import RULES
-from ray_precheck.descriptors.known import find_framework
+from ray_precheck.descriptors.descriptor import find_framework
 from ray_precheck.errors import UsageError
 from ray_precheck.inputs.roles.table import TABLE as ROLES
-from ray_precheck.operators.catalogue import TABLES
-from ray_precheck.operators.table import NAMESPACES, full_name, is_known_prefix, type_names
+from ray_precheck.operators.accuracy import ALLOWANCE, LEVEL, PUBLISHED_STANDARD
+from ray_precheck.operators.drawing import DRAWING, UNSEEDED
+from ray_precheck.operators.effects import (
+    AUGMENTED,
+    CHANGES,
+    MULTILINEAR,
+    OF_A_STORAGE,
+    READS_BITS,
+    SIZED_BY_VALUES,
+)
+from ray_precheck.operators.exact import AMBIGUOUS
+from ray_precheck.operators.refused import REFUSED
+from ray_precheck.operators.table import (
+    NAMESPACES,
+    FactTable,
+    full_name,
+    is_known_prefix,
+    type_names,
+)
+
+TABLES: tuple[FactTable[Any], ...] = (
+    REFUSED,
+    DRAWING,
+    UNSEEDED,
+    AMBIGUOUS,
+    AUGMENTED,
+    CHANGES,
+    READS_BITS,
+    OF_A_STORAGE,
+    SIZED_BY_VALUES,
+    MULTILINEAR,
+    PUBLISHED_STANDARD,
+    LEVEL,
+    ALLOWANCE,
+)
 
 _NEAREST = 5
 _LIKENESS = 0.6

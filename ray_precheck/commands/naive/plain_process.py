@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ray_precheck.bench.declared import load_declarations
-from ray_precheck.check.measured import Measured
+from ray_precheck.check.attempt import Measured
 from ray_precheck.commands.naive.elsewhere import PlainRun, PlainStart
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
-from ray_precheck.prctl import end_with_parent
+from ray_precheck.processes import end_with_parent
 
 
 def main() -> None:

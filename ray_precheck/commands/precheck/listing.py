@@ -13,22 +13,21 @@ from pathlib import Path
 
 from ray_precheck.accuracy.standards.base import Standard
 from ray_precheck.accuracy.standards.user_file import load_standard
-from ray_precheck.bench.checkable import skip_by_record
+from ray_precheck.bench.checkable import is_random, skip_by_record
 from ray_precheck.bench.declared import read_bench_modules
-from ray_precheck.bench.drawing import is_random
-from ray_precheck.bench.registry import References
-from ray_precheck.check.memory import needed_bytes
+from ray_precheck.bench.run import References
+from ray_precheck.check.decode import needed_bytes
 from ray_precheck.commands.precheck.closing import shown_name, shown_text
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.folders import FoundDumps
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import NotCheckable, PrecheckError
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
-from ray_precheck.options.invocation import NOTHING_CHECKED, PASSED, note
+from ray_precheck.options.commands import NOTHING_CHECKED, PASSED, note
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.plan.planner import plan_tasks
-from ray_precheck.replay.plan.selection import select_calls, selection_of
+from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.replay.selected import framework_of, tests_captured
+from ray_precheck.replay.selection import select_calls, selection_of
 from ray_precheck.running.session import resumed_table
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.task import Task

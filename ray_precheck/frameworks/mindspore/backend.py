@@ -2,6 +2,10 @@
 
 NPU: written after MindSpore's documentation and not run there; no NPU was at hand. ../ASCEND.md says which
 of its releases have what is used here.
+
+`MINDSPORE_SWITCHES` are its switches between fast kernels and slow, plain ones, loaded through the
+descriptor. HF32 has no switch there: a process can set it once only, and the backend has set it. `jit_level`
+changes graphs alone, and calls run in PyNative mode.
 """
 
 from collections.abc import Callable
@@ -24,9 +28,9 @@ from ray_precheck.frameworks.mindspore.run import (
     require_no_open_recording,
 )
 from ray_precheck.frameworks.pytorch.denormals import flushed_denormals
+from ray_precheck.frameworks.switches import KernelSwitch
 from ray_precheck.operators.refused import require_allowed
-from ray_precheck.schema.dtypes import DTYPES
-from ray_precheck.schema.float32 import Float32
+from ray_precheck.schema.dtypes import DTYPES, Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor, Symbol
 
@@ -225,3 +229,24 @@ def _constant(value: Any) -> Any:
     if value.kind == "dtype":
         return _dtype(value.value)
     raise NotCheckable(f"a {value.kind} ({value.value}) is no argument of MindSpore")
+
+
+def _read() -> str:
+    return str(ms.get_context("deterministic"))
+
+
+def _write(value: str) -> None:
+    # Its newer name, a function of its own, can be called once only in a process.
+    ms.set_context(deterministic=value)
+
+
+MINDSPORE_SWITCHES = (
+    KernelSwitch(
+        name="deterministic",
+        title="kernels whose order of operations is free",
+        advice='mindspore.set_context(deterministic="ON")',
+        read=_read,
+        write=_write,
+        plain="ON",
+    ),
+)

@@ -1,4 +1,4 @@
-"""The descriptor of MindSpore as a framework under test; data alone, read through `descriptors.known`."""
+"""The descriptor of MindSpore as a framework under test; data alone, as `descriptors.descriptor` has it."""
 
 from ray_precheck.descriptors.descriptor import Accelerator, Capturing, Framework, Script
 
@@ -51,14 +51,14 @@ FRAMEWORK = Framework(
     install=INSTALL,
     backend="ray_precheck.frameworks.mindspore.backend:MindSporeBackend",
     accelerators=ACCELERATORS,
-    switches="ray_precheck.frameworks.mindspore.switches:MINDSPORE_SWITCHES",
+    switches="ray_precheck.frameworks.mindspore.backend:MINDSPORE_SWITCHES",
     bench="ray_precheck.frameworks.mindspore.bench.mapping:resolve_mindspore",
     fused=("ray_precheck.bench.fused.table:MINDSPORE_ROWS",),
     capturing=Capturing(
         model="mindspore.nn.Cell",
         probe="ray_precheck.capture.mindspore.probe:MindSporeProbe",
         saved_values="ray_precheck.capture.mindspore.elements:SavedMindSporeTensors",
-        tracing_probe="ray_precheck.capture.mindspore.verifying.tracing:MindSporeTracingProbe",
+        tracing_probe="ray_precheck.capture.mindspore.verifying:MindSporeTracingProbe",
     ),
     script=Script(
         writer="ray_precheck.commands.repro.mindspore:mindspore_script",

@@ -1,5 +1,5 @@
 """The descriptor of MSAdapter (MindTorch) as a framework under test; data alone, read through
-`descriptors.known`. Its functions are torch's, its tensors and devices MindSpore's."""
+`descriptors.descriptor`. Its functions are torch's, its tensors and devices MindSpore's."""
 
 from ray_precheck.descriptors.descriptor import Framework, Script
 from ray_precheck.frameworks.mindspore import descriptor as mindspore

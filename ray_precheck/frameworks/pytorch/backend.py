@@ -12,13 +12,13 @@ import torch
 
 from ray_precheck.errors import BackendMissingError, DeviceError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, require_answer
-from ray_precheck.frameworks.pytorch.float32 import compute_in, formats_of
 from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.frameworks.pytorch.optimizers import resolve_optimizer
-from ray_precheck.frameworks.pytorch.quantized import resolve_quantized
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
+from ray_precheck.frameworks.pytorch.storages import resolve_quantized
+from ray_precheck.frameworks.pytorch.switches import compute_in, formats_of
 from ray_precheck.operators.refused import require_allowed
-from ray_precheck.schema.float32 import Float32
+from ray_precheck.schema.dtypes import Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 

@@ -1,6 +1,7 @@
 """Whether this thread's arithmetic flushes denormal numbers to zero.
 
-Called by the MindSpore backend on the CPU. torch has the portable switch of this processor flag.
+Called by the MindSpore backend on the CPU. torch has the portable switch of this processor flag. A module of
+its own, because MSAdapter's torch, which lacks much that `pytorch.run` needs, may stand behind it.
 """
 
 from collections.abc import Iterator

@@ -15,11 +15,16 @@ import torch
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf, map_leaves
-from ray_precheck.frameworks.pytorch.quantized import Exact, exact_of, flattened
-from ray_precheck.frameworks.pytorch.storages import built, in_layout_of, taken_apart
+from ray_precheck.frameworks.pytorch.storages import (
+    Exact,
+    built,
+    exact_of,
+    flattened,
+    in_layout_of,
+    taken_apart,
+)
 from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.storage import Quantized
-from ray_precheck.schema.values import HostCall, HostTensor, Symbol
+from ray_precheck.schema.values import HostCall, HostTensor, Quantized, Symbol
 
 _DEVICE_TEXT = re.compile(r"(cpu|cuda|npu|gpu)(:\d+)?")
 # How torch says that it has no derivative by an argument: before it computes (the weight of a loss), or

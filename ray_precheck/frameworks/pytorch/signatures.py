@@ -1,6 +1,8 @@
 """Signatures of MindSpore's overloads, and how their arguments become torch's.
 
-Comes in: a signature as text. Goes out: a `Signature` that binds arguments. Used by the tables.
+Comes in: a signature as text. Goes out: a `Signature` that binds arguments. Of the rows of an API `mapped`
+makes the function that takes the framework's arguments. Used by the tables, and by the mappings of frameworks
+to the bench.
 
 A signature is a list of parameters separated by blanks, in MindSpore's order. Each one is
 `name[>torch_name][:kind][flags][=default]`:
@@ -19,12 +21,17 @@ The first parameter is passed on by position, all others by keyword.
 """
 
 import ast
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.pytorch.names import resolve_torch
+from ray_precheck.schema.record import ApiName
 
 _PARAMETER = re.compile(r"(\*?)(\w+)(>\w*)?(?::(\w+))?([?&^!]*)(?:=(\S+))?")
 _MISSING = object()
@@ -165,3 +172,51 @@ def parse_signature(text: str) -> Signature:
             )
         )
     return Signature(tuple(parameters))
+
+
+def mapped(type_name: str, rows: Sequence[Row]) -> Callable[..., Any]:
+    """Return the bench of an API, `Mint.add`, that has rows; of these the first is called whose
+    signature takes the arguments.
+
+    Raises:
+        NotCheckable: the installed torch has the operator of none of the rows.
+    """
+    found = tuple(rows)
+    _require_any(found)
+    return functools.partial(_call, type_name, found)
+
+
+@functools.cache
+def _require_any(rows: tuple[Row, ...]) -> None:
+    reasons = []
+    for row in rows:
+        try:
+            target_of(row)
+        except NotCheckable as reason:
+            reasons.append(reason)
+        else:
+            return
+    if reasons:
+        raise reasons[0]
+
+
+def _call(type_name: str, rows: tuple[Row, ...], *args: Any, **kwargs: Any) -> Any:
+    """Call the first row whose signature takes the arguments."""
+    for row in rows:
+        bound = row.signature.bind(args, kwargs)
+        if bound is not None:
+            return target_of(row)(*bound[0], **bound[1])
+    raise NotCheckable(f"the bench of {type_name} does not know these arguments")
+
+
+@functools.cache
+def target_of(row: Row) -> Callable[..., Any]:
+    """Return the function of a row, which may name one of torch's: `Torch.permute`.
+
+    Raises:
+        NotCheckable: torch has no operator of that name that may be called.
+    """
+    if not isinstance(row.target, str):
+        return row.target
+    prefix, _, api = row.target.partition(".")
+    return resolve_torch(ApiName(prefix, api, 0))

@@ -14,13 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.inputs.roles.role import DistinctTogether, Role, Within, index_into
+from ray_precheck.inputs.roles.role import DistinctTogether, Ranked, Role, Within, index_into
 from ray_precheck.inputs.roles.rules import Arguments
-from ray_precheck.inputs.roles.values import Ranked
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.storage import COMPRESSED
-from ray_precheck.schema.values import Constant, MappingSpec, SequenceSpec, TensorSpec, ValueSpec
+from ray_precheck.schema.values import (
+    COMPRESSED,
+    Constant,
+    MappingSpec,
+    SequenceSpec,
+    TensorSpec,
+    ValueSpec,
+)
 
 _MAKES = {f"sparse_{layout}_tensor": axis for layout, axis in COMPRESSED.items()}
 _ARGUMENTS = (
@@ -30,6 +35,24 @@ _ARGUMENTS = (
     "size",
 )
 MADE = frozenset({*_MAKES, "spdiags"})
+PREFIX = "Optimizer"
+_SQUARES = Within(0.0, float("inf"), (0.0, 1.0))
+# Numbers that are used where the dump has no statistics.
+_UNKNOWN = {
+    "step": Within(0.0, float("inf"), (10.0, 10.0)),
+    "lr": Within(0.0, 1.0, (1e-3, 1e-3), only_unknown=True),
+    # Its square is at most the mean square.
+    "grad_avg": Within(-float("inf"), float("inf"), (-0.1, 0.1), only_unknown=True),
+    "grad_scale": Within(0.0, float("inf"), (1.0, 1.0)),
+}
+# What a second moment grows with: a state, or the gradients.
+_GROWS_WITH = {
+    "exp_avg_sq": "exp_avg",
+    "max_exp_avg_sq": "exp_avg",
+    "variance": "grads",
+    "square_avg": "grad_avg",
+}
+_FACTORS = ("row_var", "col_var")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,26 +176,6 @@ def _dimensions(item: ValueSpec) -> int:
     if isinstance(item, Constant) and (item.value is None or item.value is Ellipsis):
         return 0
     return 1
-
-
-PREFIX = "Optimizer"
-_SQUARES = Within(0.0, float("inf"), (0.0, 1.0))
-# Numbers that are used where the dump has no statistics.
-_UNKNOWN = {
-    "step": Within(0.0, float("inf"), (10.0, 10.0)),
-    "lr": Within(0.0, 1.0, (1e-3, 1e-3), only_unknown=True),
-    # Its square is at most the mean square.
-    "grad_avg": Within(-float("inf"), float("inf"), (-0.1, 0.1), only_unknown=True),
-    "grad_scale": Within(0.0, float("inf"), (1.0, 1.0)),
-}
-# What a second moment grows with: a state, or the gradients.
-_GROWS_WITH = {
-    "exp_avg_sq": "exp_avg",
-    "max_exp_avg_sq": "exp_avg",
-    "variance": "grads",
-    "square_avg": "grad_avg",
-}
-_FACTORS = ("row_var", "col_var")
 
 
 @dataclass(frozen=True, slots=True)

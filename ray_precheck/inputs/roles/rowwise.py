@@ -1,5 +1,5 @@
-"""Arguments of which the operator looks at whole rows: scores of a softmax, numbers to be normalised, numbers
-that are put in order. And values that occur several times, as indices do.
+"""Arguments of which the operator looks at whole rows: scores of a softmax and their masks, numbers to be
+normalised, numbers that are put in order.
 
 As `inputs.roles.role`, whose base class they share. Where the record has a `Structure` its rows are made;
 where it has none, a few rows are all equal, masked, zero, or far from 0 beside their own spread, as the
@@ -15,11 +15,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ray_precheck.inputs.distribution import Body, recorded_body, two_sided
-from ray_precheck.inputs.draws import floats
-from ray_precheck.inputs.ranges import value_range
+from ray_precheck.inputs.distribution import Body, floats, recorded_body, two_sided, value_range
 from ray_precheck.inputs.roles.role import Role, is_known, repeated
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Structure, TensorSpec
 
@@ -32,6 +30,8 @@ _SHARE = 1 / 8
 # difference of two sums, of the 24 and of the 11 bits of a float. The difference of a number and the mean
 # loses no more than the factor itself.
 _OFFSET, _OFFSET_OF_HALF = 64.0, 256.0
+# Numbers with mean 0 and variance 1, none beyond 4 deviations.
+_NORMAL = Body(two_sided(1), -4.0, 4.0)
 
 
 def row_count(shape: tuple[int, ...], look: str) -> int:
@@ -203,10 +203,6 @@ def _offset_row(row: Array, spec: TensorSpec, generator: np.random.Generator) ->
     return round_to_dtype(drawn, spec.dtype)
 
 
-# Numbers with mean 0 and variance 1, none beyond 4 deviations.
-_NORMAL = Body(two_sided(1), -4.0, 4.0)
-
-
 def _recorded_rows(
     values: Array,
     spec: TensorSpec,
@@ -271,3 +267,52 @@ def _around_means(
         for place, end in ((centres.argmin(), spec.low), (centres.argmax(), spec.high)):
             lines[place, generator.integers(width)] = _rounded(float(end or 0), spec)[0]
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Causal(Rowwise):
+    """An attention mask that hides what comes later: above the diagonal stands True,
+    1 or what the dump recorded as the lowest. Where the statistics contradict it
+    the drawn values stay. Rows that hide everything are there if the record has some."""
+
+    hides_where_true: bool = True
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return the mask for every matrix of the last two dimensions."""
+        found = self._masked(values, spec)
+        # Not super(): a dataclass with slots is another class than the one that is named here.
+        return found if spec.structure is None else Rowwise.shaped(self, found, spec, generator)
+
+    def _masked(self, values: Array, spec: TensorSpec) -> Array:
+        if len(spec.shape) < 2:
+            return values
+        later = np.triu(np.ones(spec.shape[-2:], bool), 1 + spec.shape[-1] - spec.shape[-2])
+        ends = self._hidden_and_seen(spec)
+        if ends is None or not self._fits(spec, float(later.mean()), ends):
+            return values
+        hidden, seen = ends
+        mask = np.where(later, hidden, seen).astype(values.dtype)
+        return np.ascontiguousarray(np.broadcast_to(mask, spec.shape))
+
+    def _hidden_and_seen(self, spec: TensorSpec) -> tuple[float, float] | None:
+        kind = DTYPES[spec.dtype].kind
+        low, high = spec.low, spec.high
+        if kind == "bool" and (low is None or low != high):
+            return (1, 0) if self.hides_where_true else (0, 1)
+        if low is None or high is None:
+            return None
+        if low < -1.0 and high == 0:  # added to the scores
+            return float(low), 0.0
+        if (low, high) == (0, 1):
+            return (1, 0) if self.hides_where_true else (0, 1)
+        return None
+
+    def _fits(self, spec: TensorSpec, later: float, ends: tuple[float, float]) -> bool:
+        """Return whether a mean that was recorded is that of the mask."""
+        if not later > 0.0 or spec.shape[-1] < spec.shape[-2]:  # of an empty mask it is NaN
+            return False
+        if spec.mean is None or not math.isfinite(spec.mean) or spec.mean in (spec.low, spec.high):
+            return True  # unknown, or it cannot be: both values occur
+        hidden, seen = ends
+        expected = later * hidden + (1.0 - later) * seen
+        return abs(spec.mean - expected) <= 0.01 * abs(hidden - seen)

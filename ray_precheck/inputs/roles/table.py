@@ -9,7 +9,7 @@ operator has the row of the one without the underscore. Where an operator has se
 as methods of mindspore.Tensor have, the first row counts whose ruled arguments are tensors in the call.
 
 To add an API: a row here, and where its arguments mean something new, a rule in
-`inputs.roles.rules`, or a kind of values in `inputs.roles.values`.
+`inputs.roles.rules`, or a kind of values in `inputs.roles.role`.
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,22 @@ from ray_precheck.inputs.roles.records import (
     subscript_roles,
 )
 from ray_precheck.inputs.roles.records import PREFIX as OPTIMIZER
-from ray_precheck.inputs.roles.role import Indices, Role, Within
-from ray_precheck.inputs.roles.row_rules import ROWS
-from ray_precheck.inputs.roles.rowwise import Rowwise
+from ray_precheck.inputs.roles.role import (
+    Indices,
+    Matrix,
+    Probabilities,
+    Role,
+    Signs,
+    Sorted,
+    Within,
+)
+from ray_precheck.inputs.roles.rowwise import Causal, Rowwise
 from ray_precheck.inputs.roles.rules import (
     ALL,
     INDICES,
     NETWORK,
     POSITIVE,
+    ROWS,
     Arguments,
     RoleRow,
     about,
@@ -58,7 +66,6 @@ from ray_precheck.inputs.roles.rules import (
     sorted_without_sorter,
     target_probabilities,
 )
-from ray_precheck.inputs.roles.values import Causal, Matrix, Probabilities, Signs, Sorted
 from ray_precheck.operators.table import FactTable
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import TensorSpec
@@ -83,16 +90,16 @@ _TARGET = row("input target|label", target=always(Signs()))
 _PAIR_TARGET = row("input1 input2 target", target=always(Signs()))
 _DIVISOR = row("input other", other=divisor)
 _DIVIDES = row("input other", input=divisor)
+_METHODS = "torch.Tensor mindspore.Tensor"
+_SOME = "torch torch.Tensor mindspore.Tensor mindspore.ops"
+_OF_TORCH = "torch torch.Tensor mindspore.mint"
+_INDEXING = ("__getitem__", "__setitem__")
 
 
 def _unknown(low: float, high: float) -> RoleRow:
     """Return the row of an elementwise API whose domain is used where the range is unknown."""
     return row("input", input=always(Within(low, high, only_unknown=True)))
 
-
-_METHODS = "torch.Tensor mindspore.Tensor"
-_SOME = "torch torch.Tensor mindspore.Tensor mindspore.ops"
-_OF_TORCH = "torch torch.Tensor mindspore.mint"
 
 TABLE: FactTable[tuple[RoleRow, ...]] = FactTable(
     "roles of arguments",
@@ -345,7 +352,6 @@ TABLE: FactTable[tuple[RoleRow, ...]] = FactTable(
         about(f"{_SOME} torch.special: logit", _unknown(0.1, 0.9)),
     ],
 )
-_INDEXING = ("__getitem__", "__setitem__")
 
 
 def roles_of(record: ApiRecord) -> dict[str, Role]:

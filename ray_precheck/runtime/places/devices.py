@@ -11,7 +11,7 @@ import socket
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ray_precheck.descriptors.known import (
+from ray_precheck.descriptors.descriptor import (
     find_framework,
     known_frameworks,
     versioned_distributions,

@@ -11,7 +11,7 @@ in another direction in each run. So the parameter differs wholly from the secon
 import math
 from collections.abc import Sequence
 
-from ray_precheck.numerics.rounding import epsilon_of
+from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.numerics.statistics import MAX
 from ray_precheck.trace.items import Item
 

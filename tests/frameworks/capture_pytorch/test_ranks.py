@@ -18,7 +18,7 @@ from records import capture_settings, payloads_of
 from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.check.checker import Checker
 from ray_precheck.schema.result import Verdict
-from ray_precheck.trace.flow.meetings import meetings_of
+from ray_precheck.trace.flow import meetings_of
 from ray_precheck.trace.side import open_side
 
 pytestmark = [

@@ -8,7 +8,7 @@ import torch
 from torch.func import grad, hessian, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ray_precheck.accuracy.standards.auto.rule import Auto
+from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings

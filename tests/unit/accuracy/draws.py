@@ -7,9 +7,13 @@ import numpy as np
 from ray_precheck.accuracy.random.bounds import (
     FALSE_ALARM_RATE,
 )
-from ray_precheck.accuracy.random.outputs import check_random_output
-from ray_precheck.accuracy.random.statistics import Draws, StatisticalTest, draws_of
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.accuracy.random.statistics import (
+    Draws,
+    StatisticalTest,
+    check_random_output,
+    draws_of,
+)
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor

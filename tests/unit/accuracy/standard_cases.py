@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison
-from ray_precheck.accuracy.errors import rounded_bench
-from ray_precheck.accuracy.metrics import metrics_of
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.accuracy.metrics import metrics_of, rounded_bench
+from ray_precheck.accuracy.standards.base import Comparison
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
 
 

@@ -8,7 +8,7 @@ from standard_cases import normal
 
 from ray_precheck.accuracy import cause
 from ray_precheck.accuracy.cause import likely_cause
-from ray_precheck.numerics.rounding import round_to_dtype, spacing
+from ray_precheck.numerics.arrays import round_to_dtype, spacing
 from ray_precheck.schema.dtypes import DTYPES, Array
 
 pytestmark = pytest.mark.unit

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.accuracy.errors import (
+from ray_precheck.accuracy.metrics import (
     Wrong,
     chunks,
     is_measurable,
-    limit_of,
     measure_errors,
     rounded_bench,
 )
-from ray_precheck.accuracy.standards.auto.envelope import distance
+from ray_precheck.accuracy.standards.honest import distance
+from ray_precheck.accuracy.thresholds import limit_of
 from ray_precheck.numerics import arrays
 from ray_precheck.schema.dtypes import Array
 

@@ -7,16 +7,19 @@ import pytest
 from standard_cases import comparison, normal
 from test_accuracy_auto import Implementations
 
-from ray_precheck.accuracy.standards.absolute import Absolute
 from ray_precheck.accuracy.standards.base import Judgement, added_cells, added_headings
-from ray_precheck.accuracy.standards.benchmark import Benchmark, level_of
-from ray_precheck.accuracy.standards.binary import Binary
 from ray_precheck.accuracy.standards.msprobe import Msprobe
-from ray_precheck.accuracy.standards.published import Published
-from ray_precheck.accuracy.standards.thousandth import Thousandth
-from ray_precheck.accuracy.standards.ulp import Ulp
+from ray_precheck.accuracy.standards.published import (
+    Absolute,
+    Benchmark,
+    Binary,
+    Published,
+    Thousandth,
+    Ulp,
+    level_of,
+)
 from ray_precheck.accuracy.thresholds import SMALLEST_REFERENCE_ERR
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 

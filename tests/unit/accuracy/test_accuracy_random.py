@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from draws import MANY, Rng, alarms, drawn, held, judged, rng, whole
 
-from ray_precheck.accuracy.random import discrete, laws
-from ray_precheck.accuracy.random.attention import attention_tests
+from ray_precheck.accuracy.random import laws
 from ray_precheck.accuracy.random.bounds import (
     FALSE_ALARM_RATE,
     share_limits,
 )
 from ray_precheck.accuracy.random.dropout import (
+    attention_tests,
     dropout,
     dropout_tests,
     mask_of,
 )
-from ray_precheck.accuracy.random.outputs import check_random_output
 from ray_precheck.accuracy.random.statistics import (
     StatisticalTest,
+    check_random_output,
     draws_of,
     neighbours,
     no_repeats,
@@ -47,7 +47,7 @@ def multinomial(generator: Rng, count: int, shift: float = 0.0) -> list[Statisti
     chosen = generator.choice(5, size=count, p=taken)
     upto = np.cumsum(weights)
     below = np.concatenate([[0.0], upto[:-1]])
-    return discrete.categories(chosen, below[chosen], upto[chosen], 2.0**-24, generator)
+    return laws.categories(chosen, below[chosen], upto[chosen], 2.0**-24, generator)
 
 
 def attention(
@@ -71,18 +71,16 @@ HONEST: dict[str, Callable[[Rng, int], list[StatisticalTest]]] = {
     "cauchy": lambda r, n: laws.cauchy(drawn(1 + 2 * r.standard_cauchy(n)), 1.0, 2.0),
     "laplace": lambda r, n: laws.laplace(drawn(r.laplace(1, 2, n)), 1.0, 2.0),
     "log-normal": lambda r, n: laws.log_normal(drawn(r.lognormal(1, 2, n)), 1.0, 2.0),
-    "whole numbers": lambda r, n: discrete.uniform_whole_numbers(
-        whole(r.integers(-3, 7, n)), -3, 7
-    ),
-    "whole bf16": lambda r, n: discrete.uniform_whole_numbers(
+    "whole numbers": lambda r, n: laws.uniform_whole_numbers(whole(r.integers(-3, 7, n)), -3, 7),
+    "whole bf16": lambda r, n: laws.uniform_whole_numbers(
         drawn(r.integers(0, 1000, n), "bfloat16"), 0, 1000
     ),
-    "bernoulli": lambda r, n: discrete.bernoulli(drawn(r.random(n) < 0.2), 0.2),
-    "poisson": lambda r, n: discrete.poisson(drawn(r.poisson(3.0, n)), 3.0, r),
-    "geometric": lambda r, n: discrete.geometric(drawn(r.geometric(0.3, n)), 0.3, r),
-    "binomial": lambda r, n: discrete.binomial(drawn(r.binomial(9, 0.3, n)), 9.0, 0.3),
+    "bernoulli": lambda r, n: laws.bernoulli(drawn(r.random(n) < 0.2), 0.2),
+    "poisson": lambda r, n: laws.poisson(drawn(r.poisson(3.0, n)), 3.0, r),
+    "geometric": lambda r, n: laws.geometric(drawn(r.geometric(0.3, n)), 0.3, r),
+    "binomial": lambda r, n: laws.binomial(drawn(r.binomial(9, 0.3, n)), 9.0, 0.3),
     "multinomial": multinomial,
-    "permutation": lambda r, n: discrete.permutation(r.permutation(n).astype(np.float64)),
+    "permutation": lambda r, n: laws.permutation(r.permutation(n).astype(np.float64)),
     "dropout": lambda r, n: dropout_honest(r, n, "float32"),
     "dropout bf16": lambda r, n: dropout_honest(r, n, "bfloat16"),
     "attention": lambda r, n: attention(r, n // 10 + 1, 0.2, 0.2, 1.25),
@@ -120,9 +118,9 @@ def with_parameters(generator: Rng) -> list[list[StatisticalTest]]:
     return [
         laws.normal(drawn(generator.normal(mean, std)), mean, std),
         laws.uniform(drawn(generator.uniform(mean, mean + std)), mean, mean + std),
-        discrete.bernoulli(drawn(generator.random(1000) < p), p),
-        discrete.poisson(drawn(generator.poisson(rate)), rate, generator),
-        discrete.binomial(drawn(generator.binomial(5, p)), 5.0, p),
+        laws.bernoulli(drawn(generator.random(1000) < p), p),
+        laws.poisson(drawn(generator.poisson(rate)), rate, generator),
+        laws.binomial(drawn(generator.binomial(5, p)), 5.0, p),
     ]
 
 
@@ -217,29 +215,27 @@ FAULTS: dict[str, tuple[Callable[[], list[StatisticalTest]], str]] = {
         "outside of their range",
     ),
     "range one too high": (
-        wrong(lambda r: discrete.uniform_whole_numbers(whole(r.integers(0, 11, MANY)), 0, 10)),
+        wrong(lambda r: laws.uniform_whole_numbers(whole(r.integers(0, 11, MANY)), 0, 10)),
         "are outside of 0 to 9",
     ),
     "range one too low": (
-        wrong(lambda r: discrete.uniform_whole_numbers(whole(r.integers(0, 9, MANY)), 0, 10)),
+        wrong(lambda r: laws.uniform_whole_numbers(whole(r.integers(0, 9, MANY)), 0, 10)),
         "the share of 9 is 0",
     ),
     "the first never drawn, of a thousand": (
-        wrong(lambda r: discrete.uniform_whole_numbers(whole(r.integers(1, 1000, MANY)), 0, 1000)),
+        wrong(lambda r: laws.uniform_whole_numbers(whole(r.integers(1, 1000, MANY)), 0, 1000)),
         "the share of 0 is 0",
     ),
     "no whole numbers": (
-        wrong(lambda r: discrete.uniform_whole_numbers(drawn(r.uniform(0, 9, 100)), 0, 10)),
+        wrong(lambda r: laws.uniform_whole_numbers(drawn(r.uniform(0, 9, 100)), 0, 10)),
         "are no whole numbers",
     ),
     "bernoulli p off by 0.02": (
-        wrong(lambda r: discrete.bernoulli(drawn(r.random(MANY) < 0.22), 0.2)),
+        wrong(lambda r: laws.bernoulli(drawn(r.random(MANY) < 0.22), 0.2)),
         "the share of ones",
     ),
     "bernoulli with the complement of its probabilities": (
-        wrong(
-            lambda r: (lambda p: discrete.bernoulli(drawn(r.random(MANY) > p), p))(r.random(MANY))
-        ),
+        wrong(lambda r: (lambda p: laws.bernoulli(drawn(r.random(MANY) > p), p))(r.random(MANY))),
         "the share of ones where the probability is",
     ),
     "exponential of twice the rate": (
@@ -248,23 +244,21 @@ FAULTS: dict[str, tuple[Callable[[], list[StatisticalTest]], str]] = {
     ),
     "poisson rounded from a normal": (
         wrong(
-            lambda r: discrete.poisson(
-                drawn(np.maximum(np.rint(r.normal(3, 3**0.5, MANY)), 0)), 3.0, r
-            )
+            lambda r: laws.poisson(drawn(np.maximum(np.rint(r.normal(3, 3**0.5, MANY)), 0)), 3.0, r)
         ),
         "the largest gap to the Poisson distribution",
     ),
     "geometric that begins at 0": (
-        wrong(lambda r: discrete.geometric(drawn(r.geometric(0.3, 1000) - 1), 0.3, r)),
+        wrong(lambda r: laws.geometric(drawn(r.geometric(0.3, 1000) - 1), 0.3, r)),
         "are no whole numbers of 1 or more",
     ),
     "weights off by 0.02": (wrong(lambda r: multinomial(r, MANY, 0.02)), "to the given weights"),
     "a permutation with one twice": (
-        lambda: discrete.permutation(np.array([3.0, 1.0, 1.0, 0.0])),
+        lambda: laws.permutation(np.array([3.0, 1.0, 1.0, 0.0])),
         "missing or there twice",
     ),
     "the identity": (
-        lambda: discrete.permutation(np.arange(100.0)),
+        lambda: laws.permutation(np.arange(100.0)),
         "the number of elements at their own place is 100",
     ),
     "attention that never drops": (

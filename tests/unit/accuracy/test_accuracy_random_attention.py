@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from draws import rng
 
-from ray_precheck.accuracy.random.attention import attention_tests
+from ray_precheck.accuracy.random.dropout import attention_tests
 from ray_precheck.schema.dtypes import Array
 
 pytestmark = pytest.mark.unit

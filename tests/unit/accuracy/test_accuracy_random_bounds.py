@@ -5,17 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from ray_precheck.accuracy.random import attention
-from ray_precheck.accuracy.random.attention import attention_tests
+from ray_precheck.accuracy.random import dropout
 from ray_precheck.accuracy.random.bounds import (
+    gamma_cdf,
     gamma_limits,
     largest_gap,
+    log_gamma,
     mean_limit,
+    normal_cdf,
     poisson_limits,
     share_limits,
     square_limits,
 )
-from ray_precheck.accuracy.random.special import gamma_cdf, log_gamma, normal_cdf
+from ray_precheck.accuracy.random.dropout import attention_tests
 from ray_precheck.accuracy.random.statistics import SAMPLE_ELEMENTS, no_repeats, sampled
 
 pytestmark = pytest.mark.unit
@@ -94,7 +96,7 @@ def test_statistics_look_at_so_many_elements_at_most_spread_evenly() -> None:
 def test_heads_beyond_so_many_weights_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
     query, keys, values, out = (generator.normal(size=(5, 2, 3)) for _ in range(4))
-    monkeypatch.setattr(attention, "_MOST_WEIGHTS", 15)  # of three heads: each has 2 x 2
+    monkeypatch.setattr(dropout, "_MOST_WEIGHTS", 15)  # of three heads: each has 2 x 2
     for many, few in zip(
         attention_tests(query, keys, values, out, None, 0.5, None, 0.0)[1:],
         attention_tests(query[:3], keys[:3], values[:3], out[:3], None, 0.5, None, 0.0)[1:],

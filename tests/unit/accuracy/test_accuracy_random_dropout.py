@@ -17,7 +17,7 @@ from ray_precheck.accuracy.random.dropout import (
     slopes_of,
 )
 from ray_precheck.numerics import arrays
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from draws import alarms, drawn, held, whole
 
-from ray_precheck.accuracy.random import discrete, laws
+from ray_precheck.accuracy.random import laws
 from ray_precheck.accuracy.random.statistics import StatisticalTest, draws_of
 
 pytestmark = pytest.mark.unit
@@ -28,7 +28,7 @@ AT_MEDIAN = {
     "cauchy": laws.cauchy(drawn(np.tile([0.0, -1.0], 100)), 0.0, 1.0),
     "laplace": laws.laplace(drawn(np.tile([0.0, -1.0], 100)), 0.0, 1.0),
     "log-normal": laws.log_normal(drawn(np.tile([1.0, 0.5], 100)), 0.0, 1.0),
-    "uniform integers": discrete.uniform_whole_numbers(whole(np.tile([2, 1], 100)), 0, 4),
+    "uniform integers": laws.uniform_whole_numbers(whole(np.tile([2, 1], 100)), 0, 4),
 }
 
 
@@ -68,7 +68,7 @@ def test_0_is_no_negative_number() -> None:
         laws.exponential(zero, 1.0),
         laws.gamma(zero, 1.0, 1.0),
         laws.log_normal(zero, 0.0, 1.0),
-        discrete.poisson(whole(np.zeros(1)), 1.0, np.random.default_rng(0)),
+        laws.poisson(whole(np.zeros(1)), 1.0, np.random.default_rng(0)),
     ):
         assert not alarms(tests[:1])
 

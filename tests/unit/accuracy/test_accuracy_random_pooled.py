@@ -7,9 +7,8 @@ import pytest
 from draws import Rng, alarms, drawn, held, rng, whole
 from test_accuracy_random import HONEST, attention
 
-from ray_precheck.accuracy.random import discrete, laws
+from ray_precheck.accuracy.random import laws
 from ray_precheck.accuracy.random.dropout import dropout, dropout_tests, mask_of
-from ray_precheck.accuracy.random.outputs import drawn_of
 from ray_precheck.accuracy.random.pooled import (
     Drawn,
     Sums,
@@ -18,7 +17,7 @@ from ray_precheck.accuracy.random.pooled import (
     pattern_of,
     read_drawn,
 )
-from ray_precheck.accuracy.random.statistics import StatisticalTest
+from ray_precheck.accuracy.random.statistics import StatisticalTest, drawn_of
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.unit
@@ -72,10 +71,10 @@ SLIGHTLY_WRONG: dict[str, Make] = {
     "gamma of shapes, rate": lambda r: laws.gamma(
         drawn(r.gamma(SHAPES, 1 / 1.03)), SHAPES, np.ones(4096)
     ),
-    "one number never drawn": lambda r: discrete.uniform_whole_numbers(
+    "one number never drawn": lambda r: laws.uniform_whole_numbers(
         whole(r.integers(0, 499, 4096)), 0, 500
     ),
-    "a range that is 1 % narrower": lambda r: discrete.uniform_whole_numbers(
+    "a range that is 1 % narrower": lambda r: laws.uniform_whole_numbers(
         whole(r.integers(5, 995, 4096)), 0, 1000
     ),
 }

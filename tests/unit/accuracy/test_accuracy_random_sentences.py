@@ -11,9 +11,9 @@ from draws import Rng, drawn, held, rng
 from expected_texts import assert_expected
 from test_accuracy_random import FAULTS, HONEST, with_parameters
 
-from ray_precheck.accuracy.random import discrete
 from ray_precheck.accuracy.random import dropout as drops
-from ray_precheck.accuracy.random.attention import attention_tests
+from ray_precheck.accuracy.random import laws
+from ray_precheck.accuracy.random.dropout import attention_tests
 from ray_precheck.accuracy.random.statistics import StatisticalTest
 from ray_precheck.schema.values import HostTensor
 
@@ -86,7 +86,7 @@ def everything() -> Iterator[str]:
         yield from observed(name, tests())
     for rate in (3.0, 200.0, 400.0):  # in bfloat16 steps are 1 from 128 on, 2 from 256 on
         coarse = drawn(rng(8).poisson(rate, 900), "bfloat16")
-        yield from observed(f"poisson {rate}", discrete.poisson(coarse, rate, rng(9)))
+        yield from observed(f"poisson {rate}", laws.poisson(coarse, rate, rng(9)))
     for number, tests in enumerate(with_parameters(rng(4))):
         yield from observed(f"parameters {number}", tests)
     for groups, p, scale in ((1, 0.1, None), (2, 0.5, 0.3), (4, 0.9, None), (1, 1.0, None)):

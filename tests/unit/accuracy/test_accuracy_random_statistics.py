@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from draws import drawn, held, rng, whole
 
-from ray_precheck.accuracy.random.outputs import check_random_output
-from ray_precheck.accuracy.random.statistics import Observation, average, no_repeats, within
+from ray_precheck.accuracy.random.statistics import (
+    Observation,
+    average,
+    check_random_output,
+    no_repeats,
+    within,
+)
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import TensorSpec
 

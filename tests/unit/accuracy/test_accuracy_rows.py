@@ -9,7 +9,7 @@ from expected_texts import assert_expected
 
 from ray_precheck.accuracy.outputs import Judge, check_output
 from ray_precheck.accuracy.standards.user_file import STANDARDS
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Uncompared
 from ray_precheck.schema.values import HostTensor

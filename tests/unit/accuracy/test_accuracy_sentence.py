@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from standard_cases import comparison, normal
 
-from ray_precheck.accuracy.sentence import (
+from ray_precheck.accuracy.standards.base import (
     EXACT,
     Finding,
     error_sentence,

@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ray_precheck.accuracy.standards.auto.limits import allowed
 from ray_precheck.accuracy.standards.base import ROUNDING, Judgement, ulp
 from ray_precheck.accuracy.standards.msprobe import Msprobe, judge
-from ray_precheck.accuracy.thresholds import COSINE_LIMIT, MAX_ABS_ERR_LIMIT
+from ray_precheck.accuracy.thresholds import COSINE_LIMIT, MAX_ABS_ERR_LIMIT, allowed
 from ray_precheck.schema.result import Metrics, Verdict
 
 pytestmark = pytest.mark.unit

@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 from standard_cases import comparison
 
-from ray_precheck.accuracy.standards.auto.rule import Auto
+from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.accuracy.standards.base import added_headings
-from ray_precheck.accuracy.standards.benchmark import Benchmark
-from ray_precheck.accuracy.standards.binary import Binary
-from ray_precheck.accuracy.standards.thousandth import Thousandth
-from ray_precheck.accuracy.standards.ulp import Ulp
+from ray_precheck.accuracy.standards.published import Benchmark, Binary, Thousandth, Ulp
 from ray_precheck.accuracy.standards.user_file import (
     Rule,
     UserStandard,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.dump.sketches import stored
-from ray_precheck.numerics import sketch, sketch_map
+from ray_precheck.numerics import sketch
 from ray_precheck.numerics.sketch import estimated_norm
 
 Array = np.ndarray[Any, Any]
@@ -99,37 +99,35 @@ def test_what_moves_no_statistic_moves_the_sketch(
 
 def one_column(seed: int) -> Array:
     """A column as wide as a block of the map, in which it meets only its own sign and rotation."""
-    return only(np.random.default_rng(0), (100, sketch_map.BLOCK), np.s_[:, 200 * seed]) ** 2
+    return only(np.random.default_rng(0), (100, sketch.BLOCK), np.s_[:, 200 * seed]) ** 2
 
 
 def an_offset(seed: int) -> Array:
     return np.ones(20_000 + 999 * seed)
 
 
-ROTATIONS = sketch_map.rotations
+ROTATIONS = sketch.rotations
 # What may be broken of the map without a change of any shape, and the difference that notices it.
 BROKEN: list[tuple[ModuleType, str, Callable[..., Array], Callable[[int], Array]]] = [
     (
-        sketch_map,
+        sketch,
         "rotations",
-        lambda numbers: np.zeros((numbers.size, sketch_map.GROUPS), np.int64),
+        lambda numbers: np.zeros((numbers.size, sketch.GROUPS), np.int64),
         one_column,
     ),
     (
-        sketch_map,
+        sketch,
         "rotations",
-        lambda numbers: np.broadcast_to(
-            ROTATIONS(numbers[:1] * 0), (numbers.size, sketch_map.GROUPS)
-        ),
+        lambda numbers: np.broadcast_to(ROTATIONS(numbers[:1] * 0), (numbers.size, sketch.GROUPS)),
         one_column,
     ),
     (
         sketch,
         "row_signs",
-        lambda numbers: np.ones((numbers.size, sketch_map.ROWS), np.float32),
+        lambda numbers: np.ones((numbers.size, sketch.ROWS), np.float32),
         one_column,
     ),
-    (sketch, "fixed_signs", lambda: np.ones(sketch_map.BLOCK, np.float32), an_offset),
+    (sketch, "fixed_signs", lambda: np.ones(sketch.BLOCK, np.float32), an_offset),
 ]
 
 

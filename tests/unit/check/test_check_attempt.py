@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.check.sides.attempt import (
+from ray_precheck.check.attempt import (
     Attempt,
     attempt,
     attempt_forward,

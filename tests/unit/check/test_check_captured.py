@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ray_precheck.check.sides.captured import captured_gradients, captured_outputs
+from ray_precheck.check.tested import captured_gradients, captured_outputs
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import (

@@ -9,23 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.bench.registry import References
+from ray_precheck.bench.run import References
+from ray_precheck.check import device as device_module
+from ray_precheck.check.attempt import Failure, Measured, OutOfMemory
 from ray_precheck.check.decode import decoded_record
+from ray_precheck.check.device import Device, DeviceNeeded, PhaseClock
 from ray_precheck.check.inputs import Inputs, make_inputs
-from ray_precheck.check.measured import Failure, Measured
 from ray_precheck.check.options import CheckOptions
-from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides import device as device_module
-from ray_precheck.check.sides.attempt import OutOfMemory
-from ray_precheck.check.sides.device import Device, DeviceNeeded
-from ray_precheck.check.sides.tested import UnderTest, measured_elsewhere
+from ray_precheck.check.tested import UnderTest, measured_elsewhere
 from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf
 from ray_precheck.inputs.generate import GeneratedTensors
-from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.record import ApiName, ApiRecord
-from ray_precheck.schema.task import BENCH, TaskPayload
+from ray_precheck.schema.task import BENCH, Phase, TaskPayload
 from ray_precheck.schema.values import Constant, HostCall, HostTensor, TensorSpec, ValueSpec
 
 pytestmark = pytest.mark.unit

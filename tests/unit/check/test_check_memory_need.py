@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.check.memory import needed_bytes
+from ray_precheck.check.decode import needed_bytes
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.replay.config import RunConfig
 

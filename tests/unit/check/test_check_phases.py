@@ -2,9 +2,9 @@
 
 import pytest
 
-from ray_precheck.check import phases
-from ray_precheck.check.phases import PhaseClock
-from ray_precheck.schema.phase import Phase
+from ray_precheck.check import device
+from ray_precheck.check.device import PhaseClock
+from ray_precheck.schema.task import Phase
 
 pytestmark = pytest.mark.unit
 
@@ -22,7 +22,7 @@ class Time:
 @pytest.fixture(name="time")
 def make_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
-    monkeypatch.setattr(phases, "time", made)
+    monkeypatch.setattr(device, "time", made)
     return made
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.descriptors.dtypes import framework_dtype
+from ray_precheck.descriptors.descriptor import framework_dtype
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.schema.values import Symbol, TensorSpec

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.bench.checkable import skip_by_name
-from ray_precheck.descriptors import known
-from ray_precheck.descriptors.descriptor import COMMON_PREFIXES, Framework
-from ray_precheck.descriptors.dtypes import framework_dtype, read_dtype
-from ray_precheck.descriptors.known import (
+from ray_precheck.descriptors import descriptor
+from ray_precheck.descriptors.descriptor import (
     BUILT_IN,
+    COMMON_PREFIXES,
+    Framework,
     find_framework,
+    framework_dtype,
     framework_names,
     known_frameworks,
     package_of,
+    read_dtype,
     require_sole,
 )
 from ray_precheck.dump.decode import decode_value, words_of
@@ -42,8 +44,8 @@ MINIMAL = {
 
 def forget_points() -> None:
     """Have the disk read again, though the path is the same."""
-    known._all_points.cache_clear()
-    known._points_of.cache_clear()
+    descriptor._all_points.cache_clear()
+    descriptor._points_of.cache_clear()
 
 
 class Installed:
@@ -58,7 +60,9 @@ class Installed:
         info = self._folder / f"{title}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {title}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{known.GROUP}]\n{name} = {module}:FRAMEWORK\n")
+        (info / "entry_points.txt").write_text(
+            f"[{descriptor.GROUP}]\n{name} = {module}:FRAMEWORK\n"
+        )
         begin = "from ray_precheck.descriptors.descriptor import Framework\n"
         (self._folder / f"{module}.py").write_text(begin + source)
         # The path has not changed, and was read before the package came.
@@ -98,7 +102,7 @@ class TestBuiltIn:
         def refuse() -> None:
             raise AssertionError("the disk was read")
 
-        monkeypatch.setattr(known, "entry_points", refuse)
+        monkeypatch.setattr(descriptor, "entry_points", refuse)
         forget_points()
         assert [find_framework(name).name for name in BUILT_IN] == list(BUILT_IN)
         assert RunConfig(Path("dump.json"), framework="pytorch").validate() is None  # type: ignore[func-returns-value]
@@ -202,7 +206,7 @@ class TestClashes:
 
 
 def test_every_field_is_explained_in_the_page() -> None:
-    page = (Path(known.__file__).parents[1] / "frameworks" / "README.md").read_text()
+    page = (Path(descriptor.__file__).parents[1] / "frameworks" / "README.md").read_text()
     missing = [each.name for each in dataclasses.fields(Framework) if f"`{each.name}`" not in page]
     assert missing == []
 
@@ -221,4 +225,4 @@ def test_a_framework_that_a_newer_protobuf_refuses_says_what_to_do(
     (tmp_path / "made_for_protobuf_3.py").write_text(f"raise TypeError({raised!r})\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(kind, match=said):
-        known.load_part("made_for_protobuf_3:anything")
+        descriptor.load_part("made_for_protobuf_3:anything")

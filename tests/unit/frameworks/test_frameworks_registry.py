@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.errors import BackendMissingError
-from ray_precheck.frameworks.registry import require_framework
+from ray_precheck.frameworks.base import require_framework
 
 pytestmark = pytest.mark.unit
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.descriptors.known import BUILT_IN, find_framework
+from ray_precheck.descriptors.descriptor import BUILT_IN, find_framework
 from ray_precheck.frameworks.switches import KernelSwitch, SwitchBoard, switches_of
 
 pytestmark = pytest.mark.unit

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.inputs.cotangents import assign_cotangents
-from ray_precheck.inputs.generate import GeneratedTensors
+from ray_precheck.inputs.generate import GeneratedTensors, assign_cotangents
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, HostTensor, TensorSpec, ValueSpec

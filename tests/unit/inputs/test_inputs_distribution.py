@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.inputs import draws
-from ray_precheck.inputs.distribution import recorded_body, true_share
+from ray_precheck.inputs import distribution
+from ray_precheck.inputs.distribution import recorded_body, true_share, value_range
 from ray_precheck.inputs.generate import GeneratedTensors
-from ray_precheck.inputs.ranges import value_range
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Bound, TensorSpec
 
@@ -299,7 +298,7 @@ def test_the_size_of_the_chunks_changes_no_number_of_a_body(
     spec = spec_of(np.rint(values) if dtype == "int32" else values)
     spec = TensorSpec(dtype, spec.shape, spec.low, spec.high, mean=spec.mean, norm=spec.norm)
     whole = drawn(spec)
-    monkeypatch.setattr(draws, "_CHUNK_ELEMENTS", 7)
+    monkeypatch.setattr(distribution, "_CHUNK_ELEMENTS", 7)
     np.testing.assert_array_equal(drawn(spec), whole)
 
 
@@ -394,4 +393,4 @@ def test_a_large_tensor_is_drawn_in_chunks() -> None:
     finally:
         tracemalloc.stop()
     # The tensor, and a few temporary arrays of a chunk.
-    assert peak < 4 * size + 12 * 8 * draws._CHUNK_ELEMENTS
+    assert peak < 4 * size + 12 * 8 * distribution._CHUNK_ELEMENTS

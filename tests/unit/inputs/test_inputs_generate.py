@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.inputs import draws
+from ray_precheck.inputs import distribution
 from ray_precheck.inputs.generate import GeneratedTensors, build_call
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema import values
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName, ApiRecord
@@ -178,7 +178,7 @@ def test_the_size_of_the_chunks_changes_no_number(
     monkeypatch: pytest.MonkeyPatch, dtype: str, chunk_elements: int
 ) -> None:
     whole = drawn(dtype, -1.0, INF, (4, 25))
-    monkeypatch.setattr(draws, "_CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(distribution, "_CHUNK_ELEMENTS", chunk_elements)
     np.testing.assert_array_equal(drawn(dtype, -1.0, INF, (4, 25)), whole)
 
 

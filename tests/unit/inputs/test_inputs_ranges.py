@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.inputs.ranges import ValueRange, value_range
+from ray_precheck.inputs.distribution import ValueRange, value_range
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.values import Bound, TensorSpec
 

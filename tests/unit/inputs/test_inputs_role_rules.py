@@ -5,9 +5,19 @@ from dataclasses import replace
 import pytest
 from test_inputs_role_table import ARGS, GRAD, INDEX, ROOT, X, floats, ints, record
 
-from ray_precheck.inputs.roles.role import Classes, Coordinates, Distinct, Indices, Role, Within
+from ray_precheck.inputs.roles.role import (
+    AtMost,
+    Classes,
+    Coordinates,
+    Distinct,
+    Indices,
+    Parts,
+    Ranked,
+    Role,
+    Within,
+)
+from ray_precheck.inputs.roles.rowwise import Causal
 from ray_precheck.inputs.roles.table import roles_of
-from ray_precheck.inputs.roles.values import AtMost, Causal, Parts, Ranked
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import TensorSpec
 

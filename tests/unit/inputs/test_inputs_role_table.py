@@ -11,22 +11,20 @@ from ray_precheck.inputs.roles.role import (
     Distinct,
     DistinctTogether,
     Indices,
-    Role,
-    Within,
-    index_into,
-)
-from ray_precheck.inputs.roles.rules import Arguments
-from ray_precheck.inputs.roles.table import TABLE, roles_of
-from ray_precheck.inputs.roles.values import (
-    Causal,
     Lengths,
     Matrix,
     Parts,
     Probabilities,
     Ranked,
+    Role,
     Same,
     Sorted,
+    Within,
+    index_into,
 )
+from ray_precheck.inputs.roles.rowwise import Causal
+from ray_precheck.inputs.roles.rules import Arguments
+from ray_precheck.inputs.roles.table import TABLE, roles_of
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, HostTensor, SequenceSpec, TensorSpec, ValueSpec
 

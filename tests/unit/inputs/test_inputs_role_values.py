@@ -11,19 +11,17 @@ from ray_precheck.inputs.roles.role import (
     Coordinates,
     Distinct,
     DistinctTogether,
-    Role,
-    Within,
-)
-from ray_precheck.inputs.roles.values import (
-    Causal,
     Lengths,
     Matrix,
     NonZero,
     Parts,
     Probabilities,
+    Role,
     Signs,
+    Within,
 )
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.inputs.roles.rowwise import Causal
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.values import Bound, TensorSpec
 
 pytestmark = pytest.mark.unit

@@ -14,23 +14,21 @@ from ray_precheck.inputs.roles.role import (
     Coordinates,
     Distinct,
     DistinctTogether,
-    Role,
-    Within,
-    index_into,
-    spread_places,
-)
-from ray_precheck.inputs.roles.values import (
-    Causal,
     Lengths,
     Matrix,
     NonZero,
     Parts,
     Probabilities,
     Ranked,
+    Role,
     Same,
     Signs,
     Sorted,
+    Within,
+    index_into,
+    spread_places,
 )
+from ray_precheck.inputs.roles.rowwise import Causal
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.values import Bound, TensorSpec
 

@@ -46,11 +46,11 @@ def test_each_contract_finds_an_import_that_breaks_it(tmp_path: Path) -> None:
         "commands/compare/report.py": "from ray_precheck.commands.diagnose import page",
         "runtime/driver.py": "import ray",
         "check/judge.py": "import mindspore",
-        "store/rows.py": "import torch",
+        "store/tables.py": "import torch",
         "runtime/recorder.py": "from ray_precheck.dump import parse",
         "runtime/scheduling/scheduler.py": "from ray_precheck.options import rules",
-        "numerics/rounding.py": "from ray_precheck.numerics import statistics",
-        "numerics/statistics.py": "from ray_precheck.numerics import rounding",
+        "numerics/sketch.py": "from ray_precheck.numerics import statistics",
+        "numerics/statistics.py": "from ray_precheck.numerics import sketch",
     }
     for path, line in planted.items():
         with (tmp_path / "ray_precheck" / path).open("a") as file:
@@ -87,4 +87,4 @@ def test_prctl_is_called_in_one_place() -> None:
         for path in Path(HOUSE / "ray_precheck").rglob("*.py")
         if ".prctl(" in path.read_text("utf-8")
     ]
-    assert calling == ["prctl.py"]
+    assert calling == ["processes.py"]

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.numerics import arrays
-from ray_precheck.numerics.rounding import (
+from ray_precheck.numerics.arrays import (
     epsilon_of,
     machine_epsilon,
     overflow_from,

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.numerics import sketch_map
-from ray_precheck.numerics.sketch import estimated_norm, sketch, sketch_at
-from ray_precheck.numerics.sketch_map import BLOCK, places_of
+from ray_precheck.numerics import sketch as sketches
+from ray_precheck.numerics.sketch import BLOCK, estimated_norm, places_of, sketch, sketch_at
 
 WORD = (1 << 64) - 1
 # The first buckets of a tensor, and bucket and sign of four elements.
@@ -29,7 +28,7 @@ def splitmix64(counter: int) -> int:
 
 
 def place_of(index: int) -> tuple[int, int]:
-    """Bucket and sign of one element, as the docstring of `sketch_map` defines them."""
+    """Bucket and sign of one element, as the docstring of `sketch` defines them."""
     block, within = divmod(index, 16 * 509)
     row, column = divmod(within, 509)
     word = splitmix64(block)
@@ -57,7 +56,7 @@ def assert_same(found: np.ndarray, wanted: np.ndarray, norm: float) -> None:
 
 def test_splitmix64_gives_its_published_first_value() -> None:
     assert splitmix64(0) == 0xE220A8397B1DCDAF
-    assert sketch_map.mixed(np.arange(5)).tolist() == [splitmix64(n) for n in range(5)]
+    assert sketches.mixed(np.arange(5)).tolist() == [splitmix64(n) for n in range(5)]
 
 
 @settings(max_examples=25, deadline=None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_precheck.bench.drawing import is_random, seed_of, shows_mask, without_drawing
+from ray_precheck.bench.checkable import is_random, seed_of, shows_mask, without_drawing
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, TensorSpec, ValueSpec
 

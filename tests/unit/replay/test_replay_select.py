@@ -4,11 +4,11 @@ import pytest
 
 from ray_precheck.bench.checkable import (
     changes_its_input,
+    is_random,
     skip_by_name,
     skip_by_record,
     unsupported_prefix,
 )
-from ray_precheck.bench.drawing import is_random
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import (
     Constant,

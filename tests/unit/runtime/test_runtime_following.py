@@ -13,10 +13,9 @@ from scheduler_events import (
     staged,
 )
 
-from ray_precheck.runtime.scheduling.commands import Command, SendBatch, StartWorker
+from ray_precheck.runtime.scheduling.commands import Command, SendBatch, Stage, StartWorker
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.failure import Cause
+from ray_precheck.schema.task import Cause
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ray import cloudpickle
 
-from ray_precheck.check.measured import Failure, Measured
+from ray_precheck.check.attempt import Failure, Measured
 from ray_precheck.runtime.workers.messages import Sealed, seal
 from ray_precheck.schema.values import HostTensor
 

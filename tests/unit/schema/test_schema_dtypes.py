@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_precheck.descriptors.dtypes import framework_dtype
+from ray_precheck.descriptors.descriptor import framework_dtype
 from ray_precheck.schema.dtypes import DTYPES, canonical_dtype, is_differentiable
 
 pytestmark = pytest.mark.unit

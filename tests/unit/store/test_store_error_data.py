@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.errors import NotCheckable, UsageError
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec

@@ -11,15 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.mindspore.bench.rows import MINT_ROWS
+from ray_precheck.frameworks.mindspore.bench.primitives import PRIMITIVE_ROWS
+from ray_precheck.frameworks.mindspore.bench.rows import MINT_ROWS, TENSOR_NAMESAKES, TENSOR_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_ops import OPS_NAMESAKES, OPS_ROWS
-from ray_precheck.frameworks.mindspore.bench.rows_primitives import PRIMITIVE_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_rare import RARE_ROWS
-from ray_precheck.frameworks.mindspore.bench.rows_tensor import TENSOR_NAMESAKES, TENSOR_ROWS
 from ray_precheck.frameworks.pytorch.descriptor import NAMESPACES
-from ray_precheck.frameworks.pytorch.mapped import mapped
 from ray_precheck.frameworks.pytorch.names import absence, resolve_torch
-from ray_precheck.frameworks.pytorch.signatures import names
+from ray_precheck.frameworks.pytorch.signatures import mapped, names
 from ray_precheck.operators.refused import require_allowed
 from ray_precheck.operators.table import one_table
 from ray_precheck.schema.record import ApiName
@@ -63,15 +61,6 @@ REASONS = {
     **dict.fromkeys(_COMPILER, "a part of MindSpore's compiler, no operator on tensors"),
     **dict.fromkeys(_SPARSE, "a dump does not describe the parts of a sparse tensor"),
 }
-
-
-def missing_reason(name: ApiName) -> str:
-    """Return the reason why an API cannot have a bench, "" if only a row for it is missing."""
-    if name.api.startswith(_SPARSE_PREFIXES):
-        return REASONS["to_coo"]
-    return REASONS.get(name.api, "")
-
-
 _PREFIXES = ("Mint", "MintFunctional", "Tensor", "Functional")
 _TORCH_PREFIXES = {
     "Mint": ("Torch", "Functional"),
@@ -83,6 +72,13 @@ _VERIFIED = {"Tensor": TENSOR_NAMESAKES, "Functional": OPS_NAMESAKES}
 ROWS = one_table(
     "references of MindSpore", MINT_ROWS, TENSOR_ROWS, OPS_ROWS, RARE_ROWS, PRIMITIVE_ROWS
 )
+
+
+def missing_reason(name: ApiName) -> str:
+    """Return the reason why an API cannot have a bench, "" if only a row for it is missing."""
+    if name.api.startswith(_SPARSE_PREFIXES):
+        return REASONS["to_coo"]
+    return REASONS.get(name.api, "")
 
 
 def resolve_mindspore(name: ApiName) -> Callable[..., Any]:

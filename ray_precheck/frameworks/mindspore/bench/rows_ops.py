@@ -6,7 +6,7 @@ both, compared one by one; all others have rows, or no bench. How a signature is
 `frameworks.pytorch.signatures`. Checked against MindSpore 2.10 and torch 2.13.
 """
 
-from ray_precheck.frameworks.mindspore.bench import indexed, references, references_rare
+from ray_precheck.frameworks.mindspore.bench import indexed, references
 from ray_precheck.frameworks.mindspore.bench.rows import (
     ELEMENTWISE,
     MORE_ELEMENTWISE,
@@ -215,7 +215,7 @@ _INDEXING: dict[str, tuple[Row, ...]] = {
     ),
     "tensor_scatter_update": rows(indexed.scatter_nd_update, _ND),
     "tensor_slice": rows(indexed.slice_of, "input begin size"),
-    "unique": rows(references_rare.unique, "input"),
+    "unique": rows(references.unique, "input"),
     "unsorted_segment_prod": rows(indexed.segment_prod, "x segment_ids num_segments"),
     "unsorted_segment_sum": rows(indexed.segment_sum, "input_x segment_ids num_segments"),
 }
@@ -235,9 +235,9 @@ _REST: dict[str, tuple[Row, ...]] = {
     "amin": rows("Torch.amin", f"input axis>dim?=() {_KEEP} * initial>:unused where>:unused"),
     "aminmax": rows("Torch.aminmax", f"input * axis>dim=0 {_KEEP}"),
     "any": rows("Torch.any", "input axis>dim? keep_dims>keepdim"),
-    "dsplit": rows(references_rare.dsplit, "input indices_or_sections"),
-    "hsplit": rows(references_rare.hsplit, "input indices_or_sections"),
-    "vsplit": rows(references_rare.vsplit, "input indices_or_sections"),
+    "dsplit": rows(references.dsplit, "input indices_or_sections"),
+    "hsplit": rows(references.hsplit, "input indices_or_sections"),
+    "vsplit": rows(references.vsplit, "input indices_or_sections"),
     "fills": rows(references.full_like, "x value"),
     "identity": rows(references.identity, "x"),
     "tanh_": rows("Tensor.tanh_", "input"),
@@ -248,7 +248,7 @@ _REST: dict[str, tuple[Row, ...]] = {
     "baddbmm": rows("Torch.baddbmm", "input batch1 batch2 beta alpha"),
     "bmm": rows("Torch.bmm", "input_x mat2"),
     "broadcast_to": rows("Torch.broadcast_to", "input shape>size"),
-    "bucketize": rows(references_rare.bucketize, "input boundaries * right"),
+    "bucketize": rows(references.bucketize, "input boundaries * right"),
     "cast": rows(references.cast, "input dtype"),
     "cholesky": rows("Torch.cholesky", "input_x upper"),
     "cholesky_inverse": rows("Torch.cholesky_inverse", "input_x upper"),
@@ -261,7 +261,7 @@ _REST: dict[str, tuple[Row, ...]] = {
     "cumsum": rows("Torch.cumsum", "x axis>dim dtype"),
     "diag": rows(references.diag, "input"),
     "diff": rows("Torch.diff", "x n axis>dim prepend append"),
-    "dot": rows(references_rare.dot, "input other"),
+    "dot": rows(references.dot, "input other"),
     "eye": rows("Torch.eye", "n m? dtype"),
     "flatten": rows(references.flatten_batch, "input order * start_dim end_dim"),
     "ldexp": elementwise("ldexp", "x"),
@@ -302,9 +302,9 @@ _REST: dict[str, tuple[Row, ...]] = {
     "sub": elementwise("sub"),
     "subtract": rows("Torch.sub", "input& other& * alpha"),
     "sum": rows("Torch.sum", "input dim=None keepdim=False * dtype"),
-    "lstsq": rows(references_rare.lstsq, "input>tensor A>a"),
+    "lstsq": rows(references.lstsq, "input>tensor A>a"),
     "svd": rows(references.singular_values, "input full_matrices compute_uv"),
-    "tensor_split": rows(references_rare.tensor_split, "input indices_or_sections axis"),
+    "tensor_split": rows(references.tensor_split, "input indices_or_sections axis"),
     "topk": rows("Torch.topk", "input k dim? largest sorted"),
     "transpose": rows("Torch.permute", "input dims"),
     "trapz": rows("Torch.trapezoid", "y * dx dim", "y x? * dim"),

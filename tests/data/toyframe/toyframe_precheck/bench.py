@@ -6,8 +6,7 @@ from typing import Any
 import torch
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.pytorch.mapped import mapped
-from ray_precheck.frameworks.pytorch.signatures import rows
+from ray_precheck.frameworks.pytorch.signatures import mapped, rows
 from ray_precheck.schema.record import ApiName
 
 

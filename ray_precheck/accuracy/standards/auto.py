@@ -1,0 +1,535 @@
+"""`auto`: an output is an error if no honest implementation of the call is so far off.
+
+Comes in: a `Comparison`. Goes out: a `Judgement`. Called by `accuracy.outputs`. Results that
+move, compare, count or choose the given numbers must be equal, integers, booleans and floats alike
+(`operators.exact`). Other results may have a multiple of the error of the worst honest implementation of
+this call. That error is estimated without the CPU's kernel of the tested dtype, which may be as wrong as
+the device, or be the code under test: by a composed implementation in float64 that rounds after each
+step, and by the bench for inputs that are half a unit in the last place off. The CPU's own kernel counts
+after them, if it is not the kernel under test and its own error is within the same limits. The
+implementations are computed one by one until the output passes. An error that cannot be estimated is judged
+by the standard that is published for the API and the dtype.
+
+Errors that are within their limits element by element must also have the shape of rounding: no bias, no
+factor, no dither. That is looked at for half types, where a unit in the last place is coarse: sums over many
+elements tell what no element can. An honest kernel computes with more digits and rounds once, so that it
+returns the bench, rounded once, but where the bench is next to a tie. What differs is counted in units in the
+last place: each value e of the deviation from the rounded bench is a whole number. Where honest
+implementations round in several steps, the implementations say how far their sums are off. Only the rounding
+of the result is seen. What a device cuts off inside of a float32 accumulator, as tensor cores do, is far less
+than a unit of a half type.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import ClassVar
+
+import numpy as np
+
+from ray_precheck.accuracy.ambiguous import exact_elements
+from ray_precheck.accuracy.metrics import chunks, rounded_bench
+from ray_precheck.accuracy.standards.base import (
+    EXACT,
+    ROUNDING,
+    Comparison,
+    Finding,
+    Judgement,
+    coarse_implementations,
+    conclude,
+    kernel_of,
+    mismatched,
+    moved_benches,
+    narrowed_implementations,
+)
+from ray_precheck.accuracy.standards.honest import (
+    MOST_JUMPS,
+    Distance,
+    Measure,
+    distance,
+    estimates,
+    rounded_once,
+    worse,
+)
+from ray_precheck.accuracy.standards.published import Binary, Published
+from ray_precheck.accuracy.thresholds import COMPUTED_IN
+from ray_precheck.numerics.arrays import machine_epsilon, spacing
+from ray_precheck.operators.accuracy import ALLOWANCE, ROUNDED_ONCE
+from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.result import Verdict
+
+# A shift of d units of the mean is held to be found from (1.5 / d)^2 elements on.
+_SURE = 1.5
+# A normal variable is beyond so many standard deviations, to either side, with a chance of 1e-9; a captured
+# step has some 1e4 outputs with ten tests each.
+_DEVIATIONS = 6.11
+# What is common to few places along an axis (the channels of a batch_norm) shifts them by chance, too, but
+# too few of them are there for that quantile: a shift must be larger than so many standard errors.
+_FEW, _DEVIATIONS_OF_FEW = 16, 4.0
+# Of fewer elements that are off, a test cannot have that chance.
+_LEAST = 31
+# Kernels of half types compute in float32 by approximations (MindSpore's tanh is 2^-14 off), which are off
+# everywhere in one direction: so much of each value is no shift.
+_APPROXIMATION = 2.0**-14
+# What an operator rounds again, besides its result, may shift it by so many units.
+_STEP = 0.75
+# Stochastic rounding takes the farther of two neighbours with the chance that is the distance to the nearer
+# one, in units. Values less than 1/4 from a neighbour are rounded to the other one by no error of a kernel
+# that computes with more digits, so often, while next to none is more than a unit off.
+_NEAR, _LEAST_DITHER, _MOST_DITHER, _MOST_BEYOND = 0.25, 2 / 3, 3 / 2, 0.02
+# Another honest implementation may be so many times as far off as one that rounds after each step.
+_OTHERS = 1.25
+# The gradient of a mean or a variance is that of a sum by 1 / n or 2 / n, which kernels round to the dtype,
+# as they round its product with the incoming one.
+_MEANS = re.compile("loss|entropy|kl_div|var|std")
+# Elements that are farther off than a quarter of themselves are what is left where terms cancel: their own
+# units say nothing of them. The limits of elements hold for them.
+_NEAR_SHARE = 0.25
+# Larger outputs are read at so many evenly spaced places.
+_MOST_ELEMENTS = 1 << 21
+# Of few elements so many may be at a step. Of values spread over a binade of bfloat16, 1 in 128 is within
+# half a unit of a step; if 1 in 100 is, 3 of 40 elements (of which 5 % are 2) are in one output of 130.
+_FEW_AT_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """Errors of the device, each with a limit as a multiple of the worst honest implementation's error.
+
+    `rmse`, `max_abs_err` and `max_rel_err` are these factors; None stands for those of the dtype.
+    """
+
+    name: ClassVar[str] = "auto"
+    columns: ClassVar[tuple[str, ...]] = ("HonestRMSE", "HonestMaxAbsErr", *Published.columns)
+
+    rmse: float | None = None
+    max_abs_err: float | None = None
+    max_rel_err: float | None = None
+
+    def judge(self, comparison: Comparison) -> Judgement:
+        """Judge by equality where honest results are equal, else by the size of their errors."""
+        if comparison.is_exact:
+            return _judge_exact(comparison)
+        if comparison.device_out.dtype.kind not in "fc":
+            return _judge_whole(comparison)
+        if not comparison.metrics.mismatch and comparison.metrics.max_abs_err == 0.0:
+            return conclude(comparison, [], [])
+        found = self._judge_elements(comparison)
+        finding = biased(comparison) if found.verdict is Verdict.PASS else None
+        return found if finding is None else conclude(comparison, [finding], found.columns)
+
+    def _judge_elements(self, comparison: Comparison) -> Judgement:
+        """Judge by the size of the errors of elements."""
+        measure = Measure(self.rmse, self.max_abs_err, self.max_rel_err)
+        honest = rounded_once(comparison)
+        own = measure.own_distance(comparison, honest)
+        if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
+            return conclude(comparison, [], _cells(honest))
+        coarse, formats = coarse_implementations(comparison.implementations())
+        if not len(coarse):
+            return _by_implementations(measure, comparison, own, honest)
+        as_coarse = replace(comparison, implementations=lambda: coarse, is_coarse=True)
+        found = _by_implementations(measure, as_coarse, own, honest)
+        if found.verdict is not Verdict.ERROR:
+            return found
+        # Where the operands have few bits, honest results may differ as those of float32 do.
+        full = _by_implementations(measure, comparison, own, honest)
+        if full.verdict is not Verdict.ERROR:
+            return full
+        return replace(found, message=f"{found.message}; {formats} does not explain it")
+
+
+def _by_implementations(
+    measure: Measure, comparison: Comparison, own: Distance, honest: Distance
+) -> Judgement:
+    """Judge by one implementation after the other, until the output passes; `honest` is the error of
+    rounding once."""
+    if not len(comparison.implementations()):
+        return Published().judge(comparison)
+    bench, dtype = comparison.bench_out, comparison.dtype
+    for implementation in estimates(comparison):
+        honest = worse(honest, distance(implementation, bench, dtype))
+        if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
+            return conclude(comparison, [], _cells(honest))
+    kernel = kernel_of(comparison.implementations())
+    if kernel is None:
+        return _concluded(measure, comparison, honest)
+    note = measure.refutation(comparison, kernel, honest)
+    if note:
+        return _concluded(measure, comparison, honest, note=note)
+    honest = worse(honest, distance(kernel, bench, dtype))
+    return _concluded(measure, comparison, honest, [kernel])
+
+
+def coarse_note(comparison: Comparison) -> str:
+    """Return the words that follow the Message of another standard's error: whether operands of fewer bits
+    explain it. "" for a call without any."""
+    coarse, formats = coarse_implementations(comparison.implementations())
+    if not len(coarse):
+        return ""
+    judged = Auto().judge(comparison)
+    honest = dict(judged.columns).get("HonestRMSE", 0.0)
+    if judged.verdict is Verdict.ERROR:
+        return f"; the program computed with {formats}, which does not explain it"
+    return (
+        f"; {ROUNDING} the program computed with {formats}, and honest results have an RMSE of"
+        f" {honest:.3g} then"
+    )
+
+
+def _concluded(
+    measure: Measure,
+    comparison: Comparison,
+    honest: Distance,
+    kernels: Sequence[Array] = (),
+    note: str = "",
+) -> Judgement:
+    """Return the verdict by all honest results, once elements that say nothing are left out."""
+    own = measure.excused_distance(comparison, honest, kernels)
+    limits = measure.limits(comparison, honest)
+    if limits.admits(own):
+        return conclude(comparison, [], _cells(honest))
+    found = mismatched(comparison) if own.strange else None
+    if found is None:
+        findings = _findings(comparison, own, honest, limits)
+        found = conclude(comparison, findings, _cells(honest))
+    return replace(found, message="; ".join(filter(None, [found.message, note])))
+
+
+def _judge_exact(comparison: Comparison) -> Judgement:
+    """Judge an exact function of the given inputs: every element is the bench, rounded once."""
+    if comparison.device_out.dtype.kind not in "fc":
+        return Binary().judge(comparison)
+    if not comparison.metrics.mismatch and comparison.metrics.max_abs_err == 0.0:
+        return conclude(comparison, [], [])
+    wrong = ~exact_elements(comparison.device_out, comparison.bench_out, comparison.dtype)
+    if not wrong.any():
+        return conclude(comparison, [], [])
+    found = mismatched(comparison)
+    if found is not None:
+        return found
+    at, error = comparison.metrics.worst_index, comparison.metrics.max_abs_err
+    place = int(np.ravel_multi_index(at, comparison.device_out.shape)) if at else 0
+    count = int(np.count_nonzero(wrong))
+    finding = Finding("largest error", error, 0.0, "at most", EXACT, count, wrong.size, place)
+    return conclude(comparison, [finding], [])
+
+
+def _judge_whole(comparison: Comparison) -> Judgement:
+    """Judge integers and booleans that are computed before they are decided: equal to the bench, or, in a
+    few elements, to its result for moved inputs.
+
+    The moved inputs part equal values in both orders. The CPU's own kernel does not count, because only the
+    bench could prove that it is right.
+    """
+    found = Binary().judge(comparison)
+    if comparison.metrics.max_abs_err == 0.0 and not comparison.metrics.mismatch:
+        return found
+    differs = comparison.device_out != comparison.bench_out
+    if np.count_nonzero(differs) > max(_FEW_AT_STEPS, MOST_JUMPS * differs.size):
+        return found
+    implementations = comparison.implementations()
+    for implementation in chain(implementations, moved_benches(implementations)):
+        differs &= comparison.device_out != implementation
+        if not differs.any():
+            return conclude(comparison, [], [])
+    return found
+
+
+def _findings(
+    comparison: Comparison, own: Distance, honest: Distance, limits: Distance
+) -> list[Finding]:
+    """Return which errors are beyond their limits."""
+    beyond = sum(
+        int(np.count_nonzero(chunk.abs_err > limits.largest))
+        for chunk in chunks(comparison.device_out, comparison.bench_out, comparison.dtype)
+    )
+    found = [
+        Finding(metric, value, limit, "at most", _basis(theirs), beyond, own.count, own.at)
+        for metric, value, theirs, limit in (
+            ("largest error", own.largest, honest.largest, limits.largest),
+            ("RMSE", own.rmse, honest.rmse, limits.rmse),
+        )
+        if not value <= limit
+    ]
+    if found or own.relative <= limits.relative:
+        return found
+    # Said only where the other two do not say it: beside a bench of 0 it is beyond all bounds.
+    basis = _basis(honest.relative)
+    return [
+        Finding(
+            "largest relative error", own.relative, limits.relative, basis=basis, at=own.relative_at
+        )
+    ]
+
+
+def _basis(theirs: float) -> str:
+    if not theirs:
+        return EXACT
+    return f"the worst honest implementation's is {theirs:.4g}"
+
+
+def _cells(honest: Distance) -> list[tuple[str, float | str]]:
+    return [("HonestRMSE", honest.rmse), ("HonestMaxAbsErr", honest.largest)]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The elements that are looked at, each `(N,)`: their flat places, the bench, that rounded once, and the
+    unit in the last place.
+
+    Equal benches count once: equal products are rounded alike. What the dtype can hold exactly, or only as a
+    subnormal number, is left out.
+    """
+
+    places: Array
+    bench: Array
+    once: Array
+    unit: Array
+
+    def deviations(self, values: Array) -> Array:
+        """Return by how many units a result of the whole shape is off, NaN and infinities by none."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            off = (values.reshape(-1)[self.places].astype(np.float64) - self.once) / self.unit
+        return np.asarray(np.where(np.isfinite(off), off, 0.0))
+
+    @property
+    def relative(self) -> Array:
+        """The magnitudes in units, `(N,)`."""
+        return np.asarray(np.abs(self.bench) / self.unit)
+
+    def of(self, chosen: Array) -> "_Sample":
+        """Return the sample of some of the elements."""
+        return _Sample(*(each[chosen] for each in (self.places, self.bench, self.once, self.unit)))
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A test of deviations: how much of a shape, `(N,)`, is in them, by least squares.
+
+    An error of one unit in all elements is 1; `name` says what a shift is.
+    """
+
+    name: str
+    shape: Array
+
+    def amount(self, deviations: Array) -> float:
+        """Return how much of the shape is in the deviations."""
+        return float(np.sum(self.shape * deviations) / np.sum(np.square(self.shape)))
+
+    def sure(self) -> float:
+        """Return the amount that is no chance where each element is rounded by itself."""
+        return _SURE / math.sqrt(float(np.sum(np.square(self.shape))))
+
+    def scattered(self, deviations: Array, groups: Array) -> float:
+        """Return the amount that errors alone have by chance, if those of a group depend on each other.
+
+        `groups`, `(N,)`, are the numbers of the elements' groups.
+
+        The quantile is Student's, by the approximation of Wallace, Bounds on normal approximations to
+        Student's and the chi-square distributions (1959); where there are few groups, a lower one.
+        """
+        error, free = self._error(deviations, groups)
+        if free < 1:
+            return 0.0
+        if free + 1 < _FEW:
+            return _DEVIATIONS_OF_FEW * error
+        by_wallace = (_DEVIATIONS * (8 * free + 3) / (8 * free + 1)) ** 2 / free
+        return error * math.sqrt(free * math.expm1(min(by_wallace, 700.0)))
+
+    def shared(self, deviations: Array, groups: Array) -> float:
+        """Return the amount that another implementation may have whose errors are shared by the elements of a
+        group as much as in these."""
+        error, free = self._error(deviations, groups)
+        return _DEVIATIONS_OF_FEW * error if free + 1 < _FEW else 0.0
+
+    def _error(self, deviations: Array, groups: Array) -> tuple[float, int]:
+        """Return the standard error of the amount, and its degrees of freedom."""
+        rest = deviations - self.amount(deviations) * self.shape
+        sums = np.bincount(groups, self.shape * rest)
+        counts = np.bincount(groups, np.square(self.shape))
+        free = int(np.count_nonzero(counts)) - 1
+        if free < 1:
+            return 0.0, 0
+        squares = float(np.sum(np.square(sums))) * (free + 1) / free
+        return math.sqrt(squares) / float(counts.sum()), free
+
+
+def biased(comparison: Comparison) -> Finding | None:
+    """Return what shows that the errors of a result are not those of rounding, None for nothing.
+
+    A false alarm has a chance of 1e-8 for errors that depend on each other in rows, or along an axis, at
+    most.
+    """
+    sample = _sample(comparison)
+    if sample is None:
+        return None
+    near = np.abs(sample.deviations(comparison.device_out)) <= _NEAR_SHARE * sample.relative
+    sample = sample.of(near)
+    off = sample.deviations(comparison.device_out)
+    if np.count_nonzero(off) < _LEAST:
+        return None
+    found = _dithered(comparison, sample, off)
+    if found is not None:
+        return found
+    for test in _tests(sample):
+        found = _seen(comparison, sample, test, off)
+        if found is not None:
+            return found
+    return None
+
+
+def _sample(comparison: Comparison) -> _Sample | None:
+    """Return the elements that tell; None where the dtype is too fine, or too few are off."""
+    dtype = comparison.dtype
+    info = DTYPES[dtype]
+    is_half = info.kind == "float" and info.bits == 16
+    once_alone = dtype == "float32" and ROUNDED_ONCE.of(comparison.type_name, comparison.framework)
+    if not (is_half or once_alone) or comparison.device_out.size < _LEAST:
+        return None
+    step = -(-comparison.device_out.size // _MOST_ELEMENTS)
+    places = np.arange(0, comparison.device_out.size, step)
+    bench = comparison.bench_out.reshape(-1)[places].astype(np.float64)
+    once = rounded_bench(bench, dtype).astype(np.float64)
+    if np.count_nonzero(comparison.device_out.reshape(-1)[places] != once) < _LEAST:
+        return None
+    normal = (np.abs(once) >= 2.0**info.min_exponent) & np.isfinite(once) & (once != bench)
+    sample = _Sample(places, bench, once, spacing(once, dtype)).of(normal)
+    _, first = np.unique(sample.bench, return_index=True)
+    return sample.of(np.sort(first)) if len(first) >= _LEAST else None
+
+
+def _tests(sample: _Sample) -> Iterator[_Test]:
+    signs = np.sign(sample.bench)
+    yield _Test("all", np.ones(len(signs)))
+    yield _Test("away from 0", signs)
+    # A factor moves values by more units at the end of a binade than at its beginning.
+    relative = sample.bench / sample.unit
+    yield _Test("by a factor", relative / math.sqrt(float(np.mean(np.square(relative)))))
+    exponents = np.frexp(sample.bench)[1]
+    for exponent in np.unique(exponents):
+        for sign in (1.0, -1.0):
+            inside = (exponents == exponent) & (signs == sign)
+            if np.count_nonzero(inside) >= _LEAST:
+                bounds = sorted((sign * 2.0 ** (exponent - 1), sign * 2.0**exponent))
+                yield _Test(f"those from {bounds[0]:g} to {bounds[1]:g}", inside * 1.0)
+
+
+def _seen(comparison: Comparison, sample: _Sample, test: _Test, off: Array) -> Finding | None:
+    """Return the finding of a test; implementations are computed once it is beyond what chance does."""
+    amount = test.amount(off)
+    limit = max(
+        test.sure(), test.scattered(off, np.arange(len(off))), _slack(comparison, sample, test)
+    )
+    if abs(amount) <= limit:
+        return None
+    groupings = list(_dependent(comparison.device_out.shape, sample.places))
+    limit = max([limit, *(test.scattered(off, groups) for groups in groupings)])
+    if abs(amount) <= limit:
+        return None
+    explained = _explained(comparison, sample, test, off, groupings)
+    if abs(amount) <= limit + explained:
+        return None
+    name = {
+        "all": "mean of all deviations from the rounded bench, in units in the last place,",
+        "away from 0": "mean of all deviations away from 0, in units in the last place,",
+        "by a factor": "mean of all deviations that grow with the value, in units in the last place,",
+    }.get(test.name, f"mean deviation of {test.name}, in units in the last place,")
+    basis = f"of {len(off)} different values; honest implementations are {explained:.2g} off"
+    return Finding(name, abs(amount), limit + explained, "at most", basis)
+
+
+def _dependent(shape: tuple[int, ...], places: Array) -> Iterator[Array]:
+    """Yield numbers of groups, `(N,)`: the rows, and the places along each axis."""
+    if len(shape) < 2:
+        return
+    yield places // shape[-1]
+    yield from np.unravel_index(places, shape)
+
+
+def _slack(comparison: Comparison, sample: _Sample, test: _Test) -> float:
+    """Return the amount that is no shift, whatever the implementations are."""
+    if comparison.dtype in COMPUTED_IN:
+        return 0.0
+    relative = sample.relative
+    shares = _APPROXIMATION * relative
+    if _steps(comparison):
+        shares = shares + _STEP
+    if comparison.direction == "backward" and _MEANS.search(comparison.type_name):
+        shares = shares + machine_epsilon(comparison.dtype) * relative
+    weights = np.abs(test.shape)
+    return float(np.sum(weights * shares) / np.sum(np.square(test.shape)))
+
+
+def _steps(comparison: Comparison) -> bool:
+    """Return whether an operator rounds more than its result, in ways that no implementation knows."""
+    known = ALLOWANCE.of(comparison.type_name, comparison.framework)
+    return known is not None and (known.half_units > 0 or known.input_units > 0)
+
+
+def _explained(
+    comparison: Comparison, sample: _Sample, test: _Test, off: Array, groupings: list[Array]
+) -> float:
+    """Return the largest amount in honest implementations, or what those of a group share in them may be in
+    others: each rounds the mean of a channel otherwise. A result whose errors are smaller than those of an
+    implementation was computed with fewer roundings, and shares as much less of its luck."""
+    implementations = comparison.implementations()
+    largest = 0.0
+    for several in (implementations, narrowed_implementations(implementations)):
+        for implementation in several:
+            its = sample.deviations(implementation)
+            found = max(
+                [
+                    _OTHERS * abs(test.amount(its)),
+                    *(test.shared(its, groups) for groups in groupings),
+                ]
+            )
+            if found:
+                largest = max(largest, found * min(1.0, _size(off) / _size(its)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for moved in moved_benches(implementations):
+            its = (moved.reshape(-1)[sample.places] - sample.bench) / sample.unit
+            largest = max(largest, abs(test.amount(np.where(np.isfinite(its), its, 0.0))))
+    return largest
+
+
+def _size(deviations: Array) -> float:
+    return math.sqrt(float(np.mean(np.square(deviations))))
+
+
+def _dithered(comparison: Comparison, sample: _Sample, off: Array) -> Finding | None:
+    """Return the finding that results are rounded by chance, if no implementation's are.
+
+    What is rounded in two steps looks alike, so that an operator which may do so is left out.
+    """
+    if _steps(comparison):
+        return None
+    found = _dither(sample, off)
+    if not _LEAST_DITHER <= found <= _MOST_DITHER:
+        return None
+    implementations = comparison.implementations()
+    for implementation in (
+        each
+        for several in (implementations, narrowed_implementations(implementations))
+        for each in several
+    ):
+        if _dither(sample, sample.deviations(implementation)) > found / 2:
+            return None
+    name = "share of elements that are rounded to the farther neighbour, over that of stochastic rounding,"
+    return Finding(name, found, _LEAST_DITHER, "below", "rounding to the nearest has none")
+
+
+def _dither(sample: _Sample, off: Array) -> float:
+    """Return how many elements that are near a neighbour are rounded to the other one, over how many
+    stochastic rounding takes there; infinity where elements are farther off, or few are expected."""
+    near = np.abs(sample.bench - sample.once) / sample.unit
+    far = np.abs(off + (sample.once - sample.bench) / sample.unit)
+    beyond = np.count_nonzero(far > 1.0)
+    chosen = near < _NEAR
+    expected = float(np.sum(near, where=chosen))
+    found = np.count_nonzero(chosen & (far > 0.5) & (far <= 1.0))
+    if expected < _LEAST or beyond > _MOST_BEYOND * found:
+        return math.inf
+    return found / expected

@@ -1,1 +1,0 @@
-"""The sides of a call: the device under test or the dump, the bench, and reference implementations."""
