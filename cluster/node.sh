@@ -152,7 +152,7 @@ write_environment() {
 
 # A process id alone may belong to another process one day; with the start time it cannot.
 write_pid() {
-    echo "$1 $(sed 's/.*) //' "/proc/$1/stat" | cut -d' ' -f20)" >"$state/pid"
+    echo "$1 $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20)" >"$state/pid"
 }
 
 # End with a sentence where Ray says in its log that the head has another Ray or Python.

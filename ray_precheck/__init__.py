@@ -10,7 +10,7 @@ that can go wrong is a `PrecheckError`.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ray_precheck.interpreter import leave_marked_home
+from ray_precheck.processes import leave_marked_home
 
 if TYPE_CHECKING:
     from ray_precheck.bench.declared import reference
@@ -18,8 +18,14 @@ if TYPE_CHECKING:
     from ray_precheck.commands.diagnose.run import Diagnosis, diagnose_captures
     from ray_precheck.commands.locate.run import locate_captures
     from ray_precheck.commands.locate.search import LocationReport
-    from ray_precheck.commands.precheck.ranks import RanksReport, run_ranks
-    from ray_precheck.commands.precheck.run import PrecheckReport, precheck, rerun, run
+    from ray_precheck.commands.precheck.run import (
+        PrecheckReport,
+        RanksReport,
+        precheck,
+        rerun,
+        run,
+        run_ranks,
+    )
     from ray_precheck.dump.folders import find_dumps
     from ray_precheck.errors import (
         BackendMissingError,
@@ -71,7 +77,7 @@ _HOMES = {
     **dict.fromkeys(("Diagnosis", "diagnose_captures"), "commands.diagnose.run"),
     "LocationReport": "commands.locate.search",
     "locate_captures": "commands.locate.run",
-    **dict.fromkeys(("RanksReport", "run_ranks"), "commands.precheck.ranks"),
+    **dict.fromkeys(("RanksReport", "run_ranks"), "commands.precheck.run"),
     **dict.fromkeys(("PrecheckReport", "precheck", "rerun", "run"), "commands.precheck.run"),
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }

@@ -2,7 +2,7 @@
 
 import sys
 
-from ray_precheck.interpreter import leave_working_directory
+from ray_precheck.processes import leave_working_directory
 
 
 def main() -> int:

@@ -16,6 +16,8 @@ from ray_precheck.errors import NotCheckable
 
 # Set for the time of a run by `--debug` in the driver and, by their workers, in check processes.
 DEBUG = "RAY_PRECHECK_DEBUG"
+# Which difference of Python's versions Ray refuses: "patch" (its default) or "minor" (ours).
+MATCH_LEVEL = "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +198,6 @@ MINDSPORE_STRIDES = PrivatePart(
     ("mindspore.ops.auto_generate:as_strided",),
     "places the inputs of a call in memory as they lay in the captured program",
     "MindSpore's inputs are contiguous",
-)
-TENSOR_REBUILDING = PrivatePart(
-    ("torch._utils:_rebuild_tensor_v2",),
-    "is named by the files of captured tensors, which are written without torch.save",
-    "torch.save writes them, which takes four times as long",
 )
 DTENSOR_MOVES = PrivatePart(
     ("torch.distributed.tensor:_dispatch",),

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ray_precheck.cli import COMMANDS
 from ray_precheck.commands.capture import command as capture
+from ray_precheck.options.commands import Command
 from ray_precheck.options.declared import Option
-from ray_precheck.options.invocation import Command
 from scripts.measuring import ROOT
 
 DOCS = ROOT / "ray_precheck" / "cli" / "README.md"

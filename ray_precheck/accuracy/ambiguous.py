@@ -41,8 +41,7 @@ from ray_precheck.operators.exact import (
 )
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName
-from ray_precheck.schema.storage import Quantized
-from ray_precheck.schema.values import HostCall, HostTensor
+from ray_precheck.schema.values import HostCall, HostTensor, Quantized
 
 # 16 roundings of float32, of numbers of at least 1.
 _NEAR = 2.0**-20

@@ -26,8 +26,7 @@ from ray_precheck.descriptors.descriptor import framework_dtype
 from ray_precheck.numerics.arrays import round_to_dtype, smallest_normal
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, OutputCheck, Uncompared, Verdict
-from ray_precheck.schema.storage import Quantized
-from ray_precheck.schema.values import HostTensor
+from ray_precheck.schema.values import HostTensor, Quantized
 
 
 @dataclass(frozen=True, slots=True)

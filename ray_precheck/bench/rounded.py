@@ -49,8 +49,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
 from ray_precheck.numerics.arrays import round_to_dtype, unit_roundoff
 from ray_precheck.operators.effects import IN_FLOAT32
-from ray_precheck.schema.dtypes import Array
-from ray_precheck.schema.float32 import FRACTION_BITS, FULL
+from ray_precheck.schema.dtypes import FRACTION_BITS, FULL, Array
 
 _ATEN = torch.ops.aten
 _DISPATCH_MODE: Any = private_parts.find(private_parts.DISPATCH_MODE)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ray_precheck.capture.capturing import Capture, step
     from ray_precheck.capture.debugger import PrecisionDebugger
-    from ray_precheck.capture.verifying.function import verify
+    from ray_precheck.capture.verifying.runs import verify
 
 __all__ = ["Capture", "PrecisionDebugger", "step", "verify"]
 _HOMES = {
     "Capture": "capturing",
     "PrecisionDebugger": "debugger",
     "step": "capturing",
-    "verify": "verifying.function",
+    "verify": "verifying.runs",
 }
 
 

@@ -1,18 +1,36 @@
-"""What a capture saw and wrote, as the sentence that is said at its end.
+"""What a capture saw, wrote and did not see, as the sentence that is said at its end.
 
 Comes in: an `Account` of each process, which the processes of a script leave as files. Goes out: one
 sentence. Called by `Capture` for its own process, and by the command for all processes of a script.
+
+Dark are the places of a captured step that have no record: a note for each call that ran out of the
+recorder's sight (compiled code, an extension, another thread). They stand in the header of dump.json as the
+field `dark`, which msprobe ignores. Each `StepRecorder` has `DarkPlaces`:
+
+    recorder.dark.note("the compiled function f", module="blocks.0", place=place_of(frame, left_out))
+
+    "dark": {"count": 1, "places": [{"what": "the compiled function f", "module": "blocks.0",
+                                     "place": "train.py:12", "times": 3}]}
+
+A count of 0 says that every call of the step has a record. The field is missing where calls are not
+recorded at all (L0) or only chosen ones are, and nothing dark was met.
 """
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ray_precheck.capture.recording.dark import COMPLETE, dark_sentence
 from ray_precheck.capture.settings import BY_FORWARD, BY_OPTIMIZER, CaptureSettings, numbers_text
 from ray_precheck.descriptors.descriptor import find_framework
+
+# A header has so many places; further ones are counted. A sentence names fewer.
+MOST_PLACES = 100
+NAMED_PLACES = 3
+_LONGEST_TEXT = 200
+COMPLETE = "it is complete"
 
 
 @dataclass(slots=True)
@@ -178,3 +196,78 @@ def _made(settings: CaptureSettings, steps: int) -> str:
     how = {BY_OPTIMIZER: "of the optimizer", BY_FORWARD: "from one call of the model to the next"}
     kind = how.get(settings.step_by, "by ray_precheck.capture.step()")
     return f"{steps or 'no'} step{'s' * (steps > 1)} {kind} {'was' if steps < 2 else 'were'} made"
+
+
+@dataclass(slots=True)
+class DarkPlace:
+    """What ran unseen: in which module, at which line (`file:line`) of the program, and how often."""
+
+    what: str
+    module: str = ""
+    place: str = ""
+    times: int = 1
+
+    def __str__(self) -> str:
+        often = f"{self.times:,} times" if self.times > 1 else ""
+        where = ", ".join(filter(None, (self.module, self.place, often)))
+        return f"{self.what} ({where})" if where else self.what
+
+
+class DarkPlaces:
+    """Places by what ran there, each counted; the first `MOST_PLACES` are kept."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, str, str], DarkPlace] = {}
+        self._others = 0
+
+    def __len__(self) -> int:
+        return len(self._places) + self._others
+
+    def note(self, what: str, *, module: str = "", place: str = "", times: int = 1) -> None:
+        """Take note that something ran unseen at a place, once more where it is known."""
+        key = what[:_LONGEST_TEXT], module[:_LONGEST_TEXT], place[-_LONGEST_TEXT:]
+        found = self._places.get(key)
+        if found is not None:
+            found.times += times
+        elif len(self._places) < MOST_PLACES:
+            self._places[key] = DarkPlace(*key, times)
+        else:
+            self._others += 1
+
+    def header(self) -> dict[str, object]:
+        """Return the field of a dump's header, and of an account."""
+        return {"count": len(self), "places": [asdict(each) for each in self._places.values()]}
+
+    def add(self, header: Mapping[str, Any]) -> None:
+        """Add the places of another process or step, as `header` has them."""
+        for each in header.get("places", ()):
+            self.note(**each)
+        self._others += max(0, header.get("count", 0) - len(header.get("places", ())))
+
+
+def added(
+    header: Mapping[str, Any] | None, other: Mapping[str, Any] | None
+) -> dict[str, object] | None:
+    """Return the places of two steps together, None where neither can know."""
+    if header is None and other is None:
+        return None
+    total = DarkPlaces()
+    for each in (header, other):
+        total.add(each or {})
+    return total.header()
+
+
+def dark_sentence(headers: Iterable[Mapping[str, Any] | None]) -> str:
+    """Return what several steps or processes say of their dark places; None is of one that cannot know."""
+    total, knows = DarkPlaces(), True
+    for header in headers:
+        knows = knows and header is not None
+        total.add(header or {})
+    if not len(total):
+        return COMPLETE if knows else ""
+    places = [str(each) for each in total._places.values()]
+    is_one = len(total) == 1
+    begin = "1 place is dark" if is_one else f"{len(total)} places are dark"
+    rest = len(total) - len(places[:NAMED_PLACES])
+    more = f", and {rest} more in the headers of the dumps" if rest else ""
+    return f"{begin} (what ran there has no record): {'; '.join(places[:NAMED_PLACES])}{more}"

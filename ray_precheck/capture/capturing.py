@@ -19,7 +19,7 @@ from ray_precheck.capture.recording.scope import Scope
 from ray_precheck.capture.session import Session, raised, say
 from ray_precheck.capture.settings import BY_HAND, CaptureSettings, capture_settings
 from ray_precheck.capture.writing.claim import require_own
-from ray_precheck.capture.writing.saved import FrameworkValues
+from ray_precheck.capture.writing.elements import FrameworkValues
 from ray_precheck.descriptors.descriptor import (
     Capturing,
     Framework,

@@ -9,10 +9,15 @@ and its methods are called on the class or on the object.
 
 import atexit
 import functools
+import itertools
+import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ray_precheck.capture.account import entries_without_a_call
@@ -23,14 +28,16 @@ from ray_precheck.capture.capturing import (
     require_models,
 )
 from ray_precheck.capture.msprobe_config import DebuggerConfig, read_config
-from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.recorder import CallName, SeenCall
 from ray_precheck.capture.session import Session, say
-from ray_precheck.capture.settings import numbers_text
-from ray_precheck.capture.writing.saved import SavedValues
+from ray_precheck.capture.settings import CaptureSettings, numbers_text
+from ray_precheck.capture.writing.elements import FrameworkValues
+from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.errors import UsageError
 
 # The file is looked at again after this time: while capturing, and while `dump_enable` is false.
 _INTERVAL_S, _INTERVAL_OFF_S = 0.5, 3.0
+_DEBUG_FILE = "debug.json"
 
 
 class PrecisionDebugger:
@@ -73,7 +80,7 @@ class PrecisionDebugger:
         self._changed = self._signature()
         self._looked = time.monotonic()
         self._session: Session | None = None
-        self._saver: SavedValues | None = None
+        self._saver: _SavedValues | None = None
         self._is_running = False
         self._starts = 0
         self._custom: dict[tuple[int, str], Any] = {}
@@ -105,7 +112,7 @@ class PrecisionDebugger:
         require_models(model)
         session = self._opened(model)
         if rank_id is not None:
-            session.rank = _rank(rank_id)
+            session.rank = _require_number("rank_id", rank_id)
         if model is not None:
             session.models = model
         self._starts += 1
@@ -158,23 +165,21 @@ class PrecisionDebugger:
             if folder is None:
                 return
             tensors = find_saved_tensors(session.account.framework)
-            self._saver = SavedValues(session.settings, folder, tensors(session.settings, folder))
+            self._saver = _SavedValues(session.settings, folder, tensors(session.settings, folder))
         self._saver.save(variable, name, save_backward)
 
     @classmethod
     def set_init_step(cls, step: int) -> None:
         """Give the step that runs another number; the next ones count from there."""
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise UsageError(f"the first step is {step!r}; expected a number that is not negative")
-        self = cls._get()
-        self._opened(None).number = step
+        number = _require_number("the first step", step)
+        cls._get()._opened(None).number = number
 
     @classmethod
     def register_custom_api(cls, module: Any, api: str, api_prefix: str | None = None) -> None:
         """Record the calls of a function `module.api` of the script, as `{api_prefix}.{api}`."""
         self = cls._get()
         original = _attribute(module, api)
-        prefix = api_prefix or getattr(module, "__name__", "Custom")
+        prefix = str(api_prefix or getattr(module, "__name__", "Custom"))
         self._custom.setdefault((id(module), api), original)
 
         @functools.wraps(original)  # by which ms.jit finds the function that it is to compile
@@ -183,8 +188,8 @@ class PrecisionDebugger:
             record: Callable[..., Any] | None = getattr(opened, "custom_call", None)
             if record is None:
                 return original(*args, **kwargs)
-            frame, run = sys._getframe(1), functools.partial(original, *args, **kwargs)
-            return record(prefix, api, SeenCall(None, frame, args, kwargs, run))
+            frame, run = sys._getframe(1), partial(original, *args, **kwargs)
+            return record(SeenCall(CallName(prefix, api), frame, args, kwargs, run))
 
         setattr(module, api, recorded)
 
@@ -291,10 +296,10 @@ class PrecisionDebugger:
             self._session.pause()
 
 
-def _rank(rank: Any) -> int:
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-        raise UsageError(f"rank_id is {rank!r}; expected a number that is not negative")
-    return rank
+def _require_number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UsageError(f"{name} is {value!r}; expected a number that is not negative")
+    return value
 
 
 def _token_range(found: Any) -> tuple[int, int]:
@@ -308,3 +313,63 @@ def _attribute(module: Any, name: str) -> Any:
     if not hasattr(module, name):
         raise UsageError(f"{getattr(module, '__name__', module)!s} has no {name}")
     return getattr(module, name)
+
+
+class _SavedValues:
+    """Collects the values of one step."""
+
+    def __init__(self, settings: CaptureSettings, folder: Path, tensors: FrameworkValues) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._tensors = tensors
+        self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
+        self._data: dict[str, Any] = {}
+
+    def save(self, value: Any, name: str, save_backward: bool) -> None:
+        """Take a value under a name, whose calls are counted, and wait for its gradients."""
+        number = next(self._counts[name])
+        key, gradient_key = f"{name}.{number}.debug", f"{name}_grad.{number}.debug"
+        self._data[key] = self._read(value, key)
+        if save_backward:
+            self._data[gradient_key] = self._waiting(
+                value, gradient_key, partial(self._data.__setitem__, gradient_key)
+            )
+
+    def _waiting(self, value: Any, place: str, put: Callable[[Any], None]) -> Any:
+        """Return a value with null for each tensor, which `put` replaces when its gradient arrives."""
+        if isinstance(value, self._tensors.elements.tensor):
+            self._tensors.on_gradient(value, lambda gradient: put(self._read(gradient, place)))
+            return None
+        if isinstance(value, dict):
+            named: dict[str, Any] = {}
+            for key, each in value.items():
+                inner = self._waiting(each, f"{place}.{key}", partial(named.__setitem__, str(key)))
+                named[str(key)] = inner
+            return named
+        if isinstance(value, list | tuple):
+            listed: list[Any] = [None] * len(value)
+            for index, each in enumerate(value):
+                listed[index] = self._waiting(
+                    each, f"{place}.{index}", partial(listed.__setitem__, index)
+                )
+            return listed
+        return None
+
+    def _read(self, value: Any, place: str) -> Any:
+        return json.loads(self._tensors.elements.one(value, place))
+
+    def finish(self) -> None:
+        """Write debug.json, which appears as a whole."""
+        self._tensors.close()
+        folder = str((self._folder / TENSORS).absolute()) if self._settings.saves_tensors else None
+        header = {
+            "task": self._settings.task,
+            "level": "debug",
+            "framework": self._tensors.framework,
+            "dump_data_dir": folder,
+        }
+        part = self._folder / f"{_DEBUG_FILE}.part"
+        part.write_text(
+            json.dumps({**header, "data": self._data}, indent=1) + "\n", encoding="utf-8"
+        )
+        os.replace(part, self._folder / _DEBUG_FILE)

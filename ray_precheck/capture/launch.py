@@ -27,7 +27,7 @@ from ray_precheck.capture.settings import CaptureSettings, settings_to_json
 from ray_precheck.capture.start.sitecustomize import FRAMEWORKS, VARIABLE
 from ray_precheck.capture.writing.claim import earlier_dumps
 from ray_precheck.errors import UsageError
-from ray_precheck.prctl import end_with_parent
+from ray_precheck.processes import end_with_parent
 
 _START = Path(__file__).parent / "start"
 _ROOT = Path(__file__).parents[2]

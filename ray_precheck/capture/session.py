@@ -19,9 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.capture.account import Account
+from ray_precheck.capture.account import Account, added
 from ray_precheck.capture.probe import Probe, StepProbe
-from ray_precheck.capture.recording.dark import added
 from ray_precheck.capture.settings import (
     BY_FORWARD,
     BY_HAND,
@@ -74,25 +73,17 @@ class Session:
         self._tell = tell
         self._on_change = on_change
         self._on_begin = on_begin
-        self._open: StepProbe | None = None
+        # The step that is being captured.
+        self.open_step: StepProbe | None = None
         self._folder: Path | None = None
-        self._is_ours = True
+        # False in a child that the process of the session forks.
+        self.is_ours = True
         self._is_claimed = False
         self._calls_before = 0
         self._rank: int | None = None
         self._sizes: dict[Path, int] = {}
         self._missing: dict[str, list[str]] | None = None
         _SESSIONS.add(self)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this is the process that made the session, and no child that it forked."""
-        return self._is_ours
-
-    @property
-    def open_step(self) -> StepProbe | None:
-        """The step that is being captured."""
-        return self._open
 
     def start(self, *, at_first_forward: bool = False) -> None:
         """Begin with step 0, at once or when a model is called for the first time."""
@@ -114,7 +105,7 @@ class Session:
 
     def end_step(self) -> None:
         """End a step; the next one begins with `resume`."""
-        if not self._is_ours:
+        if not self.is_ours:
             return
         self._end()
         self.number += 1
@@ -122,13 +113,13 @@ class Session:
 
     def pause(self) -> None:
         """Capture nothing until `resume`, which goes on with the same step."""
-        if self._open is not None:
-            self._open.pause()
+        if self.open_step is not None:
+            self.open_step.pause()
 
     def resume(self) -> None:
         """Go on with the step, or begin it."""
-        if self._open is not None:
-            self._open.resume()
+        if self.open_step is not None:
+            self.open_step.resume()
         else:
             self._begin()
 
@@ -138,7 +129,7 @@ class Session:
 
     def stop(self, cut_short: str = "") -> None:
         """End the step that is open, and the capture; `cut_short` is why the step did not come to its end."""
-        if not self._is_ours:
+        if not self.is_ours:
             return
         if self._is_idle():
             self._drop()
@@ -151,8 +142,8 @@ class Session:
 
     def leave(self) -> None:
         """Capture nothing in this process: it was forked, and the capture is its parent's."""
-        opened, self._open, self._folder = self._open, None, None
-        self._is_ours = False
+        opened, self.open_step, self._folder = self.open_step, None, None
+        self.is_ours = False
         if opened is not None:
             opened.abandon()
 
@@ -165,19 +156,19 @@ class Session:
         self._on_change(self.account)
 
     def _on_step(self) -> None:
-        if self.settings.step_by == BY_OPTIMIZER and self._is_ours:
+        if self.settings.step_by == BY_OPTIMIZER and self.is_ours:
             if self.account.failure:
                 self.stop()
             else:
                 self.step()
 
     def _on_forward(self) -> None:
-        if not self._is_ours:
+        if not self.is_ours:
             return
         self.account.model_calls += 1
         if self.settings.step_by == BY_FORWARD and self.account.model_calls > 1:
             self.step()
-        elif self._open is None and not self.account.steps:
+        elif self.open_step is None and not self.account.steps:
             self._begin()
 
     def _is_over(self) -> bool:
@@ -188,16 +179,16 @@ class Session:
     def _is_idle(self) -> bool:
         """Return whether the open step is what follows the last one: no model was called in it, or, where
         the script says when a step ends, nothing at all."""
-        if self._open is None or not self.account.steps:
+        if self.open_step is None or not self.account.steps:
             return False
         if self.settings.step_by == BY_OPTIMIZER:
             return self.account.model_calls == self._calls_before
-        return self.settings.step_by == BY_HAND and not self._open.records
+        return self.settings.step_by == BY_HAND and not self.open_step.records
 
     def claim_step(self) -> Path | None:
         """Return the folder of the step that runs, which is emptied; None where it is not captured."""
         settings = self.settings
-        if self.account.failure or not self._is_ours or self._probe.is_loader():
+        if self.account.failure or not self.is_ours or self._probe.is_loader():
             return None
         if settings.steps is not None and self.number not in settings.steps:
             return None
@@ -225,13 +216,13 @@ class Session:
             self.fail(f"{folder} cannot be written: {error.strerror or error}")
 
     def _begin(self) -> None:
-        folder = self.claim_step() if self._open is None else None
+        folder = self.claim_step() if self.open_step is None else None
         if folder is None:
             return
         settings = replace(self.settings, max_bytes=self._bytes_left())
         with self._failing(folder):
-            self._open = self._probe.begin(settings, folder, self.models, self._failed_within)
-        if self._open is None:
+            self.open_step = self._probe.begin(settings, folder, self.models, self._failed_within)
+        if self.open_step is None:
             return
         self._folder = folder
         self._calls_before = self.account.model_calls
@@ -267,9 +258,9 @@ class Session:
         self.fail(reason)
 
     def _end(self, cut_short: str = "") -> None:
-        opened, folder = self._open, self._folder
-        self._open = self._folder = None
-        if opened is None or folder is None or not self._is_ours:
+        opened, folder = self.open_step, self._folder
+        self.open_step = self._folder = None
+        if opened is None or folder is None or not self.is_ours:
             return
         with self._failing(folder):
             opened.finish(cut_short)
@@ -301,8 +292,8 @@ class Session:
 
     def _drop(self) -> None:
         """Remove the open step, which has begun and in which nothing happened."""
-        opened, folder = self._open, self._folder
-        self._open = self._folder = None
+        opened, folder = self.open_step, self._folder
+        self.open_step = self._folder = None
         if opened is not None and folder is not None:
             opened.pause()
             opened.abandon()

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf
-from ray_precheck.schema.float32 import FULL_FLOAT32, Float32
+from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
 

@@ -51,10 +51,8 @@ from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.numerics.arrays import round_to_dtype, spacing
 from ray_precheck.operators.effects import CHANGES
-from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.float32 import FRACTION_BITS, FULL_FLOAT32, Float32
-from ray_precheck.schema.storage import Nested, Sparse
-from ray_precheck.schema.values import HostCall, HostTensor
+from ray_precheck.schema.dtypes import DTYPES, FRACTION_BITS, FULL_FLOAT32, Array, Float32
+from ray_precheck.schema.values import HostCall, HostTensor, Nested, Sparse
 from ray_precheck.store.error_data import input_tensors
 
 Cotangents = Sequence[HostTensor | None]

@@ -53,10 +53,8 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.base import Backend
 from ray_precheck.inputs.generate import TensorSource
-from ray_precheck.schema.failure import Cause
-from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
-from ray_precheck.schema.task import BENCH, TaskPayload
+from ray_precheck.schema.task import BENCH, Cause, Phase, TaskPayload
 
 if TYPE_CHECKING:
     from ray_precheck.dump.tensors import TensorFiles

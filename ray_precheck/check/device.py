@@ -38,9 +38,8 @@ from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import Backend, Leaf, Precise, changed_by, open_backend
 from ray_precheck.inputs.generate import GeneratedTensors
 from ray_precheck.operators.effects import ONLY_LAYOUT
-from ray_precheck.schema.float32 import Float32
-from ray_precheck.schema.phase import Phase
-from ray_precheck.schema.task import BENCH
+from ray_precheck.schema.dtypes import Float32
+from ray_precheck.schema.task import BENCH, Phase
 from ray_precheck.schema.values import HostTensor
 
 Cotangents = list[HostTensor | None]

@@ -9,7 +9,7 @@ from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.bench.declared import BenchModule
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.descriptors.descriptor import find_framework
-from ray_precheck.schema.float32 import FULL_FLOAT32, Float32
+from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.task import BENCH
 

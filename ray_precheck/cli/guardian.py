@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from ray_precheck.prctl import adopt_orphans, end_with_parent
-from ray_precheck.runtime.workers.process_tree import descendants
+from ray_precheck.processes import adopt_orphans, descendants, end_with_parent
 
 # Waited for, and not handled: a handler that runs just before a call that blocks is not heard.
 _AWAITED = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGINT)

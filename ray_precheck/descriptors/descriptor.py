@@ -90,7 +90,7 @@ class Capturing:
     """How scripts that use the framework are captured: parts, written "module:attribute".
 
     `model` is the class of models as messages name it (torch.nn.Module). `probe` is a class of
-    `capture.probe.Probe`, `saved_values` makes the `FrameworkValues` of `capture.writing.saved`, and
+    `capture.probe.Probe`, `saved_values` makes the `FrameworkValues` of `capture.writing.elements`, and
     `tracing_probe` is a class of `capture.verifying.step.TracingProbe`; "" where scripts save no values by
     name, or no step can be verified.
     """

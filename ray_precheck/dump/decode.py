@@ -24,8 +24,8 @@ from ray_precheck.dump.fields import (
     structure_of,
 )
 from ray_precheck.dump.names import ApiKey, parse_key
-from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import shown
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import DTYPES, QUANTIZED, canonical_dtype
 from ray_precheck.schema.record import ApiRecord

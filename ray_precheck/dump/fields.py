@@ -14,11 +14,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import shown
 from ray_precheck.schema.dtypes import QUANTIZED
-from ray_precheck.schema.storage import COMPRESSED, Nested, Quantized, Sparse, Storage
-from ray_precheck.schema.values import Structure, TensorSpec, UnknownSpec
+from ray_precheck.schema.values import (
+    COMPRESSED,
+    Nested,
+    Quantized,
+    Sparse,
+    Storage,
+    Structure,
+    TensorSpec,
+    UnknownSpec,
+)
 
 _USUAL = (None, "torch.strided")
 _LAYOUT = "torch.sparse_"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 
-from ray_precheck.dump.cut_short import FIELD, KILLED, end_of_dump
+from ray_precheck.dump.folders import FIELD, KILLED, end_of_dump
 from ray_precheck.dump.scan import (
     CHUNK_BYTES,
     ByteRange,
@@ -27,9 +27,8 @@ from ray_precheck.dump.scan import (
     scan_dump,
     too_many,
 )
-from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError, NothingToCheckError
-from ray_precheck.foreign import from_json
+from ray_precheck.foreign import from_json, shown
 
 LARGEST_HEADER_BYTES = 1 << 20
 DATA = b'"data": {\n'

@@ -27,8 +27,7 @@ from ray_precheck.descriptors.descriptor import (
     is_framework,
     known_frameworks,
 )
-from ray_precheck.dump.cut_short import cut_note, is_being_written
-from ray_precheck.dump.folders import LOG_FILE, standing_for
+from ray_precheck.dump.folders import LOG_FILE, cut_note, is_being_written, standing_for
 from ray_precheck.dump.log import (
     Log,
     as_dump,
@@ -46,10 +45,9 @@ from ray_precheck.dump.scan import (
     silent,
     value_of,
 )
-from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError, NothingToCheckError
-from ray_precheck.foreign import open_file
-from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header
+from ray_precheck.foreign import open_file, shown
+from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32, from_header
 from ray_precheck.schema.task import Task, TaskPayload
 
 STATISTICS, TENSOR, STRUCTURE = "statistics", "tensor", "structure"

@@ -16,8 +16,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError
+from ray_precheck.foreign import shown
 from ray_precheck.schema.dtypes import Array
 
 CHUNK_BYTES = 4 << 20

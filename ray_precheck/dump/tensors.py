@@ -21,12 +21,10 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
-from ray_precheck.foreign import open_file
+from ray_precheck.foreign import open_file, shown
 from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.storage import Sparse, Storage
-from ray_precheck.schema.values import HostTensor, TensorSpec
+from ray_precheck.schema.values import HostTensor, Sparse, Storage, TensorSpec
 
 T = TypeVar("T")
 # The exceptions of np.load and torch.load on broken or made-up files; neither documents them.

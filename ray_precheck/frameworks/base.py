@@ -20,7 +20,7 @@ from ray_precheck.descriptors.descriptor import (
     load_part,
 )
 from ray_precheck.errors import BackendMissingError, DeviceError
-from ray_precheck.schema.float32 import Float32
+from ray_precheck.schema.dtypes import Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
 

@@ -9,7 +9,7 @@ mindspore.device_context.ascend.op_precision) and looked up in the releases (ASC
 
 from typing import Any
 
-from ray_precheck.schema.float32 import FULL, Float32
+from ray_precheck.schema.dtypes import FULL, Float32
 
 _MEANING = {"conv": "convolutions", "matmul": "products"}
 

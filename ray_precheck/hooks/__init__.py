@@ -8,8 +8,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ray_precheck.capture.pytorch.classic.errors import HookUsageError, OverflowFoundError
-    from ray_precheck.capture.pytorch.classic.lines import set_dump_path
+    from ray_precheck.capture.pytorch.classic.lines import (
+        HookUsageError,
+        OverflowFoundError,
+        schedule,
+        set_dump_path,
+        step_schedule,
+    )
     from ray_precheck.capture.pytorch.classic.registering import (
         register_hook,
         seed_all,
@@ -18,7 +23,6 @@ if TYPE_CHECKING:
         wrap_async_datadump_hook,
         wrap_checkoverflow_hook,
     )
-    from ray_precheck.capture.pytorch.classic.steps import schedule, step_schedule
 
 __all__ = [
     "HookUsageError",
@@ -33,18 +37,13 @@ __all__ = [
     "wrap_async_datadump_hook",
     "wrap_checkoverflow_hook",
 ]
-_HOMES = {
-    "HookUsageError": "errors",
-    "OverflowFoundError": "errors",
-    "schedule": "steps",
-    "set_dump_path": "lines",
-    "step_schedule": "steps",
-}
+# The names that need no torch.
+_LIGHT = ("HookUsageError", "OverflowFoundError", "schedule", "set_dump_path", "step_schedule")
 
 
 def __getattr__(name: str) -> Any:
     """Load torch only when a name is asked for that needs it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES.get(name, "registering")
+    home = "lines" if name in _LIGHT else "registering"
     return getattr(importlib.import_module(f"ray_precheck.capture.pytorch.classic.{home}"), name)

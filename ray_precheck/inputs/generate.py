@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import shown
 from ray_precheck.inputs import RECORDED
 from ray_precheck.inputs.distribution import (
     ValueRange,
@@ -37,13 +37,15 @@ from ray_precheck.inputs.roles.table import roles_of
 from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.storage import Quantized, Sparse, Storage
 from ray_precheck.schema.values import (
     Constant,
     HostCall,
     HostTensor,
     MappingSpec,
+    Quantized,
     SequenceSpec,
+    Sparse,
+    Storage,
     Symbol,
     TensorSpec,
     UnknownSpec,

@@ -2,8 +2,8 @@
 
 Comes in: values on the host, or the statistics of the parts of a tensor. Goes out: a `TensorSummary`, and the
 table from which writers, readers and comparisons take names. `capture.pytorch.tensors` computes the same with
-torch, on the CPU (`summary`) and on a device (`device_values`). The health, of captures with sketches, is how
-many values are NaN, infinite, zero or subnormal, and how near they are to overflow.
+torch, on the CPU and on a device (`values`). The health, of captures with sketches, is how many values are
+NaN, infinite, zero or subnormal, and how near they are to overflow.
 """
 
 import math

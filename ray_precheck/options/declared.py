@@ -4,7 +4,7 @@
         300.0, "--timeout", help="seconds for a record (default {default})", type=float, metavar="S"
     )
 
-Comes in: classes with such fields. Goes out: their options (`options_of`), of which `options.arguments` makes
+Comes in: classes with such fields. Goes out: their options (`options_of`), of which `options.commands` makes
 the parser and `scripts.options` the tables of `cli/README.md`; the errors of wrong values (`require_valid`),
 by the rule of each option, which is told the option and its value; and their entries in the settings file of
 a run (`settings_of`).

@@ -12,14 +12,14 @@ from typing import ClassVar
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.descriptors.descriptor import BUILT_IN, framework_names
 from ray_precheck.options.declared import REQUIRED, OneOf, Takes, option, settings_of
-from ray_precheck.options.job import (
+from ray_precheck.options.shared import (
     DebugOptions,
     JobOptions,
     LimitOptions,
     OutputOptions,
+    PlaceOptions,
     ResumeOptions,
 )
-from ray_precheck.options.places import PlaceOptions
 
 # The entry in the settings of a run that checks all calls of its dump.
 EVERY_CALL = "every call"

@@ -16,19 +16,18 @@ from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 from ray_precheck.errors import StoppedError
-from ray_precheck.options.job import JobOptions
+from ray_precheck.options.shared import JobOptions
 from ray_precheck.running.session import RunSession
 from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
 from ray_precheck.runtime.job import Job, Pieces
 from ray_precheck.runtime.places.choice import Places
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.task import DeviceSlot, Task
-from ray_precheck.store.done import count_verdicts
+from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.schema.task import DeviceSlot, Done, Task
 from ray_precheck.store.opening import opened_run
-from ray_precheck.store.reads import Reads
+from ray_precheck.store.results import count_verdicts
 from ray_precheck.store.resume import RunFiles, discard_run
+from ray_precheck.store.settings import Reads
 from ray_precheck.store.tables import Tables
 
 JobType = TypeVar("JobType", bound=Pieces)

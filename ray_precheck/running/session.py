@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.errors import ResumeError
-from ray_precheck.options.job import CoreJobOptions, JobOptions
+from ray_precheck.options.shared import CoreJobOptions, JobOptions
 from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.store.opening import NewFiles
-from ray_precheck.store.stamps import (
+from ray_precheck.store.opening import (
+    NewFiles,
     new_stamp,
     newest_of,
     newest_there,

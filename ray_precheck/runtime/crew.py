@@ -14,9 +14,8 @@ from typing import Any
 from ray_precheck.runtime.actors import ActorError, ActorPulses, Actors, CallFailed
 from ray_precheck.runtime.job import Job
 from ray_precheck.runtime.places.devices import DEFAULT_SPARES
-from ray_precheck.runtime.scheduling.commands import SendBatch
-from ray_precheck.runtime.scheduling.cost_model import bench_threads
-from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.scheduling.commands import SendBatch, Stage
+from ray_precheck.runtime.scheduling.queue import bench_threads
 from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.runtime.workers.process import START_TIMEOUT_S
 from ray_precheck.runtime.workers.worker import Order, Worker

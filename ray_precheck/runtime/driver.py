@@ -2,11 +2,17 @@
 
 Comes in: a job, its tasks and where to run them. Goes out: rows on the disk. Called by
 `runtime.driving`; the simulated histories and the simulation of large clusters run the same loop.
+
+Also here: which slots a run has on which machines, while nodes leave and join.
+
+Which processor cores are free for benches; pure. A worker of a device takes one core of its machine; the
+others are spare, also those of machines without a device.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -14,8 +20,8 @@ from ray_precheck.errors import StoppedError
 from ray_precheck.runtime.actors import ActorError, ActorLost, Actors, CallFailed
 from ray_precheck.runtime.crew import Crew, PendingCall, WorkerOptions, start_reason
 from ray_precheck.runtime.job import Job
-from ray_precheck.runtime.machines import LOST, Machines
-from ray_precheck.runtime.places.placement import DeviceRequest
+from ray_precheck.runtime.places.devices import Node
+from ray_precheck.runtime.places.placement import DeviceRequest, follow_nodes, usable_nodes
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
@@ -28,15 +34,198 @@ from ray_precheck.runtime.scheduling.commands import (
     SendBatch,
     StartWorker,
 )
-from ray_precheck.runtime.scheduling.cost_model import CostModel
+from ray_precheck.runtime.scheduling.queue import CostModel
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.slots import CRASHES_NEEDED
 from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.runtime.workers.process import SILENT_S, START_TIMEOUT_S
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport
-from ray_precheck.schema.task import DeviceSlot, Task
+from ray_precheck.schema.task import BENCH, BatchReport, Cause, DeviceSlot, Done, Task
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.timeline import Span, Track
+
+
+def number_cores(slots: Sequence[DeviceSlot]) -> list[DeviceSlot]:
+    """Return the slots with a core each: on every machine they take the first ones in turn."""
+    used: Counter[str] = Counter()
+    numbered = []
+    for slot in slots:
+        numbered.append(replace(slot, core=used[slot.node_id]))
+        used[slot.node_id] += 1
+    return numbered
+
+
+def place_benches(
+    slots: Sequence[DeviceSlot], nodes: Sequence[Node], most: int, *, crowded: bool = False
+) -> list[DeviceSlot]:
+    """Return at most `most` slots for benches, spread over the spare cores of all nodes.
+
+    The driver's node comes last: it has the driver to run. `crowded`: exactly so many are wanted,
+    also where there are fewer cores.
+    """
+    return _place(slots, [], nodes, most, crowded)
+
+
+def follow_cores(
+    slots: Sequence[DeviceSlot],
+    benches: Sequence[DeviceSlot],
+    nodes: Sequence[Node],
+    most: int,
+) -> list[DeviceSlot]:
+    """Return the slots for benches that are to be added, up to `most` in all."""
+    return _place(slots, benches, nodes, most, crowded=False)
+
+
+def _place(
+    slots: Sequence[DeviceSlot],
+    benches: Sequence[DeviceSlot],
+    nodes: Sequence[Node],
+    most: int,
+    crowded: bool,
+) -> list[DeviceSlot]:
+    used = Counter(slot.node_id for slot in [*slots, *benches])
+    spare = {node.node_id: node.cores - used[node.node_id] for node in nodes}
+    number = max((slot.device_id for slot in benches), default=-1) + 1
+    order = [*nodes[1:], *nodes[:1]]
+    placed: list[DeviceSlot] = []
+    while order and len(benches) + len(placed) < most:
+        node = max(order, key=lambda each: spare[each.node_id])
+        if spare[node.node_id] <= 0 and not crowded:
+            break
+        # Cores are counted from 0 on each machine, those of device workers first.
+        core = max(0, node.cores - spare[node.node_id]) % max(1, node.cores)
+        slot = DeviceSlot(BENCH, number + len(placed), node.node_id, node.address, "", "", core)
+        placed.append(slot)
+        spare[node.node_id] -= 1
+    return placed
+
+
+_NODES_INTERVAL_S = 2.0
+# What the row of a record says whose worker was lost with it as often as it may be.
+LOST = f"the worker process died on each of {CRASHES_NEEDED[Cause.LOST]} attempts"
+
+CarryOut = Callable[[Sequence[Command]], None]
+
+
+class Machines:
+    """The device slots and the bench workers of a run by label, and where they are.
+
+    `of_slots` says where slots are whose place is not their machine. `given_up` has the reason why a
+    device is not used any more.
+    """
+
+    def __init__(
+        self, actors: Actors, crew: Crew, request: DeviceRequest, slots: Sequence[DeviceSlot]
+    ) -> None:
+        self._actors = actors
+        self._crew = crew
+        self._request = request
+        self._most_benches = 0
+        self.nodes = actors.nodes()
+        self._seen_at = actors.clock()
+        self.slots: dict[str, DeviceSlot] = {}
+        self.benches: dict[str, DeviceSlot] = {}
+        self.of_slots: dict[str, str] = {}
+        self.given_up: dict[str, str] = {}
+        for slot in number_cores(slots):
+            self._know(slot)
+
+    def usable(self) -> list[Node]:
+        """Return the nodes that the run may use."""
+        return usable_nodes(self._request, self.nodes)
+
+    def place_benches(self, most: int, *, crowded: bool) -> None:
+        """Choose the bench workers, at most so many; `crowded`: also where a device has the core."""
+        self._most_benches = most
+        slots = list(self.slots.values())
+        for slot in place_benches(slots, self.usable(), most, crowded=crowded):
+            self.benches[slot.label] = self._crew.slots[slot.label] = slot
+
+    def keep_only(self, wanted: set[str]) -> None:
+        """Drop the device slots for which there is nothing to do."""
+        for label in set(self.slots) - wanted:
+            self._crew.dismiss(label)
+            del self.slots[label]
+
+    def ahead(self) -> frozenset[str]:
+        """Return the slots to which files have to be sent before their batches."""
+        return frozenset(filter(self._crew.needs_files, [*self.slots, *self.benches]))
+
+    def look_soon(self) -> None:
+        """Look at the nodes in the next step: one of them may be gone."""
+        self._seen_at = -_NODES_INTERVAL_S
+
+    def follow(self, scheduler: Scheduler, progress: Progress, carry_out: CarryOut) -> None:
+        """Look now and then for nodes that have left or joined, and follow them.
+
+        Raises:
+            StoppedError: the driver's own node is gone.
+        """
+        now = self._actors.clock()
+        if now - self._seen_at < _NODES_INTERVAL_S:
+            return
+        self._seen_at = now
+        before, self.nodes = self.nodes, self._actors.nodes()
+        if {node.node_id for node in self.nodes} == {node.node_id for node in before}:
+            return
+        self._follow_cores(scheduler, before, carry_out)
+        changes = follow_nodes(self._request, list(self.slots.values()), self.nodes)
+        left = {node.node_id for node in before}
+        for slot in (slot for slot in changes.lost if slot.node_id in left):
+            carry_out(self._abandon(slot.label, scheduler))
+            progress.say(f"node {slot.address} is gone, and {slot.label} with it")
+        for slot in changes.moved:
+            self._move(slot, scheduler, progress, carry_out)
+        for slot in changes.added:
+            progress.say(f"a node has joined: {slot.label} on {slot.address}")
+            self._know(slot)
+            scheduler.send_files_to(self.ahead())
+            carry_out(scheduler.add_slot(slot.label, slot.place))
+        scheduler.send_files_to(self.ahead())
+
+    def _move(
+        self, slot: DeviceSlot, scheduler: Scheduler, progress: Progress, carry_out: CarryOut
+    ) -> None:
+        before = self.slots[slot.label]
+        gone = before.node_id not in {node.node_id for node in self.nodes}
+        why = f"node {before.address} is gone" if gone else "a node has joined"
+        progress.say(f"{why}: {slot.label} moves to {slot.address}")
+        self._know(slot)
+        scheduler.send_files_to(self.ahead())
+        if gone:
+            carry_out(self._abandon(slot.label, scheduler))
+        self.given_up.pop(slot.label, None)
+        carry_out(scheduler.revive(slot.label, slot.place))
+
+    def _know(self, slot: DeviceSlot) -> None:
+        self.slots[slot.label] = self._crew.slots[slot.label] = slot
+        if slot.place != slot.node_id:
+            self.of_slots[slot.label] = slot.node_id
+
+    def _abandon(self, label: str, scheduler: Scheduler) -> list[Command]:
+        """Wait no longer for a worker whose node is dead; what it still says is ignored."""
+        self._crew.dismiss(label)
+        self.given_up[label] = "its node is gone"
+        return scheduler.slot_lost(label, f"{LOST} (its node died)")
+
+    def _follow_cores(
+        self, scheduler: Scheduler, before: Sequence[Node], carry_out: CarryOut
+    ) -> None:
+        """Have bench workers on the nodes that are there now."""
+        alive = {node.node_id for node in self.nodes}
+        for node in before:
+            if node.node_id in alive:
+                continue
+            labels = [n for n, slot in self.benches.items() if slot.node_id == node.node_id]
+            for label in labels:
+                self._crew.dismiss(label)
+                del self.benches[label]
+            carry_out(scheduler.place_lost(node.node_id, labels))
+        slots, benches = list(self.slots.values()), list(self.benches.values())
+        for slot in follow_cores(slots, benches, self.usable(), self._most_benches):
+            self.benches[slot.label] = self._crew.slots[slot.label] = slot
+            scheduler.send_files_to(self.ahead())
+            carry_out(scheduler.add_bench(slot.label, slot.place))
+
 
 POLL_S = 0.2
 GRACE_S = 5.0

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ray_precheck.errors import PrecheckError
-from ray_precheck.options.job import JobOptions
+from ray_precheck.options.shared import JobOptions
 from ray_precheck.runtime.job import Job, Pieces
 from ray_precheck.runtime.places.choice import Cluster, Places
 from ray_precheck.runtime.places.devices import local_node
@@ -22,8 +22,7 @@ from ray_precheck.runtime.places.probe import PACKAGE
 from ray_precheck.runtime.places.scratch import sweep
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import note_caveat

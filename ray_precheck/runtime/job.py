@@ -9,12 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import Cause
-from ray_precheck.schema.phase import Phase
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome
-from ray_precheck.schema.task import DeviceSlot, Task
+from ray_precheck.schema.task import Cause, DeviceSlot, Done, Phase, Task
 from ray_precheck.store.tables import Tables
 
 

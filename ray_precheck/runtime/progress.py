@@ -12,8 +12,8 @@ from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import Done
 
 PLAIN_INTERVAL_S = 10.0
 STAGE_INTERVAL_S = 3.0

@@ -18,11 +18,9 @@ import numpy as np
 from ray_precheck.dump.tensors import UNREADABLE
 from ray_precheck.errors import NotCheckable, UsageError
 from ray_precheck.foreign import from_json, open_file, read_file
-from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header
-from ray_precheck.schema.storage import Sparse, Storage
+from ray_precheck.schema.dtypes import DTYPES, FULL_FLOAT32, Array, Float32, from_header
 from ray_precheck.schema.task import TaskPayload
-from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
+from ray_precheck.schema.values import HostCall, HostTensor, Sparse, Storage, TensorSpec
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 _VERSION = 1

@@ -21,15 +21,19 @@ import numpy as np
 
 from ray_precheck.errors import StoppedError
 from ray_precheck.foreign import open_file
-from ray_precheck.schema.done import Done
-from ray_precheck.store.claim import require_claim
-from ray_precheck.store.columns import header
-from ray_precheck.store.lock import lock_file, locked
+from ray_precheck.schema.task import Done
+from ray_precheck.store.claim import lock_file, locked, require_claim
 from ray_precheck.store.repair import names_in, repair
 from ray_precheck.store.resume import run_files
-from ray_precheck.store.rows import replace_file, rows_by_call, whole_rows
 from ray_precheck.store.settings import load_settings, mark_completed
-from ray_precheck.store.tables import API_TABLES, Tables
+from ray_precheck.store.tables import (
+    API_TABLES,
+    Tables,
+    header,
+    replace_file,
+    rows_by_call,
+    whole_rows,
+)
 
 
 class Journal:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ray_precheck.errors import UsageError
-from ray_precheck.store.rows import replace_file
+from ray_precheck.store.tables import replace_file
 
 
 def require_writable(option: str, path: Path) -> None:

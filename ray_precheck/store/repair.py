@@ -15,18 +15,17 @@ from typing import BinaryIO
 
 from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.foreign import open_file
-from ray_precheck.store.columns import (
+from ray_precheck.store.tables import (
+    API_TABLES,
     BOM,
+    Tables,
     decode_row,
     header,
-)
-from ray_precheck.store.rows import (
     replace_file,
     row_name,
     rows_by_call,
     whole_rows,
 )
-from ray_precheck.store.tables import API_TABLES, Tables
 
 _LONGEST_HEADER = 1000
 _CHUNK_BYTES = 1 << 20

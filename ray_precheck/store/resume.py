@@ -15,16 +15,29 @@ from pathlib import Path
 
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.foreign import open_file, regular_file
-from ray_precheck.store.claim import ClaimedError, claimed
-from ray_precheck.store.columns import ADDED_SETTING, BOM, added_columns, added_setting
-from ray_precheck.store.done import read_done, without_details
+from ray_precheck.store.claim import ClaimedError, claimed, locked
 from ray_precheck.store.error_data import ERROR_FOLDER, MSPROBE_ERROR_FOLDER
-from ray_precheck.store.lock import locked
-from ray_precheck.store.reads import Reads, changed_since, stamps_of
 from ray_precheck.store.repair import repair, rows_below
-from ray_precheck.store.rows import remove_leftover, row_cells, whole_rows
-from ray_precheck.store.settings import RunSettings, load_settings, save_settings
-from ray_precheck.store.tables import API_TABLES, Tables
+from ray_precheck.store.results import read_done, without_details
+from ray_precheck.store.settings import (
+    Reads,
+    RunSettings,
+    changed_since,
+    load_settings,
+    save_settings,
+    stamps_of,
+)
+from ray_precheck.store.tables import (
+    ADDED_SETTING,
+    API_TABLES,
+    BOM,
+    Tables,
+    added_columns,
+    added_setting,
+    remove_leftover,
+    row_cells,
+    whole_rows,
+)
 
 RESULT_STEM = f"{API_TABLES.stem}_result_"
 

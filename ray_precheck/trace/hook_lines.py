@@ -20,7 +20,7 @@ from ray_precheck.errors import UsageError
 from ray_precheck.foreign import from_json, open_file
 from ray_precheck.numerics.arrays import same_values
 from ray_precheck.schema.dtypes import Array
-from ray_precheck.store.columns import encode_row
+from ray_precheck.store.tables import encode_row
 from ray_precheck.trace.alignment.align import Match, align
 from ray_precheck.trace.alignment.calls import Call
 from ray_precheck.trace.side import API

@@ -19,8 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
-from ray_precheck.dump.cut_short import cut_note, is_being_written
-from ray_precheck.dump.folders import LOG_FILE, standing_for
+from ray_precheck.dump.folders import LOG_FILE, cut_note, is_being_written, standing_for
 from ray_precheck.dump.log import Log, log_members, scan_log
 from ray_precheck.dump.names import split_key
 from ray_precheck.dump.scan import (
@@ -34,7 +33,7 @@ from ray_precheck.dump.scan import (
 )
 from ray_precheck.errors import DumpError
 from ray_precheck.foreign import open_file, read_file
-from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header
+from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32, from_header
 from ray_precheck.trace.items import Item, items_of
 
 FORWARD, BACKWARD = "forward", "backward"

@@ -2,11 +2,14 @@
 
 Comes in: the path of a dump and names of calls. Goes out: a line of source for each that is found.
 Called by the summary, for the few calls that it names. Both forms of msprobe are read: a dict of
-stacks by name, `{"Mint.add.0.forward": ["File a.py, line 3, in forward, \\n x + y", ...]}`, and that of
+stacks by name, `{"Mint.add.0.forward": ["File a.py, line 3, in forward, \n x + y", ...]}`, and that of
 msprobe 26, `{"0": [[names], [frames]], ...}`, where calls with the same stack share it. The innermost
 frame is the first one; the model's is the first that is neither Python's, the framework's, a capture's
 nor one of a library that runs training (`accelerate`). Where it is a library's of models, the user's own
 line stands beside it.
+
+In which module a record was made: the `construct.json` beside a dump. `{key: parent}`, where the parent of
+a call is a module, and that of a module the one around it.
 """
 
 import functools
@@ -116,3 +119,54 @@ def _foreign() -> re.Pattern[str]:
 def _split(text: str) -> list[str]:
     """Return the frames of a stack that is one text."""
     return [f"File {part}" for part in re.split(r"(?:^|\n)\s*File ", text) if part.strip()]
+
+
+CONSTRUCT_FILE = "construct.json"
+# A larger file is left alone: it is read as a whole.
+_DEEPEST = 1000
+
+
+class Modules:
+    """The modules of a dump; without the file, and without a folder, no record is in one that is not
+    learned."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._read: dict[str, object] | None = {} if folder is None else None
+        self._marked: set[str] = set()
+
+    def of(self, key: str) -> str:
+        """Return the key of the module around a record, "" where there is none or it is not known."""
+        if self._read is None:
+            self._read = {} if self._folder is None else _construct(self._folder / CONSTRUCT_FILE)
+        found = self._read.get(key)
+        if isinstance(found, list):
+            found = next(iter(found), None)
+        return found if isinstance(found, str) else ""
+
+    def learn(self, key: str, module: str | None) -> None:
+        """Take note of the module around a record, while a capture goes on."""
+        if self._read is not None:
+            self._read[key] = module
+
+    def mark(self, key: str) -> None:
+        """Take note that a record explains what the modules around it give."""
+        for _ in range(_DEEPEST):
+            key = self.of(key)
+            if not key or key in self._marked:
+                return
+            self._marked.add(key)
+
+    def holds(self, key: str) -> bool:
+        """Return whether a record within this module was marked."""
+        return key in self._marked
+
+
+def _construct(path: Path) -> dict[str, object]:
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            return {}
+        found = orjson.loads(read_file(path))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

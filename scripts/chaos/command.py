@@ -21,8 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from ray_precheck.interpreter import module_command
-from ray_precheck.prctl import adopt_orphans
+from ray_precheck.processes import adopt_orphans, module_command
 
 TREE, WORKER, WRITER, RAYLET, DRIVER = "tree", "worker", "writer", "raylet", "driver"
 # SIGTERM to the process group, SIGHUP to every process; a worker or the writer that is stopped.

@@ -30,12 +30,12 @@ from ray_precheck.errors import NotCheckable, PrecheckError
 from ray_precheck.frameworks.base import require_framework
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import done_of
-from ray_precheck.replay.plan.planner import plan_tasks
+from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.schema.result import Outcome, TaskResult, failed
 from ray_precheck.schema.task import Task, TaskPayload
-from ray_precheck.store.columns import decode_name, decode_row, detail_rows, result_row
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import resume_run, start_run
+from ray_precheck.store.tables import decode_name, decode_row, detail_rows, result_row
 from scripts.measuring import ROOT
 
 FRAMEWORKS = ("pytorch", "mindspore")

@@ -14,7 +14,7 @@ from typing import Any
 from ray_precheck.errors import DeviceError, PrecheckError
 from ray_precheck.runtime.actors import ActorError, ActorLost, CallFailed
 from ray_precheck.runtime.places.devices import Node
-from ray_precheck.runtime.writer import Writer
+from ray_precheck.runtime.recorder import Writer
 from ray_precheck.schema.task import DeviceSlot
 from scripts.histories.answers import Cast, Choices, Layout, Say
 from scripts.histories.disk import Died

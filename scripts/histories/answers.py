@@ -12,8 +12,6 @@ from ray_precheck.replay.job import done_of
 from ray_precheck.runtime.driver import _STORE_SHARE as STORE_SHARE
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.placement import DeviceRequest
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
 from ray_precheck.schema.result import (
     Metrics,
     Outcome,
@@ -23,7 +21,7 @@ from ray_precheck.schema.result import (
     failed,
     skipped,
 )
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import BatchReport, Cause, Done, Task, WorkerFailure
 
 MOST_NODES = 4
 # The place that breaks every process, in histories that have a bad place.

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.store import journal, repair, rows
+from ray_precheck.store import journal, repair, tables
 
-_MODULES: tuple[Any, ...] = (journal, repair, rows)
+_MODULES: tuple[Any, ...] = (journal, repair, tables)
 
 
 class Died(BaseException):

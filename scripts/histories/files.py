@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.schema.done import Done
+from ray_precheck.schema.task import Done
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles, load_done, resume_run, run_files, start_run
 from ray_precheck.store.settings import RunSettings, save_settings

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.tables import API_TABLES
 from scripts.histories.answers import Cast, failed_row, unchecked_row
 

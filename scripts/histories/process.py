@@ -9,13 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ray_precheck.errors import DeviceError
-from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.runtime.workers import worker as worker_module
 from ray_precheck.runtime.workers.messages import Sealed, Work
 from ray_precheck.runtime.workers.worker import Worker
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, MeasuredTask
-from ray_precheck.schema.task import BENCH, DeviceSlot
+from ray_precheck.schema.task import BENCH, BatchReport, Cause, DeviceSlot, Done, MeasuredTask
 from scripts.histories.answers import BAD_PLACE, NEEDS_DEVICE, TAINTS, Cast, Choices, Layout, broken
 from scripts.histories.rules import require
 

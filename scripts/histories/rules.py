@@ -10,14 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ray_precheck.runtime.scheduling.commands import Command, Record, SendBatch
-from ray_precheck.runtime.scheduling.crash_counts import COST_SLACK, CRASHES_NEEDED, MAX_RUNS
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
-from ray_precheck.schema.task import Task
-from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, header
+from ray_precheck.runtime.scheduling.commands import Command, Record, SendBatch, Stage
+from ray_precheck.runtime.scheduling.queue import MAX_BATCH_RECORDS
+from ray_precheck.runtime.scheduling.slots import COST_SLACK, CRASHES_NEEDED, MAX_RUNS
+from ray_precheck.schema.task import BatchReport, Cause, Done, Task, WorkerFailure
+from ray_precheck.store.tables import DETAIL_COLUMNS, RESULT_COLUMNS, header
 from scripts.histories.answers import failed_row, unchecked_row
 
 TIMEOUT_S = 30.0

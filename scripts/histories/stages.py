@@ -7,8 +7,7 @@ transfer is sent that is not there, too many bytes are on their way, or somethin
 from dataclasses import dataclass, field
 
 from ray_precheck.runtime.scheduling.commands import SendBatch
-from ray_precheck.schema.failure import MeasuredTask
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import MeasuredTask, Task
 from scripts.histories.rules import require
 
 # A bench that takes less is not worth its way to another process.

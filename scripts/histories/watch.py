@@ -6,7 +6,7 @@ Comes in: the events and commands that `histories.watched` tells of. Goes out: n
 
 from collections.abc import Iterable, Sequence
 
-from ray_precheck.runtime.machines import Machines
+from ray_precheck.runtime.driver import Machines
 from ray_precheck.runtime.scheduling.commands import (
     Command,
     Forget,
@@ -14,14 +14,12 @@ from ray_precheck.runtime.scheduling.commands import (
     Prepare,
     Record,
     SendBatch,
+    Stage,
     StartWorker,
 )
-from ray_precheck.runtime.scheduling.cost_model import bench_threads
+from ray_precheck.runtime.scheduling.queue import bench_threads
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause
-from ray_precheck.schema.task import BENCH, DeviceSlot, Task
+from ray_precheck.schema.task import BENCH, BatchReport, Cause, DeviceSlot, Done, Task
 from scripts.histories.actors import Machine
 from scripts.histories.rules import PendingCall, Rules, require
 from scripts.histories.stages import Transfers

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from ray_precheck.runtime.driver import Driver
 from ray_precheck.runtime.scheduling.commands import Command, StartWorker
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.schema.failure import BatchReport, Cause
+from ray_precheck.schema.task import BatchReport, Cause
 from scripts.histories.rules import require
 from scripts.histories.watch import Lookout
 

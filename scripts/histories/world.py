@@ -15,7 +15,7 @@ from ray_precheck.runtime.driver import DriveOptions
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.placement import place_slots
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.runtime.scheduling.crash_counts import MAX_RUNS, START_ATTEMPTS
+from ray_precheck.runtime.scheduling.slots import MAX_RUNS, START_ATTEMPTS
 from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.schema.task import BENCH
 from scripts.histories.actors import Actor, Machine

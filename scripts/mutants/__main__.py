@@ -38,7 +38,7 @@ ROOMS = (
     "store",
     "accuracy",
     "dump",
-    "replay/plan",
+    "replay",
     "inputs",
     "runtime/scheduling",
     "runtime/places/placement.py",

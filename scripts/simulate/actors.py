@@ -13,12 +13,18 @@ from typing import Any
 
 from ray_precheck.runtime.actors import ActorLost
 from ray_precheck.runtime.places.devices import Node
-from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.runtime.workers.worker import Order, Worker
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, MeasuredTask, WorkerFailure
 from ray_precheck.schema.result import Verdict
-from ray_precheck.schema.task import BENCH, DeviceSlot
+from ray_precheck.schema.task import (
+    BENCH,
+    BatchReport,
+    Cause,
+    DeviceSlot,
+    Done,
+    MeasuredTask,
+    WorkerFailure,
+)
 from scripts.simulate.account import Account, Setup
 from scripts.simulate.costs import Workload
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.replay.plan.planner import plan_tasks
+from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.schema.task import Task
 from scripts.measuring import CAPTURES
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from ray_precheck.runtime.driver import DriveOptions, Driver
 from ray_precheck.runtime.places.placement import DeviceRequest, place_slots
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.resume import start_run
 from ray_precheck.store.tables import API_TABLES
 from scripts.simulate.account import Account, Setup

@@ -85,7 +85,7 @@ def bare_loop() -> None:
     from ray_precheck.check.checker import Checker
     from ray_precheck.check.settings import CheckSettings
     from ray_precheck.dump.parse import open_dump
-    from ray_precheck.replay.plan.planner import plan_tasks
+    from ray_precheck.replay.planner import plan_tasks
 
     with open_dump(sys.argv[1]) as dump:
         tests_dump = dump.task == "tensor"

@@ -42,7 +42,7 @@ from scripts.measuring import ROOT, machine, markdown_table
 from scripts.simulate.costs import LARGE_S, Workload, draw_workload
 
 PRETEND = Path(__file__).parent / "pretend"
-# Of replay/plan/planner.py: what a call without a backward record is estimated at, and each element.
+# Of replay/planner.py: what a call without a backward record is estimated at, and each element.
 PER_CALL_S = 1.2e-3
 PER_ELEMENT_S = 60e-9
 # What Ray's workers are started with; of Ray's own configuration, hence its spelling.

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray_precheck.descriptors.descriptor import framework_dtype
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.replay.plan.alike import AlikeCalls
+from ray_precheck.replay.planner import AlikeCalls
 from ray_precheck.schema.task import Task, TaskPayload
 from scripts.verdicts.cases import Case, cases
 from scripts.verdicts.subject import Run, Shared

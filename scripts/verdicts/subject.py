@@ -16,12 +16,12 @@ from ray_precheck.bench.run import Bench
 from ray_precheck.check.bench import Implementations
 from ray_precheck.check.decode import call_plan
 from ray_precheck.check.inputs import as_in_dtype
-from ray_precheck.check.options import RECORDED
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
+from ray_precheck.inputs import RECORDED
 from ray_precheck.inputs.generate import (
     GeneratedTensors,
     assign_cotangents,

@@ -12,9 +12,9 @@ from ray_precheck.bench.declared import read_bench_modules
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.naive.job import NAIVE_TABLES, NaiveJob
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.task import DeviceSlot, Task
-from ray_precheck.store.columns import header
+from ray_precheck.store.tables import header
 
 
 def main() -> int:

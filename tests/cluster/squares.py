@@ -10,14 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import Cause
-from ray_precheck.schema.phase import Phase
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.task import DeviceSlot, Task
-from ray_precheck.store.columns import encode_row
-from ray_precheck.store.tables import Tables
+from ray_precheck.schema.task import Cause, DeviceSlot, Done, Phase, Task
+from ray_precheck.store.tables import Tables, encode_row
 
 TABLES = Tables(
     "squares",

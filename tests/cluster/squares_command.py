@@ -14,10 +14,9 @@ from squares import TABLES, Squares
 
 from ray_precheck.cli import command_line as parser
 from ray_precheck.cli import entry
-from ray_precheck.options.arguments import given_values
+from ray_precheck.options.commands import PASSED, Command, Invocation, given_values
 from ray_precheck.options.declared import REQUIRED, Takes, by_section, option, options_of
-from ray_precheck.options.invocation import PASSED, Command, Invocation
-from ray_precheck.options.job import CoreJobOptions, OutFolderOptions
+from ray_precheck.options.shared import CoreJobOptions, OutFolderOptions
 from ray_precheck.running.run import Feature, RunEnd, planned, run_each, run_job
 from ray_precheck.running.session import (
     RunSession,

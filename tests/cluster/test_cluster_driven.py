@@ -14,7 +14,7 @@ from ray_precheck import RunConfig, StoppedError, run
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.replay.job import PrecheckJob, done_of
-from ray_precheck.replay.plan.planner import Plan, plan_tasks
+from ray_precheck.replay.planner import Plan, plan_tasks
 from ray_precheck.runtime.driver import DriveOptions, Driver
 from ray_precheck.runtime.places.cluster import Roster, open_cluster
 from ray_precheck.runtime.places.devices import Node

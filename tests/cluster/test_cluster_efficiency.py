@@ -15,7 +15,7 @@ MOST_LOST = 0.25
 # One record in each batch, and half of a record's time before each: at most 2/3 is left.
 ONE_BY_ONE = """
 import time
-import ray_precheck.runtime.scheduling.task_queue as queue
+import ray_precheck.runtime.scheduling.queue as queue
 from ray_precheck.runtime.crew import Crew
 
 queue.MAX_BATCH_RECORDS = 1

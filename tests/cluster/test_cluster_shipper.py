@@ -15,7 +15,7 @@ from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.dump.tensors import CapturedTensors, ShippedFiles
 from ray_precheck.errors import NotCheckable
-from ray_precheck.replay.input_files import PrecheckInputFiles
+from ray_precheck.replay.job import PrecheckInputFiles
 from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.task import Task, TaskPayload

@@ -18,8 +18,8 @@ from dumps import additions, write_dump
 
 import ray_precheck
 from ray_precheck.errors import UsageError
+from ray_precheck.private_parts import MATCH_LEVEL
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.runtime.places.other_ray import MATCH_LEVEL
 
 pytestmark = pytest.mark.cluster
 # The first three numbers are what Ray tells of itself; all else is decided by the two before.

@@ -74,7 +74,7 @@ def test_the_package_of_the_checkout_is_what_every_process_of_the_run_uses(
     modules = [
         "cli.py",
         "runtime/workers/worker.py",
-        "runtime/writer.py",
+        "runtime/recorder.py",
         "runtime/workers/check_process.py",
     ]
     for number, module in enumerate(modules):

@@ -14,11 +14,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ray_precheck.capture.pytorch.elements import Elements, statistics_text
-from ray_precheck.capture.pytorch.modules import TorchModuleNames
-from ray_precheck.capture.pytorch.tensors.summary import host_summary
+from ray_precheck.capture.pytorch.elements import Elements
+from ray_precheck.capture.pytorch.probe import TorchModuleNames
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
-from ray_precheck.capture.pytorch.updates.optimizers import OptimizerSteps
+from ray_precheck.capture.pytorch.tensors.values import host_summary
+from ray_precheck.capture.pytorch.updates import OptimizerSteps
+from ray_precheck.capture.writing.elements import statistics_text
 from ray_precheck.schema.task import TaskPayload
 
 T = TypeVar("T")

@@ -15,11 +15,10 @@ from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.inputs.generate import GeneratedTensors
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict, verdict_in
-from ray_precheck.schema.task import Task, TaskPayload
+from ray_precheck.schema.task import Done, Task, TaskPayload
 from ray_precheck.schema.values import HostTensor, TensorSpec
-from ray_precheck.store.columns import decode_row
+from ray_precheck.store.tables import decode_row
 
 DATA = Path(__file__).parents[1] / "data"
 NEEDS_MINDSPORE = pytest.mark.skipif(

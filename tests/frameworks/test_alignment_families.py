@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_precheck.trace.alignment.families import family_of
+from ray_precheck.trace.alignment.calls import family_of
 
 pytestmark = pytest.mark.frameworks
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from optimizer_records import Lion, Mode, Records, captured, learn, recorded, small_model
 
+from ray_precheck.capture.pytorch import updates
 from ray_precheck.capture.pytorch.calls import CallMode
-from ray_precheck.capture.pytorch.modules import TorchModuleNames
 from ray_precheck.capture.pytorch.names import FunctionNames
-from ray_precheck.capture.pytorch.updates import optimizer_groups
-from ray_precheck.capture.pytorch.updates.optimizers import OptimizerSteps
+from ray_precheck.capture.pytorch.probe import TorchModuleNames
+from ray_precheck.capture.pytorch.updates import OptimizerSteps
 from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.schema.values import MappingSpec
@@ -201,9 +201,9 @@ def test_a_large_optimizer_has_several_records(monkeypatch: pytest.MonkeyPatch) 
         ]
 
     assert of() == [([32, 32, 8, 8], -1, -1)]
-    monkeypatch.setattr(optimizer_groups, "MOST_PARAMETERS", 3)
+    monkeypatch.setattr(updates, "MOST_PARAMETERS", 3)
     assert of() == [([32, 32, 8], 0, 2), ([8], 1, 2)]
-    monkeypatch.setattr(optimizer_groups, "MOST_ELEMENTS", 300)
+    monkeypatch.setattr(updates, "MOST_ELEMENTS", 300)
     assert of() == [([32], 0, 2), ([32, 8, 8], 1, 2)]
 
 

@@ -9,11 +9,12 @@ import torch
 from records import call, ms_tensor, raising, tensor
 
 from ray_precheck.check.attempt import Measured
-from ray_precheck.check.checker import Checker, DeviceNeeded
-from ray_precheck.check.options import RECORDED
+from ray_precheck.check.checker import Checker
+from ray_precheck.check.device import DeviceNeeded
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import open_dump
+from ray_precheck.inputs import RECORDED
 from ray_precheck.inputs.generate import GeneratedTensors, build_call, generated_tensors
 from ray_precheck.runtime.workers.messages import seal
 from ray_precheck.schema.result import TaskResult, Verdict

@@ -18,9 +18,8 @@ from versions import require_kernel
 
 from ray_precheck import private_parts
 from ray_precheck.check.checker import Checker
-from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
-from ray_precheck.schema.task import TaskPayload
+from ray_precheck.schema.task import Cause, TaskPayload
 
 pytestmark = [
     pytest.mark.frameworks,

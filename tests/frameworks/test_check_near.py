@@ -12,12 +12,11 @@ from records import call, row_of, tensor
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.replay.job import PrecheckOpener
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.runtime.workers.shared_arrays import CAN_LEND
+from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.runtime.workers.shared import CAN_LEND
 from ray_precheck.runtime.workers.worker import Order, Worker
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
-from ray_precheck.schema.task import BENCH, DeviceSlot, TaskPayload
+from ray_precheck.schema.task import BENCH, DeviceSlot, Done, TaskPayload
 
 pytestmark = [
     pytest.mark.frameworks,

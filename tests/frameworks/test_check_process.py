@@ -21,16 +21,14 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
 from ray_precheck.replay.job import PrecheckOpener
 from ray_precheck.runtime.places.devices import DEFAULT_SPARES
-from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.runtime.workers import process as process_module
 from ray_precheck.runtime.workers import worker
 from ray_precheck.runtime.workers.messages import Work
 from ray_precheck.runtime.workers.process import CheckProcess
-from ray_precheck.runtime.workers.turns import Turns
-from ray_precheck.runtime.workers.worker import Order, Worker
-from ray_precheck.schema.failure import BatchReport, Cause
+from ray_precheck.runtime.workers.worker import Order, Turns, Worker
 from ray_precheck.schema.result import Verdict
-from ray_precheck.schema.task import DeviceSlot, TaskPayload
+from ray_precheck.schema.task import BatchReport, Cause, DeviceSlot, TaskPayload
 
 pytestmark = pytest.mark.frameworks
 FAULTY = Path(__file__).resolve().parent.parent.parent / "scripts" / "faulty"

@@ -13,9 +13,9 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.overflow.replay import ReplayOpener, overflowed, replay_overflows
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.task import DeviceSlot, Task
-from ray_precheck.store.columns import decode_row
+from ray_precheck.store.tables import decode_row
 
 pytestmark = pytest.mark.frameworks
 SLOT = DeviceSlot("cpu", 0, "node", "here", "")

@@ -1,8 +1,6 @@
 """The script of `repro` shows a failure without ray_precheck: of a broken kernel, not of a right one."""
 
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from alone import run_alone
+from alone import run_here as run
 from records import (
     DATA,
     Element,
@@ -36,31 +36,6 @@ from ray_precheck.schema.values import HostCall, HostTensor
 from ray_precheck.store.error_data import save_error_data
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("mindspore_checker")]
-# The script alone: importing ray_precheck raises, and {broken} may have been changed before.
-_ALONE = """
-import sys
-sys.path.remove("")  # The folder that this is run in, as Python 3.11's -P does.
-sys.modules["ray_precheck"] = None
-def wrong(owner, name):
-    right = getattr(owner, name)
-    def kernel(*args, **kwargs):
-        out = right(*args, **kwargs)
-        return tuple(o * 1.01 for o in out) if isinstance(out, tuple) else out * 1.01
-    setattr(owner, name, kernel)
-{broken}
-exec(compile(sys.stdin.read(), "script", "exec"))
-"""
-
-
-def run(script: str, broken: str = "") -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", _ALONE.format(broken=broken)],
-        input=script,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def scaled(out: Any) -> Any:
@@ -177,12 +152,14 @@ def test_it_shows_the_failure_with_the_broken_kernel_and_none_with_a_right_one(
     assert "import ray_precheck" not in script
     is_simple = "grads" not in script and "bfloat16" not in script
     assert len(script.splitlines()) <= (45 if is_simple else 60)
-    shown = run(script, broken)
+    # Once in each framework it is run as its user does.
+    run_it = run_alone if name in ("function", "MindSpore") else run
+    shown = run_it(script, broken)
     assert (shown.returncode, shown.stderr) == (1, "")
     assert "forward.output.0: worst at [" in shown.stdout
     assert "limit 0.0001;" in shown.stdout
     assert "IN ERROR" in shown.stdout
-    right = run(script)
+    right = run_it(script)
     assert (right.returncode, right.stderr) == (0, "")
     assert "forward.output.0: worst at [" in right.stdout
     assert right.stdout.endswith("no failure here\n")

@@ -10,12 +10,9 @@ from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.replay.job import PrecheckOpener, PrecheckRunner, done_of
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import Cause
-from ray_precheck.schema.phase import Phase
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Verdict
-from ray_precheck.schema.task import BENCH, DeviceSlot
+from ray_precheck.schema.task import BENCH, Cause, DeviceSlot, Done, Phase
 
 pytestmark = pytest.mark.frameworks
 NEG = call("Torch.neg", tensor(3))

@@ -9,7 +9,7 @@ from two_frameworks import captured_mindspore, captured_torch
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.commands.compare.run import ComparisonReport, compare_captures
-from ray_precheck.trace.alignment.families import family_of
+from ray_precheck.trace.alignment.calls import family_of
 
 pytestmark = pytest.mark.frameworks
 TASKS = ("tensor", "statistics")

@@ -24,7 +24,7 @@ from ray_precheck.dump.parse import open_dump
 from ray_precheck.frameworks.pytorch import backend, switches
 from ray_precheck.frameworks.pytorch.backend import TorchBackend
 from ray_precheck.frameworks.pytorch.switches import formats_of
-from ray_precheck.schema.float32 import Float32, from_header
+from ray_precheck.schema.dtypes import Float32, from_header
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import Task
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ray_precheck.cli import NOTHING_CHECKED, UNUSABLE, main
-from ray_precheck.store.result_tables import read_rows
+from ray_precheck.store.results import read_rows
 
 pytestmark = pytest.mark.frameworks
 

@@ -7,8 +7,8 @@ import pytest
 from records import DATA, call, ms_tensor, payloads_of
 
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.options import RECORDED
 from ray_precheck.dump.decode import decode_record
+from ray_precheck.inputs import RECORDED
 from ray_precheck.inputs.generate import generated_tensors
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Verdict

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ray_precheck.capture.pytorch.names import CallName  # noqa: E402
+from ray_precheck.capture.recording.recorder import CallName  # noqa: E402
 from scripts.locate_faults.cases import (  # noqa: E402
     COLLECTIVE,
     DATA,

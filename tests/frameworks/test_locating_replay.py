@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.commands.locate.payload import LOCATION_TABLES, read_measured
+from ray_precheck.commands.locate.plan import LOCATION_TABLES, read_measured
 from ray_precheck.commands.locate.replay import own_error
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.search import LocationReport
@@ -175,13 +175,13 @@ def test_the_saved_tensors_of_the_culprit_are_there_for_repro(tmp_path: Path) ->
 
 @pytest.mark.parametrize("own", [0.25, float("inf"), None])
 def test_what_the_table_of_values_holds_is_read_again(tmp_path: Path, own: float | None) -> None:
-    from ray_precheck.commands.locate.payload import (
+    from ray_precheck.commands.locate.plan import (
         MeasuredValue,
         encoded_error,
         encoded_value,
     )
-    from ray_precheck.commands.locate.walk.evidence import OwnError, ValueEvidence
-    from ray_precheck.store.columns import header
+    from ray_precheck.commands.locate.walk.nouns import OwnError, ValueEvidence
+    from ray_precheck.store.tables import header
 
     error = OwnError(
         "error", 7.5, own, 0.5, "pass", "output.0", "[1, 2]", "a sign, \n of it", "=said"

@@ -9,14 +9,13 @@ from records import NEEDS_MINDSPORE, call, ms_tensor, row_of, tensor
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
+from ray_precheck.processes import descendants
 from ray_precheck.replay.job import PrecheckOpener
-from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.runtime.workers.messages import Work
 from ray_precheck.runtime.workers.process import CheckProcess
-from ray_precheck.runtime.workers.process_tree import descendants
-from ray_precheck.schema.failure import BatchReport, Cause
 from ray_precheck.schema.result import Verdict
-from ray_precheck.schema.task import BENCH, DeviceSlot, TaskPayload
+from ray_precheck.schema.task import BENCH, BatchReport, Cause, DeviceSlot, TaskPayload
 
 pytestmark = [pytest.mark.frameworks, NEEDS_MINDSPORE]
 STAND_IN = Path(__file__).parents[1] / "data" / "mindtorch"

@@ -12,9 +12,8 @@ from ray_precheck.bench.declared import read_bench_modules
 from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.commands.naive.contrast import Contrast, Contraster
+from ray_precheck.commands.naive.contrast import Contrast, Contraster, first_unlike
 from ray_precheck.commands.naive.elsewhere import PlainProcesses, PlainRun
-from ray_precheck.commands.naive.runs import first_unlike
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.switches import SwitchBoard, switches_of
 from ray_precheck.schema.result import Verdict

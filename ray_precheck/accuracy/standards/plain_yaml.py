@@ -1,7 +1,7 @@
 """A YAML file of plain data: mappings with text keys, lists, texts and numbers.
 
 Comes in: the bytes of a file that a user wrote. Goes out: dicts, lists and scalars. Called by
-`user_file` and by `commands.compare.mapping`.
+`user_file` and by `commands.compare.pairing`.
 """
 
 from typing import Any

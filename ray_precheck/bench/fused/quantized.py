@@ -13,7 +13,7 @@ from ray_precheck import private_parts
 from ray_precheck.accuracy.ambiguous import observed
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.pytorch.storages import Exact, rounded_to
-from ray_precheck.schema.storage import Quantized
+from ray_precheck.schema.values import Quantized
 
 Tensor = torch.Tensor
 

@@ -21,17 +21,14 @@ from typing import Any, Protocol
 from ray_precheck.capture.mindspore.darkness import MindSporeDarkness
 from ray_precheck.capture.mindspore.names import (
     FunctionPlace,
-    OperatorName,
     attributes_of,
     entries_of_overloads,
     primitive_name,
     recorded_primitives,
-    region_name,
 )
-from ray_precheck.capture.mindspore.patches import Patches
+from ray_precheck.capture.mindspore.patches import Patches, keep_out_of_compilers, tracing
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
-from ray_precheck.capture.mindspore.regions import keep_out_of_compilers, tracing
-from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.recorder import CallName, SeenCall
 
 
 class _Inside(threading.local):
@@ -97,7 +94,7 @@ class Calls:
                 by_function[id(entry)] = (entry, by_function[id(function)][1])
         self.patches.put_where_imported(by_function)
 
-    def _seen(self, name: OperatorName, function: Any) -> Callable[..., Any]:
+    def _seen(self, name: CallName, function: Any) -> Callable[..., Any]:
         """Return a function that records its calls."""
         inside, tracing, hand_over = self._inside, self._tracing, self._hand_over
 
@@ -150,7 +147,7 @@ class Calls:
     ) -> None:
         """Record the call of a compiled function."""
         if not self._inside.call and self._sees_calls:
-            call = SeenCall(region_name(function), frame, args, kwargs, lambda: result)
+            call = SeenCall(CallName.of_region(function), frame, args, kwargs, lambda: result)
             self._sink.compiled(call, result)
 
     def custom(self, call: SeenCall) -> Any:

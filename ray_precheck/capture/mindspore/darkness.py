@@ -21,8 +21,7 @@ from ray_precheck import private_parts
 from ray_precheck.capture.mindspore.gradients import node_of
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder, tensors_within
-from ray_precheck.capture.recording.dark import in_thread
-from ray_precheck.capture.recording.origins import Origins, Strangers
+from ray_precheck.capture.recording.origins import Origins, Strangers, followed, in_thread
 from ray_precheck.capture.recording.recorder import SeenCall
 
 # What makes a tensor of data without its constructor.
@@ -103,19 +102,16 @@ class MindSporeDarkness(Strangers):
     @contextmanager
     def watched(self, patches: Patches) -> Iterator[None]:
         """See what is done out of sight, for the time of a captured step."""
-        patches.put(ms.Tensor, "__init__", self._constructed(ms.Tensor.__init__))
-        for name in _OF_DATA:
-            original = getattr(ms.Tensor, name, None)
+        patches.put(ms.Tensor, "__init__", followed(ms.Tensor.__init__, self._constructed))
+        for name in (*_OF_DATA, *_HAND_ON):
+            original, is_of_data = getattr(ms.Tensor, name, None), name in _OF_DATA
             if original is not None:
-                patches.put(ms.Tensor, name, staticmethod(self._of_data(original)))
-        for name in _HAND_ON:
-            original = getattr(ms.Tensor, name, None)
-            if original is not None:
-                patches.put(ms.Tensor, name, self._known(original))
+                told = followed(original, self._of_data if is_of_data else self._known)
+                patches.put(ms.Tensor, name, staticmethod(told) if is_of_data else told)
         executor: Any = type(private_parts.find(private_parts.MINDSPORE_EXECUTOR))
         if hasattr(executor, "grad"):
             patches.put(executor, "grad", self._backward(executor.grad))
-        patches.put(ms.Tensor, "asnumpy", self._leaving(ms.Tensor.asnumpy))
+        patches.put(ms.Tensor, "asnumpy", followed(ms.Tensor.asnumpy, self._became_array))
         patches.put(threading.Thread, "start", self._start(threading.Thread.start))
         self._origins.begin()
         try:
@@ -125,53 +121,36 @@ class MindSporeDarkness(Strangers):
             self._started.clear()  # frames hold what the program has
             self._origins.end()
 
-    def _constructed(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def init(tensor: ms.Tensor, *args: Any, **kwargs: Any) -> None:
-            original(tensor, *args, **kwargs)
-            self._origins.know(tensor)
-            self._came(args[0] if args else kwargs.get("input_data"), sys._getframe(1))
+    def _constructed(
+        self, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], _: None
+    ) -> None:
+        self._origins.know(args[0])
+        self._came(args[1] if len(args) > 1 else kwargs.get("input_data"), frame)
 
-        return init
-
-    def _of_data(self, original: Callable[..., ms.Tensor]) -> Callable[..., ms.Tensor]:
-        @functools.wraps(original)
-        def made(*args: Any, **kwargs: Any) -> ms.Tensor:
-            tensor = original(*args, **kwargs)
-            self._origins.know(tensor)
-            self._came(args[0] if args else None, sys._getframe(1))
-            return tensor
-
-        return made
+    def _of_data(
+        self, frame: FrameType, args: tuple[Any, ...], _: dict[str, Any], tensor: ms.Tensor
+    ) -> None:
+        self._origins.know(tensor)
+        self._came(args[0] if args else None, frame)
 
     def _came(self, array: Any, frame: FrameType) -> None:
         """Take what the program makes a tensor of."""
         if self._is_program(frame):
             self._safely(lambda: self.from_array(array, frame))
 
-    def _leaving(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def asnumpy(tensor: ms.Tensor) -> Any:
-            array, frame = original(tensor), sys._getframe(1)
-            if self._is_program(frame) and array.dtype.kind in "fc":
-                address = array.__array_interface__["data"][0]
-                self._safely(lambda: self.leaves(address, frame))
-            return array
-
-        return asnumpy
+    def _became_array(
+        self, frame: FrameType, _: tuple[Any, ...], __: dict[str, Any], array: Any
+    ) -> None:
+        if self._is_program(frame) and array.dtype.kind in "fc":
+            address = array.__array_interface__["data"][0]
+            self._safely(lambda: self.leaves(address, frame))
 
     def _is_program(self, frame: FrameType) -> bool:
         """Return whether a frame is the program's own, none of MindSpore or of the capture."""
         return self._recorder.program_frame(frame) is frame
 
-    def _known(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            self.gave(result)
-            return result
-
-        return call
+    def _known(self, *call: Any) -> None:
+        self.gave(call[-1])
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

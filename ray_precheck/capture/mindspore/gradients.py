@@ -13,11 +13,13 @@ are.
 
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import mindspore as ms
 
-from ray_precheck.capture.mindspore.tensors import values_on_host
+from ray_precheck.capture.mindspore.elements import values_on_host
+from ray_precheck.capture.recording.recorder import GradientWait
 
 # A node of the graph and which of its outputs it is, None where that is not known.
 Edge: TypeAlias = tuple[Any, "int | None"]
@@ -93,7 +95,7 @@ def watch_nodes(
     outputs: Sequence[ms.Tensor],
     numbers: OutputNumbers,
     done: OnGradients,
-) -> "NodeBorder | None":
+) -> "_NodeBorder | None":
     """Hand over the gradients of a call once they have passed; None where it has no graph.
 
     A tensor that the call hands on as it is (`x.to(x.dtype)` is `x`) has one gradient as output and as input:
@@ -120,7 +122,7 @@ def watch_nodes(
     if not roots and not handed_on:
         return None
     exits = _exits(nodes, wanted)
-    border = NodeBorder(len(outputs), len(inputs), done)
+    border = _NodeBorder(len(outputs), len(inputs), done)
     for edge, output, given in handed_on:
         border.watch_same(edge, output, given)
     for identity in dict.fromkeys([*roots, *exits]):
@@ -159,75 +161,47 @@ def _exits(
     return exits
 
 
-class NodeBorder:
-    """Waits for the gradients of one call. A backward pass that does not reach all of its nodes leaves
-    it waiting until `close`; a second pass through the same graph is not looked at."""
+class _NodeBorder(GradientWait):
+    """Waits for the gradients at the nodes of one call."""
 
     def __init__(self, outputs: int, inputs: int, done: OnGradients) -> None:
+        super().__init__()
         self._done = done
         self._arrived: list[ms.Tensor | None] = [None] * outputs
         self._passed_on: list[list[ms.Tensor]] = [[] for _ in range(inputs)]
-        self._waiting = 0
-        self._seen = False
-        self._handles: list[Any] = []
 
     def watch(self, node: Any, outputs: dict[int, int], exits: Sequence[tuple[int, int]]) -> None:
         """Watch one node: `outputs` has indices by its outputs, `exits` places and indices of inputs."""
-        self._waiting += 1
-        fired = False
 
-        def hook(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
-            nonlocal fired
-            if fired or self._waiting <= 0:
-                return
-            fired = self._seen = True
+        def take(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
             for number, index in outputs.items():
                 self._arrived[index] = arrived[number]
             for place, index in exits:
                 if passed_on[place] is not None:
                     self._passed_on[index].append(passed_on[place])
-            self._waiting -= 1
-            if not self._waiting:
-                self._hand_over()
 
-        self._handles.append(node.register_hook(hook))
+        self.wait_for(node.register_hook, take)
 
     def watch_same(self, edge: Edge, output: int, given: int) -> None:
         """Watch a tensor that is an output and an input."""
-        self._waiting += 1
-        fired = False
 
-        def hook(_: Any, arrived: tuple[Any, ...]) -> None:
-            nonlocal fired
+        def take(_: Any, arrived: tuple[Any, ...]) -> bool:
             gradient = arrived[edge[1] or 0]
-            if fired or self._waiting <= 0 or gradient is None:
-                return
-            fired = self._seen = True
-            self._arrived[output] = gradient
-            self._passed_on[given].append(gradient)
-            self._waiting -= 1
-            if not self._waiting:
-                self._hand_over()
+            if gradient is not None:
+                self._arrived[output] = gradient
+                self._passed_on[given].append(gradient)
+            return gradient is not None
 
-        self._handles.append(edge[0].register_hook(hook))
+        self.wait_for(edge[0].register_hook, take)
 
-    def close(self) -> None:
-        """Hand over what has arrived so far, because no more will come, and remove the hooks."""
-        if self._seen and self._waiting > 0:
-            self._hand_over()
-        self._waiting = 0
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def _hand_over(self) -> None:
-        self._waiting = 0
+    def hand_over(self) -> None:
+        """Hand over what has arrived so far, that of several nodes for one input added up."""
         arrived, passed_on = self._arrived, self._passed_on
         self._arrived, self._passed_on = [], []
         self._done(BorderGradients(arrived, [_sum(parts) for parts in passed_on]))
 
 
-class ArrivingGradients:
+class ArrivingGradients(GradientWait):
     """Waits for the gradients that arrive at the outputs of one call, on a MindSpore without nodes.
 
     What the call passes on to its inputs cannot be seen there: a tensor's own hook has the sum over all who
@@ -235,35 +209,30 @@ class ArrivingGradients:
     """
 
     def __init__(self, outputs: Sequence[ms.Tensor], done: OnGradients) -> None:
+        super().__init__()
         self._done = done
         self._arrived: list[ms.Tensor | None] = [None] * len(outputs)
-        kinds = {index: str(tensor.dtype) for index, tensor in enumerate(outputs)}
-        self._waiting = {index for index, kind in kinds.items() if "Float" in kind}
-        self._handles = [outputs[index].register_hook(self._hook(index)) for index in self._waiting]
+        for index, tensor in enumerate(outputs):
+            if "Float" in str(tensor.dtype):
+                self.wait_for(_unchanged(tensor), partial(self._arrived.__setitem__, index))
 
-    def _hook(self, index: int) -> Callable[[ms.Tensor], ms.Tensor]:
-        def note(gradient: ms.Tensor) -> ms.Tensor:
-            if index in self._waiting:
-                self._arrived[index] = gradient
-                self._waiting.remove(index)
-                if not self._waiting:
-                    self._hand_over()
-            return gradient
-
-        return note
-
-    def close(self) -> None:
-        """Hand over what has arrived so far, because no more will come, and remove the hooks."""
-        if self._waiting and any(gradient is not None for gradient in self._arrived):
-            self._hand_over()
-        self._waiting.clear()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def _hand_over(self) -> None:
+    def hand_over(self) -> None:
+        """Hand over what has arrived so far."""
         arrived, self._arrived = self._arrived, []
         self._done(BorderGradients(arrived, []))
+
+
+def _unchanged(tensor: ms.Tensor) -> Callable[[Callable[..., None]], Any]:
+    """Return what puts a hook onto a tensor whose gradient it leaves as it is."""
+
+    def register(tell: Callable[..., None]) -> Any:
+        def hook(gradient: ms.Tensor) -> ms.Tensor:
+            tell(gradient)
+            return gradient
+
+        return tensor.register_hook(hook)
+
+    return register
 
 
 def _sum(parts: list[ms.Tensor]) -> ms.Tensor | None:

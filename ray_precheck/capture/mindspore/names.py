@@ -19,28 +19,8 @@ import mindspore as ms
 from mindspore import mint, ops
 from mindspore.ops import Primitive, auto_generate
 
-
-class OperatorName(NamedTuple):
-    """The prefix and the name of an API.
-
-    `returns_nothing` says that the changed first argument is recorded as the output. `collective` that the
-    arguments are, too, as they hold what has arrived from other ranks.
-    """
-
-    prefix: str
-    name: str
-    returns_nothing: bool = False
-    collective: bool = False
-
-    @property
-    def key(self) -> str:
-        """The name without the number of the call."""
-        return f"{self.prefix}.{self.name}"
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the first argument is changed."""
-        return self.name.endswith("_") and not self.name.endswith("__")
+from ray_precheck.capture.recording.arguments import silently_changed
+from ray_precheck.capture.recording.recorder import CallName
 
 
 class FunctionPlace(NamedTuple):
@@ -48,24 +28,20 @@ class FunctionPlace(NamedTuple):
 
     owner: Any
     attribute: str
-    name: OperatorName
+    name: CallName
     function: Any
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_DUNDERS = _names(
+_DUNDERS = frozenset(
     """
     __abs__ __add__ __and__ __bool__ __eq__ __floordiv__ __ge__ __getitem__ __gt__ __iadd__ __ifloordiv__
     __imatmul__ __imod__ __imul__ __invert__ __isub__ __itruediv__ __le__ __lt__ __matmul__ __mod__ __mul__
     __ne__ __neg__ __or__ __pow__ __radd__ __rfloordiv__ __rmatmul__ __rmod__ __rmul__ __rpow__ __rsub__
     __setitem__ __sub__ __truediv__ __xor__
-    """
+    """.split()
 )
 # Methods that say something about a tensor, move it, or hand it on: no operators to blame.
-_NO_OPERATORS = _names(
+_NO_OPERATORS = frozenset(
     """
     asnumpy assign_value assign_value_cpp convert_bytes_to_tensor data_ptr data_sync delete_ dim
     flush_from_cache from_dlpack get_bytes getitem_index_info hooks init_data is_contiguous
@@ -73,27 +49,27 @@ _NO_OPERATORS = _names(
     offload_file_path pin_memory register_hook remove_hook requires_grad_ set_ set_cast_dtype
     set_const_arg set_device_address set_dtype set_init_flag set_param_info setitem_index_info storage
     storage_offset stride to_coo to_csr to_dlpack tolist type untyped_storage value wait_pipeline
-    """
+    """.split()
 )
 # These are two or three calls of other methods, each of which has a record, as with msprobe.
-_MADE_OF_OTHERS = _names("__rtruediv__ approximate_equal astype expand ptp to_")
+_MADE_OF_OTHERS = frozenset("__rtruediv__ approximate_equal astype expand ptp to_".split())
 # What stands beside the operators in `mindspore.ops` and `mindspore.mint`, or says something about a tensor.
-_HELPERS = _names(
+_HELPERS = frozenset(
     """
     add_flags constexpr custom_info_register derivative get_grad get_vm_impl_fn grad jacfwd jacrev jet
     jit_forbidden_register jit_view_unsupported jvp kernel linearize make_row_tensor make_sparse_tensor
     move_to ms_kernel op_info_register prim_arg_register prim_attr_register print_ rank reshard
     set_comm_ops_inplace shape size tensordump value_and_grad vjp vmap
-    """
+    """.split()
 )
 _SPARSE = ("coo_", "csr_")
-_COLLECTIVES = _names(
+_COLLECTIVES = frozenset(
     """
     all_gather all_gather_into_tensor all_reduce all_to_all all_to_all_single
     all_to_all_single_with_output_shape all_to_all_with_output_shape batch_isend_irecv broadcast gather
     gather_into_tensor irecv isend recv reduce reduce_scatter reduce_scatter_tensor scatter scatter_tensor
     send
-    """
+    """.split()
 )
 
 
@@ -111,10 +87,16 @@ def recorded_functions() -> list[FunctionPlace]:
     ]
 
 
-def region_name(function: Any) -> OperatorName:
-    """Return the name of a function that `ms.jit` compiles."""
-    label = getattr(function, "__qualname__", "") or type(function).__name__
-    return OperatorName("Compiled", label.replace("<locals>.", "").replace(".", "_"))
+def operator_name(prefix: str, name: str, *, collective: bool = False) -> CallName:
+    """Return the name of a function; what ends with one underscore changes its first argument."""
+    return CallName(
+        prefix,
+        name,
+        in_place=name.endswith("_") and not name.endswith("__"),
+        returns_nothing=name == "__setitem__",
+        silent=silently_changed(f"{prefix}.{name}", "mindspore"),
+        collective=collective,
+    )
 
 
 def _of_module(prefix: str, module: Any, path: str = "") -> Iterator[FunctionPlace]:
@@ -126,14 +108,16 @@ def _of_module(prefix: str, module: Any, path: str = "") -> Iterator[FunctionPla
         if name in _HELPERS or name.startswith(_SPARSE) or "communication" in home:
             continue
         if not home.startswith("mindspore.mint.distributed"):
-            yield FunctionPlace(module, name, OperatorName(prefix, f"{path}{name}"), function)
+            yield FunctionPlace(module, name, operator_name(prefix, f"{path}{name}"), function)
 
 
 def _collectives(prefix: str, module: Any) -> Iterator[FunctionPlace]:
     for name in sorted(_COLLECTIVES):
         function = getattr(module, name, None)
         if callable(function):
-            yield FunctionPlace(module, name, OperatorName(prefix, name, collective=True), function)
+            yield FunctionPlace(
+                module, name, operator_name(prefix, name, collective=True), function
+            )
 
 
 def _of_tensor() -> Iterator[FunctionPlace]:
@@ -144,7 +128,7 @@ def _of_tensor() -> Iterator[FunctionPlace]:
         function = getattr(ms.Tensor, name)
         # What belongs to the class and not to a tensor (`Tensor.from_numpy`) stays as it is.
         if isinstance(function, types.FunctionType | types.MethodDescriptorType):
-            api = OperatorName("Tensor", name, returns_nothing=name == "__setitem__")
+            api = operator_name("Tensor", name)
             yield FunctionPlace(ms.Tensor, name, api, function)
 
 
@@ -154,30 +138,32 @@ def _public(owner: Any) -> Iterable[str]:
 
 PREFIX = "Primitive"
 # What computes nothing from tensors: constants of Python, sequences, control flow, output to a log.
-_NO_PRIMITIVES = _names(
+_NO_PRIMITIVES = frozenset(
     """
     CellBackwardHook DType Depend DynamicRankTensorShape Generator GetGrad HookBackward InsertGradientOf
     IsConstant IsInstance IsParameter IsSubClass Load MakeTuple Partial Print Rank SameTypeShape Shape
     ShapeOnly Size TensorShape TileSize TopTypeof UpdateState VersionCheck shape_mul
-    """
+    """.split()
 )
 # The modules of `mindspore.ops` that have these, and others like them.
-_HOMES_OF_NONE = _names(
-    "primitive arg_dtype_cast _scalar_ops _sequence_ops _map_tensor_ops control_ops debug_ops"
+_HOMES_OF_NONE = frozenset(
+    "primitive arg_dtype_cast _scalar_ops _sequence_ops _map_tensor_ops control_ops debug_ops".split()
 )
 
 
 def recorded_primitives() -> list[type]:
     """Return the classes that say how a primitive is called: those of operators, and their bases."""
-    found: dict[int, type] = {id(each): each for each in _below(Primitive)}
+    found: dict[int, type] = {id(each): each for each in classes_below(Primitive)}
     own = [each for each in found.values() if "__call__" in vars(each) and not _is_helper(each)]
     return [Primitive, *own, *_direct_classes()]
 
 
-def _below(base: Any) -> Iterator[type]:
-    for each in base.__subclasses__():
+def classes_below(base: Any) -> Iterator[type]:
+    """Yield the classes that derive from one, those of the script among them."""
+    found: list[type] = type.__subclasses__(base)
+    for each in found:
         yield each
-        yield from _below(each)
+        yield from classes_below(each)
 
 
 def _is_helper(kind: type) -> bool:
@@ -199,12 +185,12 @@ def _direct_classes() -> dict[type, str]:
 
 
 @cache
-def primitive_name(kind: Any) -> OperatorName | None:
+def primitive_name(kind: Any) -> CallName | None:
     """Return the name of a class of primitives, None for one that is no operator."""
     direct = _direct_classes().get(kind)
     if direct is None and _is_helper(kind):
         return None
-    return OperatorName(PREFIX, direct or kind.__name__)
+    return operator_name(PREFIX, direct or kind.__name__)
 
 
 @cache

@@ -1,20 +1,29 @@
-"""Attributes of foreign modules and classes that are replaced for a while.
+"""Attributes of foreign modules and classes that are replaced for a while, but not for a compiler.
 
 Comes in: owners, names and replacements. Goes out: nothing; afterwards everything is as before, to the very
-object. Used by the hooks of a captured step, because MindSpore has no place to hook in for all operators.
+object. Used by the hooks of a captured step and by those of loss scalers, because MindSpore has no place to
+hook in for all operators.
+
+A compiler that reads the program's source must find the functions themselves: while `ms.jit` compiles a
+region and runs it, everything is as it was.
 """
 
+import functools
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from types import ModuleType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple, TypeAlias
+
+from ray_precheck import private_parts
 
 _ABSENT = object()
 # The insides of these packages are not looked through for functions imported by name, but for the parts of
 # MindSpore that call operators as a program does.
 _LEFT_ALONE = frozenset({"mindspore", "ray_precheck", "numpy", "ray"})
 _LOOKED_THROUGH = ("mindspore.nn", "mindspore.mint.", "mindspore.train", "mindspore.experimental")
+# Gets the function, the frame of its caller, its arguments and its result.
+OnRegion: TypeAlias = Callable[[Any, FrameType, tuple[Any, ...], dict[str, Any], Any], None]
 
 
 def _is_left_alone(module: str) -> bool:
@@ -84,3 +93,56 @@ class Patches:
             if not self._suspended:
                 for patch in self._patches:
                     patch.put()
+
+
+def tracing() -> Callable[[], bool]:
+    """Return what says whether a function runs that is traced (`capture_mode="trace"`)."""
+    found: Callable[[], bool] | None = private_parts.find(private_parts.MINDSPORE_JIT_TRACE)
+    return found or bool
+
+
+def keep_out_of_compilers(patches: Patches, on_region: OnRegion = lambda *_: None) -> None:
+    """Take patches away while `ms.jit` compiles a region and runs it; `on_region` is told of it."""
+    executor = private_parts.find(private_parts.MINDSPORE_JIT)
+    if executor is not None:
+        patches.put(executor, "__call__", _region(executor.__call__, patches, on_region))
+    bytecode = private_parts.find(private_parts.MINDSPORE_JIT_BYTECODE)
+    if bytecode is not None:
+        _keep_out_of_bytecode(bytecode, patches, on_region)
+
+
+def _region(
+    original: Callable[..., Any], patches: Patches, on_region: OnRegion
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def region(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        with patches.suspended():
+            result = original(executor, *args, **kwargs)
+        # A method gets its Cell as the first argument.
+        own = args[1:] if args and hasattr(args[0], executor.fn.__name__) else args
+        on_region(executor.fn, sys._getframe(1), own, kwargs, result)
+        return result
+
+    return region
+
+
+def _keep_out_of_bytecode(context: Any, patches: Patches, on_region: OnRegion) -> None:
+    """Do the same where `ms.jit` looks at bytecode, which it does between an entry and an exit."""
+    enter, leave = context.__enter__, context.__exit__
+    open_regions: list[ExitStack] = []
+
+    def entered(region: Any) -> Any:
+        stack = ExitStack()
+        stack.enter_context(patches.suspended())
+        open_regions.append(stack)
+        on_region(region.fn, sys._getframe(1), (), {}, ())
+        return enter(region)
+
+    def left(region: Any, *reason: Any) -> Any:
+        try:
+            return leave(region, *reason)
+        finally:
+            open_regions.pop().close()
+
+    patches.put(context, "__enter__", entered)
+    patches.put(context, "__exit__", left)

@@ -1,37 +1,40 @@
 """MindSpore, as the session of a capture sees it.
 
-Comes in: when a step begins and ends. Goes out: the hooks of a captured step, and the ends of steps. Made
-by `session.find_probe`.
+Comes in: when a step begins and ends. Goes out: the hooks of a captured step, the records of Cells among
+them, and the ends of steps. Made by `capturing.find_probe`.
 """
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
-from mindspore import mint
+from mindspore import mint, nn
 
 from ray_precheck.capture.mindspore.calls import Calls, CallSink
-from ray_precheck.capture.mindspore.cells import (
-    COMPILED,
-    GRAPH_MODE,
-    CellCalls,
-    CellNames,
-    in_graph_mode,
-)
-from ray_precheck.capture.mindspore.detour import CellDetour, StepWatch
-from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName, recorded_functions
+from ray_precheck.capture.mindspore.names import FunctionPlace, operator_name, recorded_functions
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
-from ray_precheck.capture.mindspore.scalers import ScaledUpdates
+from ray_precheck.capture.mindspore.steps import CellDetour, ScaledUpdates, StepWatch
 from ray_precheck.capture.probe import HookedStep, StepProbe
+from ray_precheck.capture.recording.modules import ModuleCalls, ModuleNames
 from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.session import say
 from ray_precheck.capture.settings import BORDER, CaptureSettings
 from ray_precheck.errors import UsageError
 
+GRAPH_MODE = (
+    "the script runs MindSpore in graph mode, in which the calls of operators cannot be seen; capture it with"
+    " mindspore.set_context(mode=mindspore.PYNATIVE_MODE)"
+)
+COMPILED = (
+    "which ms.jit compiles, and in which the calls of operators cannot be seen; capture it with MS_JIT=0 in"
+    " the environment"
+)
+# What `Cell.to_float` sets, and the dtype in a dump.
+_DTYPES_OF_CELLS = {"FP16": "Float16", "BF16": "BFloat16", "FP32": "Float32"}
 # Frames of these files are no part of the program that is looked at.
 _OWN = (str(Path(__file__).parents[1]),)
 # MindSpore's file that computes a Cell again (`Cell.recompute`), and its functions that do so.
@@ -45,6 +48,79 @@ NO_NODE_GRADIENTS = (
     "gradients is node, and those of MindSpore's calls are at the operator's border alone; leave the option"
     " out"
 )
+
+
+def in_graph_mode() -> bool:
+    """Return whether Cells are compiled as a whole."""
+    return bool(ms.get_context("mode") == ms.GRAPH_MODE)
+
+
+class CellNames(ModuleNames):
+    """The names of Cells."""
+
+    word = "Cell"
+    kind = nn.Cell
+
+    def named_within(self, model: nn.Cell) -> Iterable[tuple[str, nn.Cell]]:
+        """Return the Cells of a model with their names in it."""
+        found: Iterable[tuple[str, nn.Cell]] = model.cells_and_names()
+        return found
+
+
+class CellCalls(ModuleCalls):
+    """Records the calls of Cells."""
+
+    def __init__(self, names: CellNames, recorder: MindSporeRecorder) -> None:
+        super().__init__(names, recorder)
+        self._mixed = recorder.mixed
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Take the hooks of parameters away at the end of a captured step, and write their gradients."""
+        try:
+            yield
+        finally:
+            self.finish()
+
+    def call(
+        self,
+        cell: nn.Cell,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        original: Callable[..., Any],
+    ) -> Any:
+        """Make a call of a Cell, and know to which dtype it casts what its operators get."""
+        if in_graph_mode():
+            self._recorder.fail(GRAPH_MODE)
+        mixed = _DTYPES_OF_CELLS.get(
+            str(getattr(cell, "mixed_precision_type", "")).rpartition(".")[2]
+        )
+        if mixed is None:
+            return self.recorded(cell, args, kwargs, original)
+        self._mixed.append(mixed)
+        try:
+            return self.recorded(cell, args, kwargs, original)
+        finally:
+            self._mixed.pop()
+
+    def own_parameters(self, module: nn.Cell) -> dict[str, Any]:
+        """Return the parameters of a Cell without those of the Cells in it, by the last part of their
+        names."""
+        parameters = module.parameters_dict(recurse=False)
+        return {name.rpartition(".")[2]: parameter for name, parameter in parameters.items()}
+
+    def identity(self, name: str, parameter_name: str, parameter: Any) -> Hashable:
+        """Return the identity of the parameter."""
+        return id(parameter)
+
+    def watch_gradient(self, parameter: Any, note: Callable[[Any], None]) -> Any:
+        """Let `note` have each gradient of a parameter."""
+
+        def hook(gradient: ms.Tensor) -> ms.Tensor:
+            note(gradient)
+            return gradient
+
+        return parameter.register_hook(hook)
 
 
 class MindSporeProbe:
@@ -163,8 +239,9 @@ class MindSporeStep(HookedStep):
         self._hooks.enter_context(self._detour.recorded(self._cells.call))
         self._hooks.enter_context(self._calls.watched())
 
-    def custom_call(self, prefix: str, name: str, call: SeenCall) -> Any:
+    def custom_call(self, call: SeenCall) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._is_paused:
             return call.run()
-        return self._calls.custom(call._replace(name=OperatorName(prefix, name)))
+        name = operator_name(call.name.prefix, call.name.name)
+        return self._calls.custom(call._replace(name=name))

@@ -4,14 +4,18 @@ Comes in: calls, Cells and gradients, while they happen. Goes out: their records
 by `probe` for each captured step.
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 
 from ray_precheck import private_parts
-from ray_precheck.capture.mindspore.elements import MindSporeElements
+from ray_precheck.capture.mindspore.elements import (
+    MindSporeElements,
+    MindSporeTensors,
+    values_on_host,
+)
 from ray_precheck.capture.mindspore.gradients import (
     ArrivingGradients,
     BorderGradients,
@@ -19,18 +23,21 @@ from ray_precheck.capture.mindspore.gradients import (
     OutputNumbers,
     watch_nodes,
 )
-from ray_precheck.capture.mindspore.tensors import MindSporeTensors, values_on_host
-from ray_precheck.capture.recording.changes import Given, silently_changed
-from ray_precheck.capture.recording.given_names import PARAMETER, GivenNames, without_names
+from ray_precheck.capture.recording.arguments import (
+    PARAMETER,
+    Given,
+    GivenNames,
+    found_in,
+    without_names,
+)
 from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder, T
 from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
-from ray_precheck.capture.writing.elements import index_field
+from ray_precheck.capture.writing.elements import index_field, mapping, quoted
 from ray_precheck.capture.writing.log import TENSORS
-from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.hf32 import mindspore_hf32
-from ray_precheck.schema.float32 import header_field
+from ray_precheck.schema.dtypes import header_field
 
 _DEEPEST = 10
 
@@ -82,7 +89,7 @@ class MindSporeRecorder(StepRecorder):
         self.settle()
         before = self.guarded(forward, lambda: self.before(forward, args, kwargs, frame)) or ""
         edges = self.edges(forward, args, kwargs)
-        silent = silently_changed(name.key, "mindspore")
+        silent = name.silent
         given = self.guarded(forward, lambda: _given(silent, args, kwargs)) if silent else None
         darkness = self.darkness
         if darkness is not None:
@@ -186,7 +193,7 @@ class MindSporeRecorder(StepRecorder):
 
     def watch(self, key: str, edges: list[Edge | None], output: Any, stack: int | None) -> None:
         """Record the gradients of a call when they have passed through it."""
-        outputs, parent = list(tensors_within(output)), self.backward_parent
+        outputs, parent = tensors_within(output), self.backward_parent
 
         def write(seen: BorderGradients) -> None:
             self.write(key, self.around(key, seen.arrived, seen.passed_on), stack, parent)
@@ -209,14 +216,14 @@ class MindSporeRecorder(StepRecorder):
 
     def _tensor(self, tensor: ms.Tensor, place: str) -> str:
         try:
-            is_saved = self.settings.wants_tensors(self._place)
+            is_saved = self.settings.wants_tensors(self.place)
             look = self.look_at(place) if self._looks else None
-            name = f"{self._place}.{place}"
+            name = f"{self.place}.{place}"
             more = self.shared(tensor, place) + self.named(tensor)
             return self._texts.text(tensor, name, more, is_saved=is_saved, look=look)
         except OSError as error:
             self.fail(
-                f"the tensor {self._place}.{place} cannot be written to {self._log.folder}:"
+                f"the tensor {self.place}.{place} cannot be written to {self.folder}:"
                 f" {error.strerror or error}"
             )
             return "null"
@@ -259,13 +266,6 @@ def _wait_for(handle: Any, depth: int = 0) -> None:
         handle.wait()
 
 
-def tensors_within(value: Any, depth: int = 0) -> Iterator[ms.Tensor]:
-    """Yield the tensors of a nested value in the order in which they are written."""
-    if isinstance(value, ms.Tensor):
-        yield value
-    elif isinstance(value, tuple | list) and depth < _DEEPEST:
-        for each in value:
-            yield from tensors_within(each, depth + 1)
-    elif isinstance(value, dict) and depth < _DEEPEST:
-        for each in value.values():
-            yield from tensors_within(each, depth + 1)
+def tensors_within(value: Any) -> list[ms.Tensor]:
+    """Return the tensors of a nested value in the order in which they are written."""
+    return found_in(value, ms.Tensor)

@@ -1,19 +1,30 @@
 """Each call of an operator in a captured step.
 
 Comes in: the calls of torch's functions, through a `TorchFunctionMode`. Goes out: for each a record of
-what it got, gave, and which gradients passed through it. Entered by `step` for the time of a captured step;
+what it got, gave, and which gradients passed through it. Entered by `probe` for the time of a captured step;
 it changes nothing of torch outside of it.
 
 A mode sees a function whatever name it was called by, and not the functions that it calls itself.
+
+torch takes off the mode that lies uppermost, and each thread has a stack of its own. A step may end where
+the capture's mode is not uppermost (the script has put on one of its own), not in this thread, or not there
+for the moment: torch takes a mode off while it handles a call, such as `backward`, in which an optimizer may
+step. Then the mode is left where it is, does nothing any more, and is swept away later.
+
+Given distributed tensors (DTensor) torch moves the parts of arguments as the operator needs them, before this
+rank computes its part: a bias that all ranks have whole is added as a part of a sum, one share on each; rows
+of an embedding that are elsewhere are masked; what is sharded along a softmax is gathered. `Resharding` tells
+what this rank's operator got. An operator that exchanges values with other ranks in its midst (a loss over a
+sharded vocabulary) is no operator on this rank's parts.
 """
 
 import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional
@@ -21,10 +32,11 @@ import torch.overrides
 from torch.overrides import TorchFunctionMode
 
 from ray_precheck import private_parts
-from ray_precheck.capture.pytorch.mode_stack import put_mode_on, take_modes_off
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
+from ray_precheck.capture.pytorch.tensors.text import UNDER_WAY, tensors_in
 from ray_precheck.capture.recording.recorder import SeenCall
 
+_NOTHING: AbstractContextManager[Any] = nullcontext()
 # Torch's own files between a caller and an operator that is written in Python.
 _WRAPPERS = frozenset(
     module.__file__
@@ -51,10 +63,10 @@ _DETOURS = {
 is_compiling: Callable[[], bool] = getattr(
     getattr(torch, "compiler", None), "is_compiling", lambda: False
 )
-
-
 # Makes a call, records it, and returns what it gives.
 Sink: TypeAlias = Callable[[SeenCall], Any]
+_EXCHANGES = ("all_reduce", "all_gather_tensor", "reduce_scatter_tensor", "all_to_all_single")
+_EXCHANGED = ', "exchanges": true'
 
 
 class CallMode(TorchFunctionMode):
@@ -115,12 +127,12 @@ class CallMode(TorchFunctionMode):
         """Have the mode on in this thread for the time of a captured step, wherever the step ends."""
         sweep_modes()
         self._is_over = False
-        put_mode_on(self, self._below)
+        _put_mode_on(self, self._below)
         try:
             yield
         finally:
             self._is_over = True
-            if not take_modes_off(lambda mode: mode is self):
+            if not _take_modes_off(lambda mode: mode is self):
                 _LEFT.add(self)
 
     @contextmanager
@@ -177,7 +189,7 @@ _LEFT: "weakref.WeakSet[CallMode]" = weakref.WeakSet()
 def sweep_modes() -> None:
     """Take modes off the stack of this thread that were left there when their steps ended."""
     if _LEFT:
-        take_modes_off(lambda mode: isinstance(mode, CallMode) and mode._is_over)
+        _take_modes_off(lambda mode: isinstance(mode, CallMode) and mode._is_over)
 
 
 @contextmanager
@@ -201,3 +213,189 @@ def _divided_by(tensor: torch.Tensor, other: Any) -> Any:
 
 # What torch does by two operators, each of which has a record, as with msprobe.
 _SPLIT = {torch.Tensor.__rdiv__: _divided_by, torch.Tensor.__rtruediv__: _divided_by}
+
+
+def modes_on() -> tuple[TorchFunctionMode, ...]:
+    """Return the modes on this thread's stack, the lowest first."""
+    modes = _taken()
+    _put(modes)
+    return tuple(modes)
+
+
+def _put_mode_on(mode: TorchFunctionMode, below: Sequence[TorchFunctionMode] = ()) -> None:
+    """Put a mode on this thread's stack, beneath those of the script, which then may be taken off first.
+
+    Above it are neither the modes `below`, which were on before the capture began, nor the device that the
+    script has set as its default, which is a mode that has to be the lowest.
+    """
+    modes = _taken()
+    default = getattr(private_parts.find(private_parts.DEFAULT_DEVICE), "device_context", None)
+    lower = {id(each) for each in (*below, default)}
+    place = next((at for at, each in enumerate(modes) if id(each) not in lower), len(modes))
+    _put([*modes[:place], mode, *modes[place:]])
+
+
+def _take_modes_off(is_meant: Callable[[TorchFunctionMode], bool]) -> bool:
+    """Take modes off the stack of this thread wherever they stand, and return whether there was one."""
+    modes = _taken()
+    kept = [mode for mode in modes if not is_meant(mode)]
+    _put(kept)
+    return len(kept) < len(modes)
+
+
+def _taken() -> list[TorchFunctionMode]:
+    """Take all modes off the stack of this thread; returns them, the lowest first."""
+    current = private_parts.find(private_parts.FUNCTION_MODE)
+    taken: list[TorchFunctionMode] = []
+    while current is not None and (mode := current()) is not None:
+        TorchFunctionMode.__exit__(mode, None, None, None)  # type: ignore[no-untyped-call]
+        taken.append(mode)
+    return taken[::-1]
+
+
+def _put(modes: Iterable[TorchFunctionMode]) -> None:
+    for mode in modes:
+        TorchFunctionMode.__enter__(mode)  # type: ignore[no-untyped-call]
+
+
+class Aside:
+    """Steps aside where something of the script would look on: what a capture computes is no part of that.
+
+    These are the script's transforms (`torch.func`), its modes of dispatch (a counter of operations, a
+    selective checkpoint, `make_fx`) and its tracer (`torch.jit.trace`).
+    """
+
+    def __init__(self) -> None:
+        find = private_parts.find
+        self._modes = find(private_parts.DISPATCH_MODES)
+        self._without_modes = find(private_parts.NO_DISPATCH_MODES)
+        self._transform = find(private_parts.TRANSFORM)
+        self._without_transforms = find(private_parts.NO_TRANSFORMS)
+        self._trace = find(private_parts.TRACE)
+        self._set_trace = find(private_parts.SET_TRACE)
+
+    def __call__(self) -> AbstractContextManager[Any]:
+        """Return the context, which costs next to nothing where nothing looks on."""
+        transformed = self._transform is not None and self._transform() is not None
+        watched = self._modes is not None and self._modes() > 0
+        traced = self._trace is not None and self._trace() is not None
+        if not (transformed or watched or traced):
+            return _NOTHING
+        hidden = ExitStack()
+        if traced and self._set_trace is not None:
+            hidden.callback(self._set_trace, self._trace())  # type: ignore[misc]
+            self._set_trace(None)
+        if watched and self._without_modes is not None:
+            hidden.enter_context(self._without_modes())
+        if transformed and self._without_transforms is not None:
+            hidden.enter_context(self._without_transforms())
+        return hidden
+
+
+class _Moved(NamedTuple):
+    before: torch.Tensor
+    after: torch.Tensor
+    spec: Any
+
+
+class Resharding:
+    """Takes note of the parts that are moved within a call, around which it is entered."""
+
+    def __init__(self) -> None:
+        self._moved: list[_Moved] = []
+        self._is_exchanging = False
+        self._is_on = self._is_moving = False
+
+    def __enter__(self) -> None:
+        self._is_on = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_on = False
+
+    def again(
+        self,
+        before: str,
+        write: Callable[[str, tuple[Any, ...], dict[str, Any]], str],
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> str:
+        """Return the fields of what the last call got, by `write` once more if it was known only later."""
+        if self._moved or self._is_exchanging:
+            found: set[int] = set()
+            args, kwargs = self._given((args, kwargs), found)
+            is_all = len(found) == len(self._moved) and not self._is_exchanging
+            self._moved.clear()
+            self._is_exchanging = False
+            return write(key, args, kwargs) + ("" if is_all else _EXCHANGED)
+        if UNDER_WAY in before and all(_under_way(each) is None for each in tensors_in(result)):
+            for tensor in tensors_in((args, kwargs)):
+                waiting = _under_way(tensor)
+                if waiting is not None:
+                    waiting.trigger_wait()  # as the call has done, of a view of it
+            return write(key, args, kwargs)
+        return before
+
+    def _given(self, value: Any, found: set[int]) -> Any:
+        if isinstance(value, tuple | list):
+            items = [self._given(each, found) for each in value]
+            return items if type(value) is list else tuple(items)
+        if isinstance(value, dict):
+            return {name: self._given(each, found) for name, each in value.items()}
+        local = getattr(value, "_local_tensor", None)
+        for number, moved in enumerate(self._moved):
+            if local is moved.before:
+                found.add(number)
+                part = moved.after.detach()
+                where = moved.spec.mesh, moved.spec.placements
+                given = type(value).from_local(part, *where, run_check=False)
+                return given.requires_grad_(value.requires_grad)
+        return value
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """See parts that are moved, for the time of a captured step."""
+        with ExitStack() as detours:
+            dispatch = functional = None
+            if private_parts.is_loaded(private_parts.DTENSOR_MOVES):
+                dispatch = private_parts.find(private_parts.DTENSOR_MOVES)
+                functional = private_parts.find(private_parts.DTENSOR_EXCHANGES)
+            move = getattr(dispatch, "redistribute_local_tensor", None)
+            if move is not None:
+                by = self._moving(move)
+                detours.enter_context(detour(dispatch, "redistribute_local_tensor", by))
+                for name in _EXCHANGES:
+                    original = getattr(functional, name, None)
+                    if original is not None:
+                        by = self._exchanging(original)
+                        detours.enter_context(detour(functional, name, by))
+            yield
+
+    def _moving(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def move(local: Any, before: Any, after: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._is_on:
+                return original(local, before, after, *args, **kwargs)
+            self._is_moving = True
+            try:
+                result = original(local, before, after, *args, **kwargs)
+            finally:
+                self._is_moving = False
+            self._moved.append(_Moved(local, result, after))
+            return result
+
+        return move
+
+    def _exchanging(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def exchange(*args: Any, **kwargs: Any) -> Any:
+            if self._is_on and not self._is_moving:
+                self._is_exchanging = True
+            return original(*args, **kwargs)
+
+        return exchange
+
+
+def _under_way(tensor: torch.Tensor) -> Any:
+    """Return what a functional collective has given that may not have arrived, None for other tensors."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    return local if type(local).__name__ == "AsyncCollectiveTensor" else None

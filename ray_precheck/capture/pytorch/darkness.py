@@ -25,9 +25,8 @@ from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import detour
 from ray_precheck.capture.pytorch.names import FunctionNames
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
-from ray_precheck.capture.pytorch.tensors.nested import tensors_in
-from ray_precheck.capture.recording.dark import in_thread
-from ray_precheck.capture.recording.origins import Origins, Strangers
+from ray_precheck.capture.pytorch.tensors.text import tensors_in
+from ray_precheck.capture.recording.origins import Origins, Strangers, Take, followed, in_thread
 from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.recording.stacks import function_source
 from ray_precheck.capture.settings import STRUCTURE
@@ -160,12 +159,6 @@ class Darkness(Strangers):
                 self.unknown += [each for each in roots if not self._origins.knows(each)]
                 self.ask("the backward pass", frame)
 
-    def came_back(self, array: Any, result: Any, frame: FrameType) -> None:
-        """Take a tensor that was made of foreign memory."""
-        if isinstance(result, torch.Tensor) and result.is_floating_point():
-            self.from_array(array, frame, result.data_ptr())
-        self._origins.know_all(result)
-
     @property
     def asks_origins(self) -> bool:
         """Whether each tensor of a call is looked at, so that one without a producer shows."""
@@ -181,80 +174,59 @@ class Darkness(Strangers):
         with ExitStack() as hooks:
             hooks.callback(self._origins.end)
             for name in _COME_BACK:
-                self._put(hooks, torch, name, self._back)
+                self._put(hooks, torch, name, self._came_back)
             for owner, name in _UNSEEN:
                 self._put(hooks, owner, name, self._given)
             self._put(hooks, private_parts.find(private_parts.LOADER), "__next__", self._given)
             for part in (private_parts.SCRIPT_FUNCTION, private_parts.SCRIPT_METHOD):
-                self._put(hooks, private_parts.find(part), "__call__", self._script)
-            self._put(hooks, torch.cuda.CUDAGraph, "replay", self._graph)
+                self._put(hooks, private_parts.find(part), "__call__", self._ran_script)
+            self._put(hooks, torch.cuda.CUDAGraph, "replay", self._replayed)
             triton = sys.modules.get(_TRITON)
-            self._put(hooks, getattr(triton, "JITFunction", None), "run", self._triton)
+            self._put(hooks, getattr(triton, "JITFunction", None), "run", self._ran_kernel)
             hooks.enter_context(detour(threading.Thread, "start", self._started(names)))
             yield
             if triton is None and _TRITON in sys.modules:
                 self._dark.note("kernels of Triton, which was imported in this step")
             self.settle()
 
-    def _put(
-        self, hooks: ExitStack, owner: Any, name: str, by: Callable[[Callable[..., Any]], Any]
-    ) -> None:
+    def _put(self, hooks: ExitStack, owner: Any, name: str, take: Take) -> None:
+        """Let `take` have what comes of each call of a function, where there is one of that name."""
         original = getattr(owner, name, None)
-        if original is not None:
-            hooks.enter_context(detour(owner, name, functools.wraps(original)(by(original))))
+        if original is None:
+            return
 
-    def _back(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            frame = sys._getframe(1)
-            self._safely(lambda: self.came_back(args[0] if args else None, result, frame))
-            return result
-
-        return call
-
-    def _given(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            self._safely(lambda: self._origins.know_all(result))
-            return result
-
-        return call
-
-    def _script(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-            frame = sys._getframe(1)
+        def told(*call: Any) -> None:
             mode = self._torch_recorder.mode
-            result = original(function, *args, **kwargs)
             if mode is not None and mode.quiet:  # the capture takes packed weights apart
-                self._origins.know_all(result)
-                return result
-            self._safely(
-                lambda: self._ran(f"the TorchScript function {function.name}", frame, result)
-            )
-            return result
+                self._origins.know_all(call[-1])
+            else:
+                self._safely(lambda: take(*call))
 
-        return call
+        hooks.enter_context(detour(owner, name, followed(original, told)))
 
-    def _ran(self, what: str, frame: FrameType, result: Any) -> None:
-        self.note_dark(what, frame)
+    def _came_back(
+        self, frame: FrameType, args: tuple[Any, ...], _: dict[str, Any], result: Any
+    ) -> None:
+        """Take a tensor that was made of foreign memory."""
+        if isinstance(result, torch.Tensor) and result.is_floating_point():
+            self.from_array(args[0] if args else None, frame, result.data_ptr())
         self._origins.know_all(result)
 
-    def _graph(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(graph: Any) -> Any:
-            frame = sys._getframe(1)
-            self._safely(lambda: self.note_dark("a CUDA graph that is replayed", frame))
-            return original(graph)
+    def _given(self, *call: Any) -> None:
+        self._origins.know_all(call[-1])
 
-        return call
+    def _ran_script(
+        self, frame: FrameType, args: tuple[Any, ...], _: dict[str, Any], result: Any
+    ) -> None:
+        self.note_dark(f"the TorchScript function {args[0].name}", frame)
+        self._origins.know_all(result)
 
-    def _triton(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-            label = getattr(kernel, "__name__", "") or type(kernel).__name__
-            frame = sys._getframe(1)
-            self._safely(lambda: self.note_dark(f"the Triton kernel {label}", frame))
-            return original(kernel, *args, **kwargs)
+    def _replayed(self, frame: FrameType, *_: Any) -> None:
+        self.note_dark("a CUDA graph that is replayed", frame)
 
-        return call
+    def _ran_kernel(self, frame: FrameType, args: tuple[Any, ...], *_: Any) -> None:
+        label = getattr(args[0], "__name__", "") or type(args[0]).__name__
+        self.note_dark(f"the Triton kernel {label}", frame)
 
     def _started(self, names: FunctionNames) -> Callable[..., Any]:
         """Return a `Thread.start` that looks at what the thread calls while the step runs."""

@@ -13,16 +13,19 @@ import torch
 import torch.distributed as distributed
 
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
-from ray_precheck.capture.pytorch.tensors.nested import tensors_in
-from ray_precheck.capture.pytorch.tensors.storages import parts_of
-from ray_precheck.capture.pytorch.tensors.text import TensorTexts
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts, parts_of, tensors_in
 from ray_precheck.capture.pytorch.tensors.values import sliced, values_look
 from ray_precheck.capture.settings import CaptureSettings
-from ray_precheck.capture.writing.elements import NULL, PLAIN, PlainElements
-from ray_precheck.capture.writing.elements import statistics_text as statistics_text
+from ray_precheck.capture.writing.elements import (
+    NULL,
+    PLAIN,
+    FrameworkValues,
+    PlainElements,
+    array,
+    mapping,
+    quoted,
+)
 from ray_precheck.capture.writing.log import TENSORS
-from ray_precheck.capture.writing.saved import FrameworkValues
-from ray_precheck.capture.writing.text import array, mapping, quoted
 
 # What msprobe writes of arguments with these names, whatever their type.
 _DEVICES, _DTYPES = frozenset({"device"}), frozenset({"dtype", "output_dtype"})
@@ -122,12 +125,7 @@ def group_text(group: Any) -> str:
     return f'{{"type": "torch.ProcessGroup", "group_ranks": {ranks}, "group_id": "{identity:08x}"}}'
 
 
-def _reduce_op_text(operation: Any) -> str:
-    """Return the operation of a reduction as JSON."""
-    return f'{{"type": "torch.distributed.ReduceOp", "value": {quoted(str(operation))}}}'
-
-
-def p2p_text(operation: Any, tensor_text: Callable[[torch.Tensor], str]) -> str:
+def _p2p_text(operation: Any, tensor_text: Callable[[torch.Tensor], str]) -> str:
     """Return one entry of a batch of sends and receives as JSON."""
     return mapping(
         [
@@ -148,7 +146,7 @@ def _of_collective(value: Any, tensor_text: Callable[[torch.Tensor], str]) -> st
     if isinstance(value, distributed.ProcessGroup):
         return group_text(value)
     if isinstance(value, distributed.ReduceOp | distributed.ReduceOp.RedOpType):
-        return _reduce_op_text(value)
+        return f'{{"type": "torch.distributed.ReduceOp", "value": {quoted(str(value))}}}'
     if isinstance(value, distributed.P2POp):
-        return p2p_text(value, tensor_text)
+        return _p2p_text(value, tensor_text)
     return None

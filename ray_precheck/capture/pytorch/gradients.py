@@ -12,16 +12,25 @@ input is added in the order in which it arrives, as autograd does.
 
 One output may be made from another (h of a cell from its c): what reaches that one by a way within the
 operator is taken away again from what has arrived there.
+
+Where a call is given the same tensor several times its graph does not say which argument gets which gradient
+(`input_places`): all places of the tensor are the same edge, and the order of operands is that of the
+arguments for most operators, but not for all (`linear` adds its bias first). So the call is made once more on
+meta tensors, which have no values, a tensor of its own for each place. Where this cannot be done, or gives
+another graph, nothing is known.
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from ray_precheck.capture.pytorch.tensors.text import unwrapped
+from ray_precheck.capture.pytorch.tensors.text import tensors_in, unwrapped
+from ray_precheck.capture.recording.recorder import GradientWait
+from ray_precheck.foreign import caught
 
 # A node of autograd's graph and the number of its output, or a leaf and `_LEAF`.
 Edge: TypeAlias = tuple[Any, int]
@@ -119,7 +128,7 @@ def watch_border(
     them a single node has its edges in the order of the arguments; of several nodes the first place of
     such a tensor has its whole gradient, which belongs to no input, and the others have none.
     """
-    wanted = inputs_by_key(inputs)
+    wanted = _inputs_by_key(inputs)
     roots: dict[Any, dict[int, int]] = {}
     given_back: dict[Any, list[tuple[int, int, int]]] = {}
     for index, tensor in enumerate(outputs):
@@ -145,7 +154,7 @@ def watch_border(
     return border
 
 
-def inputs_by_key(inputs: Sequence[Edge | None]) -> dict[Any, list[int]]:
+def _inputs_by_key(inputs: Sequence[Edge | None]) -> dict[Any, list[int]]:
     """Return the numbers of the inputs by the edges that they are; a tensor may be given several times."""
     found: dict[Any, list[int]] = {}
     for index, edge in enumerate(inputs):
@@ -249,36 +258,28 @@ def _input_behind(
     return (id(leaf.variable), _LEAF), leaf.variable.dtype if is_copy else None
 
 
-def key_behind(node: Any, number: int, wanted: Mapping[Any, Sequence[int]]) -> Any:
-    """Return the key of the input that a node may be."""
-    return _input_behind(node, number, wanted)[0]
-
-
-class Border:
-    """Waits for the gradients of one call. A backward pass that does not reach all of its nodes leaves
-    it waiting until `close`; a second pass through the same graph is not looked at."""
+class Border(GradientWait):
+    """Waits for the gradients at the nodes of one call."""
 
     def __init__(self, done: OnGradients, outputs: int, inputs: Sequence[int]) -> None:
+        super().__init__()
         self._done = done
         self._arrived: list[torch.Tensor | None] = [None] * outputs
         self._passed_on: dict[int, torch.Tensor | None] = dict.fromkeys(inputs)
         # What has reached an output from within the operator.
         self._inside: dict[int, list[torch.Tensor]] = {}
         self._first_of: dict[int, int] = {}
-        self._waiting = 0
-        self._seen = False
-        self._handles: list[Any] = []
 
     @classmethod
     def of_one(cls, node: Any, exits: Sequence[Exit], done: OnGradients) -> "Border":
         """Watch a single node."""
         border = cls(done, 0, ())
-        border._waiting = 1
+        border._left = 1
         indices = {each.place: each.input for each in exits}
 
         def hook(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
-            if border._waiting == 1:
-                border._waiting = 0
+            if border._left == 1:
+                border._left = 0
                 places = [indices.get(place) for place in range(len(passed_on))] if indices else []
                 done(PassedGradients(arrived, passed_on, places))
 
@@ -310,23 +311,14 @@ class Border:
     def watch_given_back(self, node: Any, places: Sequence[tuple[int, int, int]]) -> None:
         """Watch what arrives at a node that made inputs which are outputs as well: the number of its
         output, and the indices of the output and of the input."""
-        self._waiting += 1
-        fired = False
 
-        def hook(arrived: tuple[Any, ...]) -> None:
-            nonlocal fired
-            if fired or self._waiting <= 0:
-                return
-            fired = self._seen = True
+        def take(arrived: tuple[Any, ...]) -> None:
             for number, output, index in places:
                 self._arrived[output] = arrived[number]
                 if self._passed_on[index] is None:
                     self._passed_on[index] = arrived[number]
-            self._waiting -= 1
-            if not self._waiting:
-                self._hand_over()
 
-        self._handles.append(node.register_prehook(hook))
+        self.wait_for(node.register_prehook, take)
 
     def _watch_inside(self, node: Any, places: Sequence[tuple[int, int]]) -> None:
         """Watch what a node passes on to outputs, before these pass it on."""
@@ -334,7 +326,7 @@ class Border:
 
         def hook(passed_on: tuple[Any, ...], _: tuple[Any, ...]) -> None:
             nonlocal fired
-            if fired or self._waiting <= 0:
+            if fired or self._left <= 0:
                 return
             fired = True
             for place, index in places:
@@ -345,14 +337,7 @@ class Border:
         self._handles.append(node.register_hook(hook))
 
     def _watch(self, node: Any, outputs: dict[int, int], exits: Sequence[Exit]) -> None:
-        self._waiting += 1
-        fired = False
-
-        def hook(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
-            nonlocal fired
-            if fired or self._waiting <= 0:
-                return
-            fired = self._seen = True
+        def take(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
             for number, index in outputs.items():
                 self._arrived[index] = arrived[number]
             for place, found, dtype in exits:
@@ -363,23 +348,103 @@ class Border:
                 if dtype is not None:
                     gradient = gradient.to(dtype)
                 self._passed_on[index] = gradient if before is None else before + gradient
-            self._waiting -= 1
-            if not self._waiting:
-                self._hand_over()
 
-        self._handles.append(node.register_hook(hook))
+        self.wait_for(node.register_hook, take)
 
-    def close(self) -> None:
-        """Hand over what has arrived so far, because no more will come, and remove the hooks."""
-        if self._seen and self._waiting > 0:
-            self._hand_over()
-        self._waiting = 0
-        for handle in self._handles:
-            handle.remove()
-
-    def _hand_over(self) -> None:
-        self._waiting = 0
+    def hand_over(self) -> None:
+        """Hand over what has arrived so far."""
         indices = [None if index in self._first_of else index for index in self._passed_on]
         passed_on = list(self._passed_on.values())
         self._done(PassedGradients(self._arrived, passed_on, indices, self._inside))
         self._arrived, self._passed_on, self._inside = [], {}, {}
+
+
+def input_places(
+    call: Callable[[], Any] | None, inputs: Sequence[Edge | None], outputs: Sequence[torch.Tensor]
+) -> Places | None:
+    """Return which input each edge of the call's graph leads to, None where that cannot be told.
+
+    Where no tensor is given several times nothing has to be told.
+    """
+    if not _is_ambiguous(inputs) or not isinstance(call, functools.partial):
+        return None
+    given = edges_of(tensors_in((call.args, call.keywords)))
+    if _keys(given) != _keys(inputs):
+        return None  # a change in place, or a function whose record has another order of arguments
+    stand_ins: list[torch.Tensor] = []
+
+    def run_on_meta() -> Any:
+        args, kwargs = (_on_meta(each, stand_ins) for each in (call.args, call.keywords))
+        return call.func(*args, **kwargs)
+
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        result, error = caught(run_on_meta)
+    again = tensors_in(result)
+    if error is not None or len(again) != len(outputs):
+        return None
+    index_of = {each.grad_fn: index for index, each in enumerate(stand_ins) if each.requires_grad}
+    pairs = [(one.grad_fn, other.grad_fn) for one, other in zip(outputs, again, strict=True)]
+    return _walked(pairs, _inputs_by_key(inputs), index_of)
+
+
+def _is_ambiguous(inputs: Sequence[Edge | None]) -> bool:
+    """Return whether a tensor that requires a gradient is given several times."""
+    keys = [key for key in _keys(inputs) if key is not None]
+    return len(set(keys)) < len(keys)
+
+
+def _keys(inputs: Sequence[Edge | None]) -> list[tuple[int, int] | None]:
+    return [None if edge is None else (id(edge[0]), edge[1]) for edge in inputs]
+
+
+def _on_meta(value: Any, stand_ins: list[torch.Tensor]) -> Any:
+    """Return a nested value with a tensor on the meta device for each tensor of it, which are appended."""
+    if isinstance(value, torch.Tensor):
+        leaf = torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device="meta"
+        ).requires_grad_(value.requires_grad)
+        stand_ins.append(leaf.clone())  # a leaf cannot be changed in place
+        return stand_ins[-1]
+    if isinstance(value, dict):
+        return {name: _on_meta(each, stand_ins) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        items = [_on_meta(each, stand_ins) for each in value]
+        return items if type(value) is list else tuple(items)
+    return value
+
+
+def _kind(node: Any) -> str:
+    """Return the name of a node; `reshape` makes another one on meta tensors."""
+    name = str(node.name())
+    return "ViewBackward0" if name == "ReshapeAliasBackward0" else name
+
+
+def _walked(
+    pairs: list[tuple[Any, Any]], wanted: Mapping[Any, Sequence[int]], index_of: Mapping[Any, int]
+) -> Places | None:
+    """Walk through two graphs side by side, None where they are not alike."""
+    places: dict[tuple[Any, int], int] = {}
+    visited = set()
+    while pairs:
+        node, other = pairs.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        if other is None or _kind(node) != _kind(other):
+            return None
+        edges, other_edges = node.next_functions, other.next_functions
+        if len(edges) != len(other_edges):
+            return None
+        for place, ((following, number), (beside, _)) in enumerate(
+            zip(edges, other_edges, strict=True)
+        ):
+            key = None if following is None else _input_behind(following, number, wanted)[0]
+            if key not in wanted:
+                pairs.append((following, beside))
+                continue
+            index = index_of.get(beside)
+            if index is None or index not in wanted[key]:
+                return None
+            places[node, place] = index
+    return places

@@ -1,11 +1,14 @@
 """PyTorch, as the session of a capture sees it.
 
-Comes in: when a step begins and ends. Goes out: the hooks of a captured step, and the ends of steps. Made
-by `session.find_probe`.
+Comes in: when a step begins and ends. Goes out: the hooks of a captured step, the records of modules among
+them, and the ends of steps. Made by `capturing.find_probe`.
+
+`torch.nn.Module.__call__` takes a detour for the time of a step: it sees keyword arguments and exceptions,
+which torch's global hooks do not.
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,21 +26,29 @@ from torch.optim.optimizer import (
 from torch.overrides import TorchFunctionMode
 
 from ray_precheck.capture.probe import HookedStep, StepProbe
-from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
-from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling, sweep_modes
-from ray_precheck.capture.pytorch.collectives import Collectives
-from ray_precheck.capture.pytorch.compiled import regions_told_apart
+from ray_precheck.capture.pytorch.calls import (
+    CallMode,
+    Sink,
+    detour,
+    is_compiling,
+    modes_on,
+    sweep_modes,
+)
 from ray_precheck.capture.pytorch.darkness import Darkness, TorchOrigins
-from ray_precheck.capture.pytorch.mode_stack import modes_on
-from ray_precheck.capture.pytorch.modules import TorchModuleCalls, TorchModuleNames
+from ray_precheck.capture.pytorch.detours import (
+    Collectives,
+    backward_passes_seen,
+    regions_told_apart,
+)
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
-from ray_precheck.capture.pytorch.updates.optimizers import (
+from ray_precheck.capture.pytorch.updates import (
     Arguments,
     OptimizerSteps,
     ScalerSteps,
     is_skipped,
 )
+from ray_precheck.capture.recording.modules import ModuleCalls, ModuleNames
 from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import CaptureSettings
@@ -214,6 +225,61 @@ class TorchProbe:
         return None
 
 
+class TorchModuleNames(ModuleNames):
+    """The names of modules and of their parameters."""
+
+    word = "Module"
+    kind = torch.nn.Module
+
+    def __init__(self, models: Any) -> None:
+        super().__init__(models)
+        self._parameters: dict[int, str] = {}
+
+    def named_within(self, model: torch.nn.Module) -> Iterable[tuple[str, torch.nn.Module]]:
+        """Return the modules of a model with their names in it."""
+        found: Iterable[tuple[str, torch.nn.Module]] = model.named_modules()
+        return found
+
+    def of_parameter(self, parameter: torch.Tensor) -> str:
+        """Return the name of a parameter in its model, "" where the model is not known."""
+        name = self._parameters.get(id(parameter))
+        if name is None:
+            for root in self._roots:
+                for each, found in root.named_parameters():
+                    self._parameters.setdefault(id(found), each)
+            name = self._parameters.setdefault(id(parameter), "")
+        return name
+
+
+class TorchModuleCalls(ModuleCalls):
+    """Records the calls of modules."""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """See each call of a module, for the time of a captured step."""
+        original, record = torch.nn.Module.__call__, self.recorded
+
+        def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():  # torch.export tries the module on tensors without values
+                return original(self, *args, **kwargs)
+            return record(self, args, kwargs, original)
+
+        with detour(torch.nn.Module, "__call__", call):
+            yield
+
+    def own_parameters(self, module: torch.nn.Module) -> dict[str, Any]:
+        """Return the parameters of a module without those of the modules in it."""
+        return dict(module.named_parameters(recurse=False))
+
+    def identity(self, name: str, parameter_name: str, parameter: Any) -> Hashable:
+        """Return the name: of a parameter that two modules share each has a record, as with msprobe."""
+        return name, parameter_name
+
+    def watch_gradient(self, parameter: Any, note: Callable[[Any], None]) -> Any:
+        """Let `note` have the gradient of a parameter when it has been accumulated."""
+        return parameter.register_post_accumulate_grad_hook(lambda found: note(found.grad))
+
+
 class TorchStep(HookedStep):
     """The hooks of one captured step of PyTorch."""
 
@@ -276,13 +342,14 @@ class TorchStep(HookedStep):
         """Forget what is known of all tensors, because an update that was not looked at was made."""
         self._torch_recorder.forget_all()
 
-    def custom_call(self, prefix: str, name: str, call: SeenCall) -> Any:
+    def custom_call(self, call: SeenCall) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
         if self._is_paused or self._mode is None or self._mode.paused:
             return call.run()
         self._mode.paused = True
         try:
-            return self._torch_recorder.call(call._replace(name=call_name(prefix, name)))
+            name = call_name(call.name.prefix, call.name.name)
+            return self._torch_recorder.call(call._replace(name=name))
         finally:
             self._mode.paused = False
 

@@ -1,7 +1,7 @@
 """The records of one captured step.
 
 Comes in: calls, modules and gradients, while they happen. Goes out: their records, in the step's log. Made
-by `step` for each captured step.
+by `probe` for each captured step.
 """
 
 import functools
@@ -10,48 +10,61 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.pytorch.calls import CallMode
-from ray_precheck.capture.pytorch.changed import noted, outputs_among, touched_by
+from ray_precheck.capture.pytorch.calls import Aside, CallMode, Resharding
 from ray_precheck.capture.pytorch.elements import Elements, autocast_field
 from ray_precheck.capture.pytorch.gradients import (
     MODULE,
     Edge,
     PassedGradients,
     edges_of,
+    input_places,
     watch,
 )
-from ray_precheck.capture.pytorch.mode_stack import Aside
-from ray_precheck.capture.pytorch.resharding import Resharding
-from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
-from ray_precheck.capture.pytorch.tensors.glimpse import Glimpses
-from ray_precheck.capture.pytorch.tensors.nested import tensors_in
-from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
+from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
-from ray_precheck.capture.pytorch.tensors.summary import host_summary
-from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of
-from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, structure, values_look
-from ray_precheck.capture.pytorch.twice import input_places
-from ray_precheck.capture.recording.changes import Given
-from ray_precheck.capture.recording.given_names import BUFFER, PARAMETER, GivenNames, without_names
-from ray_precheck.capture.recording.recorder import SeenCall, StepRecorder
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of, tensors_in
+from ray_precheck.capture.pytorch.tensors.values import (
+    MARK,
+    DeviceValues,
+    host_summary,
+    sliced,
+    statistics,
+    structure,
+    values_look,
+)
+from ray_precheck.capture.recording.arguments import (
+    BUFFER,
+    PARAMETER,
+    Given,
+    GivenNames,
+    given_of,
+    without_names,
+)
+from ray_precheck.capture.recording.recorder import CallName, SeenCall, StepRecorder, T
 from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
-from ray_precheck.capture.writing.elements import HAS_NAN, NULL, index_field, statistics_text
+from ray_precheck.capture.writing.elements import (
+    HAS_NAN,
+    NULL,
+    index_field,
+    mapping,
+    quoted,
+    statistics_text,
+)
 from ray_precheck.capture.writing.log import TENSORS
-from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.pytorch.switches import KINDS, computed_in, formats_of
-from ray_precheck.schema.float32 import Float32, header_field
+from ray_precheck.schema.dtypes import Float32, header_field
 
+_NO_VERSION = -1  # of inference tensors
 # The same tensor requires a gradient in the second run of a checkpointed region only.
 _NEEDS_GRADIENT = re.compile(r', "(?:requires_grad": (?:true|false)|data_name": "[^"]*")')
-T = TypeVar("T")
 
 
 class TorchRecorder(StepRecorder):
@@ -139,7 +152,7 @@ class TorchRecorder(StepRecorder):
     ) -> None:
         """Write the record of a call that has ended, and wait for its gradients."""
         name, frame, args, kwargs, run = call
-        touched = touched_by(name, given)
+        touched = _touched_by(name, given)
         if name.in_place or touched or "out" in kwargs:
             first = args[0] if name.in_place and args else kwargs.get("out")
             self.forget((first, [each.tensor for each in touched]))
@@ -153,7 +166,7 @@ class TorchRecorder(StepRecorder):
         fields = before + self.after(f"{key}.forward", output, changed=name.in_place)
         if touched and self.settings.wants("forward", "output"):
             fields += self._changes(
-                touched, outputs_among(name, args, kwargs, output), bool(name.silent)
+                touched, _outputs_among(name, args, kwargs, output), bool(name.silent)
             )
         if found.inner:
             # The call at the same place of the checkpointed region, with the same inputs.
@@ -186,17 +199,14 @@ class TorchRecorder(StepRecorder):
     def compiled(self, frame: FrameType) -> None:
         """Record the call of a compiled function, which is made by a frame of torch's."""
         local = frame.f_locals
-        function = local.get("fn")
-        label = getattr(function, "__qualname__", "") or type(function).__name__
-        label = label.replace("<locals>.", "").replace(".", "_")
-        name = f"Compiled.{label}"
-        key = f"{name}.{self.number(name)}.forward"
+        name = CallName.of_region(local.get("fn"))
+        key = f"{name.key}.{self.number(name.key)}.forward"
         args, kwargs = tuple(local.get("args", ())), dict(local.get("kwargs", {}))
 
         def record() -> None:
             fields = self.before(key, args, kwargs, frame) + ', "compiled": true'
             self.write(key, fields, self.stack_of(frame.f_back), self.parent)
-            (self.darkness or self).note_dark(f"the compiled function {label}", frame.f_back)
+            (self.darkness or self).note_dark(f"the compiled function {name.name}", frame.f_back)
 
         self.guarded(key, record)
 
@@ -301,11 +311,11 @@ class TorchRecorder(StepRecorder):
         dense = self._texts.dense(tensor)
         if self._sketching is not None:
             fields += self._sketching.fields(tensor, dense)
-        is_saved = self._files is not None and self.settings.wants_tensors(self._place)
+        is_saved = self._files is not None and self.settings.wants_tensors(self.place)
         if self._files is not None and is_saved:
             whole = self._texts.saved(tensor, dense)
             if whole is not None:
-                fields += self._saved(self._files, whole, f"{self._place}.{place}")
+                fields += self._saved(self._files, whole, f"{self.place}.{place}")
         return f"{{{fields}}}"
 
     def _structure(self, tensor: torch.Tensor, look: str | None, nan: bool) -> str:
@@ -324,7 +334,7 @@ class TorchRecorder(StepRecorder):
         try:
             return f', "data_name": {quoted(files.save(dense, name))}'
         except (OSError, RuntimeError) as error:
-            self.fail(f"the tensor {name} cannot be written to {self._log.folder}: {error}")
+            self.fail(f"the tensor {name} cannot be written to {self.folder}: {error}")
             return ""
 
     def _values(self, tensor: torch.Tensor) -> str:
@@ -382,3 +392,30 @@ def _states_of(model: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]
         yield PARAMETER, name, parameter
     for name, buffer in model.named_buffers():
         yield BUFFER, name, buffer
+
+
+def noted(tensor: torch.Tensor, place: str, fields: str) -> Given:
+    """Return a tensor of a call with its version and what is known of it."""
+    version = _NO_VERSION if tensor.is_inference() else tensor._version
+    return given_of((tensor, version, place, fields))
+
+
+def _touched_by(name: CallName, given: list[Given]) -> list[Given]:
+    """Return the tensors that have another version since the call, and those that it may change without."""
+    silent = name.silent
+    # Attributes of a named tuple take longer than places, and nearly all calls touch nothing.
+    return [
+        each
+        for each in given
+        if (_NO_VERSION if each[0].is_inference() else each[0]._version) != each[1]
+        or (silent and each.root in silent)
+    ]
+
+
+def _outputs_among(
+    name: CallName, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> frozenset[int]:
+    """Return the memory of the tensors that a call changes as its outputs: the first argument in place,
+    `out`, and what it returns. A view of them has changed with them."""
+    first = args[:1] if name.in_place else ()
+    return frozenset(map(address_of, tensors_in((first, kwargs.get("out"), output)))) - {0}

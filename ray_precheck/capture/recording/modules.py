@@ -2,7 +2,7 @@
 
 Comes in: the calls of modules in a captured step, from the detour of a framework. Goes out: a record of each
 call with its arguments, parameters and output, one of its backward pass, and one of the gradients of its
-parameters. `capture.pytorch.modules` and `capture.mindspore.cells` derive from it.
+parameters. `capture.pytorch.probe` and `capture.mindspore.probe` derive from it.
 """
 
 import sys

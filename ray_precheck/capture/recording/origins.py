@@ -10,17 +10,21 @@ until the step ends or a collection of all objects begins. From then on, and whe
 itself, nothing can be told.
 """
 
+import functools
 import gc
+import sys
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FrameType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ray_precheck.capture.recording.recorder import StepRecorder
 
+Take: TypeAlias = Callable[[FrameType, tuple[Any, ...], dict[str, Any], Any], None]
 _DEEPEST = 6
 _OLDEST = 2
 # So many tensors are asked for their age at once; while few objects are new, each at once.
@@ -66,17 +70,18 @@ class Origins(ABC):
 
     def know(self, tensor: Any) -> None:
         """Take note of a tensor that may come into calls."""
-        anchor = self.anchor(tensor)
-        if anchor is not None:
-            self._know(anchor)
+        self.meet(tensor)
 
     def _know(self, anchor: Any) -> bool:
         """Take note of what stands for a tensor, and return whether it was known."""
+        is_known = self._is_known(anchor)
+        if not is_known:
+            self._known[id(anchor)] = weakref.ref(anchor)
+        return is_known
+
+    def _is_known(self, anchor: Any) -> bool:
         found = self._known.get(id(anchor))
-        if found is not None and found() is anchor:
-            return True
-        self._known[id(anchor)] = weakref.ref(anchor)
-        return False
+        return found is not None and found() is anchor
 
     def meet(self, tensor: Any) -> bool:
         """Take note of a tensor, and return whether it was known; of one without an anchor nothing can be
@@ -95,10 +100,7 @@ class Origins(ABC):
     def knows(self, tensor: Any) -> bool:
         """Return whether a tensor is known; of one without an anchor nothing can be told."""
         anchor = self.anchor(tensor)
-        if anchor is None:
-            return True
-        found = self._known.get(id(anchor))
-        return found is not None and found() is anchor
+        return anchor is None or self._is_known(anchor)
 
     def made_now(self, tensors: Iterable[Any]) -> list[Any]:
         """Return those of some tensors that were made since the step began, as far as that can be told."""
@@ -199,6 +201,25 @@ class Strangers(ABC):
 
     def _safely(self, action: Callable[[], None]) -> None:
         self._recorder.guarded("what has no record", action)
+
+
+def followed(original: Callable[..., Any], take: Take) -> Callable[..., Any]:
+    """Return a function after whose calls `take` gets the caller's frame, the arguments and the result."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        take(sys._getframe(1), args, kwargs, result)
+        return result
+
+    return call
+
+
+def in_thread(thread: threading.Thread, name: str) -> str:
+    """Return the words for operators that run in another thread, of which `name` is the first."""
+    target = getattr(thread, "_target", None)
+    label = getattr(target, "__qualname__", "") or type(thread).__name__
+    return f"operators in another thread ({label}), {name} the first of them"
 
 
 def _inside(value: Any) -> Iterable[Any]:

@@ -1,10 +1,14 @@
-"""What the recorders of all frameworks share: which calls have records, and the text of these.
+"""What the recorders of all frameworks share: which calls have records, their text, and what they show.
 
 Comes in: calls, modules and gradients, from the recorder of a framework. Goes out: their records, in the log
-of a step. `capture.pytorch.recorder` and `capture.mindspore.recorder` derive from it.
+of a step; and, with `--overflow`, a line in `overflow.jsonl` and on stderr about the first birth of NaN or
+infinity, which is judged as `overflow_check` judges it, record by record, or an error for the script.
+`capture.pytorch.recorder` and `capture.mindspore.recorder` derive from it.
 """
 
 import itertools
+import json
+import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -13,31 +17,66 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from ray_precheck.capture.recording.births import step_log
-from ray_precheck.capture.recording.dark import DarkPlaces, modules_around, place_of, program_frame
-from ray_precheck.capture.recording.given_names import GivenNames
+from ray_precheck.capture.account import DarkPlaces
+from ray_precheck.capture.recording.arguments import GivenNames, argument_path
 from ray_precheck.capture.recording.scope import Scope
-from ray_precheck.capture.recording.stacks import Stacks
-from ray_precheck.capture.settings import ALL_RISKS, FULL, STRUCTURE, CaptureSettings
-from ray_precheck.capture.writing.elements import PlainElements
-from ray_precheck.capture.writing.text import quoted
+from ray_precheck.capture.recording.stacks import Stacks, modules_around, place_of, program_frame
+from ray_precheck.capture.settings import ALL_RISKS, FULL, RAISE, STRUCTURE, CaptureSettings
+from ray_precheck.capture.writing.elements import PlainElements, quoted
+from ray_precheck.capture.writing.log import TENSORS, StepLog
+from ray_precheck.dump.scan import ByteRange
 from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.errors import OverflowBornError
 from ray_precheck.inputs.roles.table import looks_of
+from ray_precheck.trace.overflow.births import SUSPICIOUS, Walk
+from ray_precheck.trace.overflow.rows import Birth, OverflowFinding
+from ray_precheck.trace.side import BACKWARD, entry_of, record_from_json
+from ray_precheck.trace.sources import Modules, model_line
 
+_OVERFLOW_LOG = "overflow.jsonl"
+_BORN = (Birth.BORN, Birth.CAST)
+Lines = Callable[[int], list[str]]
 T = TypeVar("T")
 _NOTHING: Mapping[str, str] = {}
-
 # Files in this folder are no part of the program that is captured.
 _OWN = str(Path(__file__).parents[2])
-# The argument paths of the places of arguments.
-_ARGUMENTS = {"input": "input_args", "kwargs": "input_kwargs"}
+
+
+class CallName(NamedTuple):
+    """The prefix and the name of an API, and how it changes its arguments.
+
+    `in_place` says that the first argument is changed; `returns_nothing` that the changed argument is
+    recorded as the output; `collective` that the arguments are, too, as they hold what has arrived from other
+    ranks. `is_python` is true of a function that torch wrote in Python: it hands on its arguments with the
+    defaults filled in. `silent` are the arguments that it may change without a new version: "input.1",
+    "kwargs.running_mean".
+    """
+
+    prefix: str
+    name: str
+    in_place: bool = False
+    returns_nothing: bool = False
+    is_python: bool = False
+    silent: frozenset[str] = frozenset()
+    collective: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name without the number of the call."""
+        return f"{self.prefix}.{self.name}"
+
+    @classmethod
+    def of_region(cls, function: Any) -> "CallName":
+        """Return the name of a function that the framework's compiler compiles."""
+        label = getattr(function, "__qualname__", "") or type(function).__name__
+        return cls("Compiled", label.replace("<locals>.", "").replace(".", "_"))
 
 
 class SeenCall(NamedTuple):
     """A call of a recorded function: its name, the frame that makes it, what it gets as it is written there,
-    and `run`, which makes it. `name` is that of a framework, with the `key` of its records."""
+    and `run`, which makes it."""
 
-    name: Any
+    name: CallName
     frame: FrameType
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -72,11 +111,14 @@ class StepRecorder(ABC):
         self.dark = DarkPlaces()
         # What a sentence calls the first of nested modules; the probe knows their names.
         self.module_shown: Callable[[list[Any]], str] = lambda modules: ""
-        self._log = step_log(settings, folder, self.framework, stacks.lines)
+        self._log = _step_log(settings, folder, self.framework, stacks.lines)
+        self.folder = folder
+        # The fields of the dump's header that are known during the step only.
+        self.noted = self._log.noted
         self._stacks = stacks
         self._on_failure = on_failure
-        # The record whose values are written.
-        self._place = ""
+        # The key of the record whose values are written.
+        self.place = ""
         # What is looked at of the arguments that are written, by their places.
         self._looks = _NOTHING
         # What the model calls its inputs and states, which the probe knows; and the field of the name of an
@@ -90,30 +132,15 @@ class StepRecorder(ABC):
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         self._modules: list[str] = []
         # What waits for the gradients of calls; it is told when no more will come.
-        self._borders: list[Any] = []
+        self._borders: list[GradientWait] = []
         self.sketches = SketchFile(folder) if settings.sketch else None
         # The calls of regions that may be computed again, by what tells them apart there.
         self._regions: dict[Hashable, list[str]] = {}
 
     @property
-    def folder(self) -> Path:
-        """The folder of the dump."""
-        return self._log.folder
-
-    @property
-    def noted(self) -> dict[str, object]:
-        """The fields of the dump's header that are known during the step only."""
-        return self._log.noted
-
-    @property
     @abstractmethod
     def tensor_bytes(self) -> int:
         """How many bytes of tensors the step has in files."""
-
-    @property
-    def place(self) -> str:
-        """The key of the record whose values are written."""
-        return self._place
 
     def number(self, name: str) -> int:
         """Return the number of the next call of that name."""
@@ -129,7 +156,7 @@ class StepRecorder(ABC):
         """Return the fields of what a call gets that a frame makes; without a frame tensors have no names."""
         if self.settings.task == STRUCTURE or not self.settings.wants("forward", "input"):
             return ""
-        self._place = key
+        self.place = key
         self._looks = looks_of(key.rsplit(".", 2)[0], self.framework)
         self._memory, self._first = {}, None
         if self.given_names is not None and frame is not None:
@@ -164,8 +191,7 @@ class StepRecorder(ABC):
         earlier = memory.setdefault(address, place)
         if not address or earlier == place:
             return ""
-        kind, _, rest = earlier.partition(".")
-        return f', "shares": {quoted(f"{_ARGUMENTS[kind]}.{rest}")}'
+        return f', "shares": {quoted(argument_path(earlier))}'
 
     @abstractmethod
     def guarded(self, key: str, action: Callable[[], T]) -> T | None:
@@ -193,14 +219,14 @@ class StepRecorder(ABC):
         """Return the fields of what a call gave, which follow those of `before`."""
         if self.settings.task == STRUCTURE or not self.settings.wants("forward", "output"):
             return ""
-        self._place = key
+        self.place = key
         return f', "output": {self.elements.outputs(output)}'
 
     def around(self, key: str, arrived: Sequence[Any], passed_on: Sequence[Any]) -> str:
         """Return the fields of the gradients that arrived at the outputs of a call, and that it passed on."""
         if self.settings.task == STRUCTURE:
             return ""
-        self._place = key
+        self.place = key
         fields = ""
         if self.settings.wants("backward", "input"):
             fields += f', "input": {self.elements.arguments(tuple(arrived), "input")}'
@@ -212,7 +238,7 @@ class StepRecorder(ABC):
         """Return the field of a module's own parameters, which follows others."""
         if self.settings.task == STRUCTURE:
             return ""
-        self._place = key
+        self.place = key
         texts = [
             f"{quoted(name)}: {self.elements.one(each, f'parameters.{name}')}"
             for name, each in values.items()
@@ -223,7 +249,7 @@ class StepRecorder(ABC):
         """Return the field of the gradient of a parameter."""
         if self.settings.task == STRUCTURE:
             return ""
-        self._place = key
+        self.place = key
         return f"{quoted(name)}: [{self.elements.one(gradient, name)}]"
 
     @property
@@ -300,7 +326,7 @@ class StepRecorder(ABC):
             return
         dark = self.dark_header()
         if dark is not None:
-            self._log.noted["dark"] = dark
+            self.noted["dark"] = dark
         self.stopped = True  # Cells that enclose the end of the step have no record
         self._log.finish(with_construct=self.settings.modules, cut_short=cut_short)
 
@@ -355,3 +381,133 @@ class StepRecorder(ABC):
     def stack_of(self, frame: FrameType | None) -> int | None:
         """Return the number of the stack that ends with a frame."""
         return self._stacks.of(frame).number if self.settings.stacks else None
+
+
+def _step_log(settings: CaptureSettings, folder: Path, framework: str, lines_of: Lines) -> StepLog:
+    """Return the log of a step, which watches for births where the settings ask for it."""
+    header: dict[str, object] = {
+        "task": settings.task,
+        "level": settings.level,
+        "framework": framework,
+        "dump_data_dir": str((folder / TENSORS).absolute()) if settings.saves_tensors else None,
+        "layouts": True,  # a tensor without strides was contiguous
+    }
+    if not settings.overflow:
+        return StepLog(folder, header, lines_of)
+    return _WatchedLog(settings, folder, header, lines_of)
+
+
+class _WatchedLog(StepLog):
+    """A log that notes the first birth in its records, and raises it where it is to stop the script."""
+
+    def __init__(
+        self, settings: CaptureSettings, folder: Path, header: dict[str, object], lines_of: Lines
+    ) -> None:
+        super().__init__(folder, header, lines_of)
+        self._raises = settings.overflow == RAISE
+        self._modules = Modules()
+        framework = str(header.get("framework", ""))
+        self._walk = Walk(framework, self._modules, has_calls=settings.calls)
+        self._is_found = False
+        self._error: OverflowBornError | None = None
+
+    def record(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
+        """Write the record of a call, and look whether it has borne NaN or infinity.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        super().record(key, fields, stack, parent)
+        if self._is_found:
+            return
+        raw = f"{{{fields}}}".encode()
+        entry = entry_of(key, ByteRange(0, 0))
+        self._modules.learn(key, parent)
+        if not SUSPICIOUS.search(raw):
+            self._walk.saw_backward |= entry.direction == BACKWARD
+            return
+        before = len(self._walk.followed.findings)
+        self._walk.see(entry, record_from_json(raw))
+        new = self._walk.followed.findings[before:]
+        found = next((each for each in new if each.birth in _BORN), None)
+        if found is not None:
+            self._is_found = True
+            self._note(found, model_line(self._lines_of(stack)) if stack is not None else "")
+
+    def raise_born(self) -> None:
+        """Raise the birth that was found, once.
+
+        Raises:
+            OverflowBornError: an operator has made NaN or infinity of finite values.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _note(self, found: OverflowFinding, source: str) -> None:
+        module = self._modules.of(found.key)
+        note = {
+            "api": found.key,
+            "tensor": found.tensor,
+            "kind": found.found.words,
+            "birth": found.birth.value,
+            "dtype": found.dtype,
+            "module": module,
+            "source": source,
+            "message": found.message,
+        }
+        with (self.folder / _OVERFLOW_LOG).open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(note)}\n")
+        where = "; ".join(filter(None, [module and f"in {module}", source]))
+        said = f"{found.found.words} in {found.place} ({found.dtype}): {found.message}"
+        said += f"; {where}" if where else ""
+        print(f"ray-precheck capture: {self.folder}: {said}", file=sys.stderr, flush=True)
+        if self._raises:
+            self._error = OverflowBornError(f"{said}; the dump up to here is in {self.folder}")
+
+
+class GradientWait(ABC):
+    """Waits for the gradients of one call, until each hook was called.
+
+    A backward pass that does not reach all of them leaves it waiting until `close`; a second pass through the
+    same graph is not looked at.
+    """
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._seen = False
+        self._handles: list[Any] = []
+
+    @abstractmethod
+    def hand_over(self) -> None:
+        """Hand over what has arrived so far; it is called once."""
+
+    def wait_for(
+        self, register: Callable[[Callable[..., None]], Any], take: Callable[..., bool | None]
+    ) -> None:
+        """Let `take` have what the first call of a hook brings, which `register` puts on, and wait for it.
+
+        Where `take` returns False the hook has brought nothing yet.
+        """
+        self._left += 1
+        fired = False
+
+        def hook(*gradients: Any) -> None:
+            nonlocal fired
+            if fired or self._left <= 0 or take(*gradients) is False:
+                return
+            fired = self._seen = True
+            self._left -= 1
+            if not self._left:
+                self.hand_over()
+
+        self._handles.append(register(hook))
+
+    def close(self) -> None:
+        """Hand over what has arrived so far, because no more will come, and remove the hooks."""
+        is_some, self._left = self._seen and self._left > 0, 0
+        if is_some:
+            self.hand_over()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()

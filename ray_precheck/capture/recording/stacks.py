@@ -1,14 +1,21 @@
-"""The lines of the program that led to a call, each different stack once.
+"""Where in the program a call is made: its stack, its line, the modules around it.
 
-Comes in: the frame of a call. Goes out: the number of its stack, whose lines stand in stack.json. Called
-for each call: frames are told apart by their code and the place in it, and are turned into text the first
-time only.
+Comes in: the frame of a call. Goes out: the number of its stack, whose lines stand in stack.json; each
+different stack has one. Called for each call: frames are told apart by their code and the place in it, and
+are turned into text the first time only.
 """
 
+import concurrent.futures
 import linecache
+import os
+import sys
+import threading
 from collections.abc import Sequence
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+# Python's own files that run what a program hands to a thread.
+_THREADS = (threading.__file__, os.path.dirname(concurrent.futures.__file__))
 
 
 class Stack(NamedTuple):
@@ -92,3 +99,42 @@ def line_of(code: CodeType, number: int) -> str:
     if not source:
         return ""
     return f"File {code.co_filename}, line {number}, in {code.co_name}, \n {source}"
+
+
+def modules_around(frame: FrameType | None, entry: str) -> list[Any]:
+    """Return the modules that a frame runs in, the innermost first: `self` of the method `entry` through
+    which the framework calls modules."""
+    found = []
+    while frame is not None:
+        if frame.f_code.co_name == entry and "self" in frame.f_code.co_varnames:
+            found.append(frame.f_locals.get("self"))
+        frame = frame.f_back
+    return found
+
+
+def program_frame(frame: FrameType | None, left_out: Sequence[str]) -> FrameType | None:
+    """Return the innermost frame whose file begins with none of `left_out` (the framework, this package), and
+    is no module of Python's for threads; else the first one."""
+    first = frame
+    while frame is not None and frame.f_code.co_filename.startswith((*left_out, *_THREADS)):
+        frame = frame.f_back
+    return frame or first
+
+
+def place_of(frame: FrameType | None, left_out: Sequence[str]) -> str:
+    """Return the line of the program that a frame belongs to, as `file:line`."""
+    frame = program_frame(frame, left_out)
+    return "" if frame is None else f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _shown(path: str) -> str:
+    """Return a path as seen from the folder of the process, where it lies in that."""
+    here = os.path.join(_folder(), "")
+    return path.removeprefix(here)
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return sys.prefix

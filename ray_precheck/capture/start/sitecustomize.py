@@ -94,7 +94,7 @@ def _begin(framework: str, text: str) -> None:
         )
         package = sys.modules["ray_precheck"] = module_from_spec(spec)  # type: ignore[arg-type]
         spec.loader.exec_module(package)  # type: ignore[union-attr]
-    from ray_precheck.capture.beginning import begin
+    from ray_precheck.capture.process import begin
 
     begin(framework, found)
 

@@ -1,13 +1,18 @@
-"""One traced step, with its capture or without; what it came to is taken by its framework.
+"""One traced step, with its capture or without.
 
-Comes in: when the step begins and ends, and what is seen of it. Goes out: its `StepTrace`. The tracing of
-each framework derives its own probes and steps from these.
+Comes in: when the step begins and ends, and what is seen of it. Goes out: its `StepTrace`, made of digests
+that are equal where every bit is: of what the step computed, of random states and, in a watched run, of what
+each operator gets and gives. The tracing of each framework derives its own probes, steps and digests from
+these, and says how the bytes of its tensors are read.
 """
 
+import hashlib
+import itertools
 import random
 import sys
 import weakref
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,14 +20,123 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ray_precheck.capture.probe import StepProbe
+from ray_precheck.capture.recording.arguments import found_in
+from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.recording.scope import Scope
 from ray_precheck.capture.settings import CaptureSettings
-from ray_precheck.capture.verifying.digests import Digests, OperatorDigests
-from ray_precheck.capture.verifying.trace import NOTHING, StepTrace, TracedRun
+from ray_precheck.capture.verifying.verdict import NOTHING, Moment, Sight, StepTrace, TracedRun
 
+_BYTES = 8
+_PLAIN = (bool, int, float, complex, str)
+# What operators of these names give is whatever the memory held before.
+_UNFILLED = ("empty", "resize")
 # Chooses no call: a watched run has the hooks of the capture, and none of its records.
 _NO_CALL = ("name-regex((?!))",)
 Restore = Callable[[], object]
+
+
+class Digests(ABC):
+    """Takes digests of the values of one framework."""
+
+    tensor: ClassVar[type[Any]]
+
+    @abstractmethod
+    def raw(self, tensor: Any) -> Any:
+        """Return the bytes of a tensor, None for one that cannot be read in this process."""
+
+    @abstractmethod
+    def states(self) -> dict[str, Any]:
+        """Return the states of the framework's random generators by their names."""
+
+    def of(self, value: Any) -> str:
+        """Return the digest of the tensors and plain values in a nested value.
+
+        Of a tensor that cannot be read it has the dtype and shape.
+        """
+        found = hashlib.blake2b(digest_size=_BYTES)
+        for leaf in found_in(value, (self.tensor, *_PLAIN)):
+            if isinstance(leaf, self.tensor):
+                found.update(f"{leaf.dtype} {tuple(leaf.shape)};".encode())
+                raw = self.raw(leaf)
+                if raw is not None:
+                    found.update(raw)
+            else:
+                found.update(f"{type(leaf).__name__} {leaf!r};".encode())
+        return found.hexdigest()
+
+    def of_random(self) -> str:
+        """Return one digest of the states of the framework's generators, taken behind each operator."""
+        return self.of(self.states())
+
+    def of_all_random(self) -> dict[str, str]:
+        """Return the digests of the states of the generators of the framework, numpy and Python."""
+        numpy = sys.modules.get("numpy")
+        others = {
+            "the random state of numpy": numpy and numpy.random.get_state(),
+            "the random state of Python": random.getstate(),
+        }
+        found = {name: self.of(state) for name, state in self.states().items()}
+        for name, state in others.items():
+            text = repr(_words(state)).encode()
+            found[name] = hashlib.blake2b(text, digest_size=_BYTES).hexdigest()
+        return found
+
+
+def _words(state: Any) -> Any:
+    """Return the state of numpy's generator with its array written out, that of others as it is."""
+    if isinstance(state, tuple) and hasattr(state[1], "tobytes"):
+        return (state[0], state[1].tobytes(), *state[2:])
+    return state
+
+
+class OperatorDigests:
+    """Takes digests at each operator, which name the first one that differs between two runs.
+
+    It stands between the hooks of a watched step and the recorder. `nodes_of` returns the nodes of autograd
+    behind what an operator gave.
+    """
+
+    def __init__(self, digests: Digests, nodes_of: Callable[[Any], list[Any]]) -> None:
+        self.sights: list[Sight] = []
+        self._digests = digests
+        self._nodes_of = nodes_of
+        self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
+
+    def around(self, call: SeenCall, make: Callable[[], Any], *, is_under_way: bool = False) -> Any:
+        """Take digests of what a call gets and, behind its record, of what it got and gave, unless that may
+        still be underway."""
+        name, args, kwargs = call.name, call.args, call.kwargs
+        key = f"{name.key}.{next(self._counts[name.key])}"
+        forward = f"{key}.forward"
+        # What is overwritten may hold anything before.
+        read = {each: value for each, value in kwargs.items() if each != "out"}
+        self.note(forward, Moment.GOT, (args[1:] if name.in_place else args, read))
+        result = make()
+        if not is_under_way and not any(word in name.name for word in _UNFILLED):
+            self.note(forward, Moment.GAVE, (args, kwargs, result))
+        self.sights.append(Sight(forward, Moment.RANDOM.value, self._digests.of_random()))
+        self._watch(f"{key}.backward", args[0] if name.returns_nothing else result)
+        return result
+
+    def region(self, call: SeenCall, result: Any) -> None:
+        """Take a digest of what a compiled function got and gave."""
+        key = call.name.key
+        value = (call.args, call.kwargs, result)
+        self.note(f"{key}.{next(self._counts[key])}.forward", Moment.GAVE, value)
+
+    def _watch(self, key: str, output: Any) -> None:
+        """Take a digest of the gradients of the nodes behind the outputs, behind the recorder's hooks."""
+
+        def hook(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
+            self.note(key, Moment.GAVE, (arrived, passed_on))
+
+        for node in self._nodes_of(output):
+            if node is not None:
+                node.register_hook(hook)
+
+    def note(self, key: str, moment: Moment, value: Any) -> None:
+        """Take the digest of a value."""
+        self.sights.append(Sight(key, moment.value, self._digests.of(value)))
 
 
 class TracedStep:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.capture.settings import CaptureSettings, numbers_text, settings_to_json
-from ray_precheck.capture.writing.lines import open_locked
-from ray_precheck.capture.writing.log import LOG
+from ray_precheck.capture.writing.log import LOG, open_locked
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import from_json, read_file
 

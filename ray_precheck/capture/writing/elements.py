@@ -1,8 +1,9 @@
 """One argument or output of a call as JSON, in msprobe's form.
 
 Comes in: any Python value, and the place of it ("input.0") for the name of a tensor's file. Goes out: its
-JSON. Called for each argument, output and gradient of each call; what belongs to one framework is added by
-its folder.
+JSON, with NaN and the infinities as the bare words that Python's own reader takes. Called for each argument,
+output and gradient of each call, so that texts are put together without building objects first; what belongs
+to one framework is added by its folder.
 
 A list, a tuple and a range become an array, a named tuple, a dataclass and a dict an object, tensors an
 object with dtype, shape and statistics; what msprobe has no form for is null, as there, but for a complex
@@ -10,20 +11,48 @@ number.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import orjson
 
-from ray_precheck.capture.writing.text import array, mapping, number, quoted, scalar
 from ray_precheck.numerics.statistics import FIELDS, MAX, Health, TensorSummary
 
+_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+quoted = json.encoder.encode_basestring_ascii
 _DEEPEST = 10
 NULL = "null"
 NO_STATISTICS = ", ".join(f'"{name}": null' for name in FIELDS)
 # What stands in the fields of a tensor with a NaN in it.
 HAS_NAN = f'"{MAX}": NaN'
+Write = Callable[[Any], str]
+
+
+def number(value: float) -> str:
+    """Return a float as JSON; what is not finite is `NaN`, `Infinity` or `-Infinity`."""
+    text = repr(value)
+    return text if text[-1] not in "nf" else _WORDS[text]
+
+
+def scalar(value: float | int | bool | None) -> str:
+    """Return a Python number, a truth value or None as JSON."""
+    if value is None:
+        return "null"
+    if value is True or value is False:
+        return "true" if value else "false"
+    return number(value) if isinstance(value, float) else repr(value)
+
+
+def array(texts: Iterable[str]) -> str:
+    """Return a JSON array of values that are texts already."""
+    return f"[{', '.join(texts)}]"
+
+
+def mapping(items: Iterable[tuple[str, str]]) -> str:
+    """Return a JSON object of names and of values that are texts already."""
+    return "{" + ", ".join(f"{quoted(name)}: {text}" for name, text in items) + "}"
 
 
 def statistics_text(summary: TensorSummary | None) -> str:
@@ -38,10 +67,10 @@ def statistics_text(summary: TensorSummary | None) -> str:
     return ", ".join([f'"{name}": {scalar(value)}' for name, value in fields.items()])
 
 
-def health_text(health: Health) -> str | None:
-    """Return the JSON of a record's `health`: counts that are not 0, and the headroom in powers of two.
+def health_field(health: Health) -> str:
+    """Return the field of an element's `health`: counts that are not 0, and the headroom in powers of two.
 
-    `{"nan": 3, "+inf": 1, "-inf": 2, "zero": 7, "subnormal": 4, "headroom": 12.3}`; None where nothing
+    `{"nan": 3, "+inf": 1, "-inf": 2, "zero": 7, "subnormal": 4, "headroom": 12.3}`; "" where nothing
     but the headroom could be said, and that follows from Max, Min and dtype.
     """
     counts = {
@@ -53,10 +82,10 @@ def health_text(health: Health) -> str | None:
     }
     items = [(name, str(count)) for name, count in counts.items() if count]
     if not items:
-        return None
+        return ""
     if health.headroom is not None:
         items.append(("headroom", number(round(health.headroom, 1))))
-    return mapping(items)
+    return f', "health": {mapping(items)}'
 
 
 def _slice(value: slice) -> str:
@@ -92,7 +121,6 @@ def _array(value: np.ndarray[Any, Any]) -> str:
     return f"{{{header}, {statistics_text(found)}}}"
 
 
-Write = Callable[[Any], str]
 # Types by identity, which is faster than asking for a base; the bases are asked after these.
 PLAIN: Mapping[type, Write] = {
     bool: lambda v: '{"type": "bool", "value": true}' if v else '{"type": "bool", "value": false}',
@@ -103,6 +131,7 @@ PLAIN: Mapping[type, Write] = {
     slice: _slice,
     type(Ellipsis): lambda _: '{"type": "ellipsis", "value": "..."}',
 }
+
 BASES: tuple[tuple[type, Write], ...] = (
     (np.ndarray, _array),
     (np.generic, _numpy),
@@ -137,12 +166,12 @@ class PlainElements:
             return "{}"
         return mapping([(name, self.keyword(name, each, place)) for name, each in values.items()])
 
-    def outputs(self, value: Any, place: str = "output") -> str:
+    def outputs(self, value: Any) -> str:
         """Return an array of outputs; a tuple or list has one element for each."""
         if type(value) is self.tensor:
-            return f"[{self.of_tensor(value, f'{place}.0')}]"
+            return f"[{self.of_tensor(value, 'output.0')}]"
         values = tuple(value) if isinstance(value, tuple | list) else (value,)
-        return self.arguments(values, place)
+        return self.arguments(values, "output")
 
     def one(self, value: Any, place: str, depth: int = 0) -> str:
         """Return one value."""
@@ -199,3 +228,23 @@ def _fields_of(value: Any) -> dict[Any, Any] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     return value if isinstance(value, dict) else None
+
+
+class FrameworkValues:
+    """What a framework says of saved values; `elements` writes them."""
+
+    framework: ClassVar[str]
+    elements: PlainElements
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+
+    def on_gradient(self, tensor: Any, take: Callable[[Any], None]) -> None:
+        """Let `take` have the gradient of a tensor when it arrives; where none does it is never called."""
+        self._handles.append(tensor.register_hook(take))
+
+    def close(self) -> None:
+        """Wait for no gradient any more; hooks of parameters would stay for all steps."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()

@@ -16,10 +16,15 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from ray_precheck.capture.writing.lines import open_locked
-from ray_precheck.capture.writing.log import DUMP, LOG, STACK_LOG, remove_log, write_dump
-from ray_precheck.dump.cut_short import FIELD, KILLED
-from ray_precheck.dump.folders import dumps_below, standing_for
+from ray_precheck.capture.writing.log import (
+    DUMP,
+    LOG,
+    STACK_LOG,
+    open_locked,
+    remove_log,
+    write_dump,
+)
+from ray_precheck.dump.folders import FIELD, KILLED, dumps_below, standing_for
 from ray_precheck.dump.log import (
     DATA,
     LARGEST_HEADER_BYTES,
@@ -29,9 +34,8 @@ from ray_precheck.dump.log import (
     scan_log,
 )
 from ray_precheck.dump.scan import silent
-from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError
-from ray_precheck.foreign import open_file
+from ray_precheck.foreign import open_file, shown
 
 _MOST_DIGITS = 18
 _LEVELS_WITH_MODULES = ("L0", "mix")

@@ -12,9 +12,17 @@ from typing import Any
 
 from ray_precheck.capture.settings import CaptureSettings, capture_settings
 from ray_precheck.errors import UsageError
-from ray_precheck.options.arguments import DEBUG, given_values
+from ray_precheck.options.commands import (
+    DEBUG,
+    IN_ERROR,
+    PASSED,
+    UNUSABLE,
+    Command,
+    Invocation,
+    given_values,
+    note,
+)
 from ray_precheck.options.declared import Option, Takes, options_of
-from ray_precheck.options.invocation import IN_ERROR, PASSED, UNUSABLE, Command, Invocation, note
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -55,7 +63,7 @@ def _require_usable(settings: CaptureSettings) -> None:
 
 def _verify(values: dict[str, Any], words: list[str]) -> int:
     """Run the script with and without capture up to the end of a step, and say whether they differ."""
-    from ray_precheck.capture.verifying.script import verify_script
+    from ray_precheck.capture.verifying.runs import verify_script
 
     if values.get("ranks") is not None:
         raise UsageError(

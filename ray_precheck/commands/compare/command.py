@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_precheck.commands.compare.options import ComparisonConfig
-from ray_precheck.options.arguments import given_values
-from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.invocation import (
+from ray_precheck.options.commands import (
     COMPARE_EXIT_CODES,
     IN_ERROR,
     NOTHING_CHECKED,
@@ -20,10 +18,12 @@ from ray_precheck.options.invocation import (
     STOPPED,
     Command,
     Invocation,
+    given_values,
     note,
     worst_code,
 )
-from ray_precheck.options.job import (
+from ray_precheck.options.declared import Option, Takes, by_section, options_of
+from ray_precheck.options.shared import (
     WITHOUT_DEVICE,
     OutFolderOptions,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.commands.compare.payload import (
+from ray_precheck.commands.compare.rows import (
     GOLDEN,
     NOISE,
     TARGET,
@@ -19,30 +19,24 @@ from ray_precheck.commands.compare.payload import (
     ComparisonPayload,
     ComparisonSettings,
     PairFiles,
-    SideRecords,
-)
-from ray_precheck.commands.compare.rows import (
     PieceReading,
     PieceRows,
+    SideRecords,
     rows_of_piece,
     unread_rows,
 )
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.dump.tensors import FolderFiles, TensorFiles
 from ray_precheck.runtime.job import InputFiles, Tell
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.runtime.workers.shared_folders import require_folders, seen_folders
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import Cause
+from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.runtime.workers.shared import require_folders, seen_folders
 from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.task import DeviceSlot, Task
-from ray_precheck.store.columns import encode_name
-from ray_precheck.store.tables import Tables
-from ray_precheck.trace.difference.cells import encode_rows, headings
-from ray_precheck.trace.difference.reading import Reading, Source
-from ray_precheck.trace.difference.row import ComparisonMode
+from ray_precheck.schema.task import Cause, DeviceSlot, Done, Task
+from ray_precheck.store.tables import Tables, encode_name
+from ray_precheck.trace.alignment.align import RecordPair
+from ray_precheck.trace.difference.measuring import Reading, Source
+from ray_precheck.trace.difference.rows import ComparisonMode, encode_rows, headings
 from ray_precheck.trace.difference.standards.registry import STANDARDS
-from ray_precheck.trace.pieces import RecordPair
 from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
 from ray_precheck.trace.sources import model_line
 

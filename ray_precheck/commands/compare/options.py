@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from ray_precheck.options.declared import REQUIRED, OneOf, Takes, option
-from ray_precheck.options.job import CoreJobOptions, OutFolderOptions
-from ray_precheck.trace.options import (
+from ray_precheck.options.shared import (
+    CoreJobOptions,
+    OutFolderOptions,
     golden_capture,
     noise_capture,
     pairing,

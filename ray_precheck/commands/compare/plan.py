@@ -7,16 +7,22 @@ Called by the session.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ray_precheck.commands.compare.mapping import Named, aligned, read_mapping, require_named
 from ray_precheck.commands.compare.options import ComparisonConfig
-from ray_precheck.commands.compare.payload import GOLDEN, NOISE, TARGET, ComparisonSettings
-from ray_precheck.commands.compare.rows import PieceReading
+from ray_precheck.commands.compare.pairing import Named, aligned, read_mapping, require_named
+from ray_precheck.commands.compare.rows import (
+    GOLDEN,
+    NOISE,
+    TARGET,
+    ComparisonSettings,
+    PieceReading,
+)
 from ray_precheck.errors import UsageError
+from ray_precheck.options.shared import EXACT
 from ray_precheck.schema.dtypes import DTYPES
-from ray_precheck.trace.alignment.align import align
+from ray_precheck.trace.alignment.align import RecordPair, align, pieces_of
 from ray_precheck.trace.alignment.calls import Call, calls_of
-from ray_precheck.trace.difference.reading import common_kinds, kinds_of, reading_of
-from ray_precheck.trace.difference.row import ComparisonMode
+from ray_precheck.trace.difference.measuring import common_kinds, kinds_of, reading_of
+from ray_precheck.trace.difference.rows import ComparisonMode
 from ray_precheck.trace.difference.unsteady import (
     NEVER,
     OPTIMIZER,
@@ -26,8 +32,6 @@ from ray_precheck.trace.difference.unsteady import (
     unsteady_parameters,
 )
 from ray_precheck.trace.items import INPUT, OUTPUT, Item
-from ray_precheck.trace.options import EXACT
-from ray_precheck.trace.pieces import RecordPair, pieces_of
 from ray_precheck.trace.side import CaptureSide, RecordEntry
 
 # Seconds on one core: a record, its rows and their encoding; and a byte of both captures' tensors.

@@ -13,14 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.dump.shown import printable
-from ray_precheck.foreign import open_file
-from ray_precheck.store.columns import decode_name
+from ray_precheck.foreign import open_file, printable
 from ray_precheck.store.output_file import write_report
 from ray_precheck.store.repair import rows_below
-from ray_precheck.store.rows import row_cells
-from ray_precheck.store.tables import Tables
-from ray_precheck.trace.difference.row import BY_STATISTICS
+from ray_precheck.store.tables import Tables, decode_name, row_cells
+from ray_precheck.trace.difference.rows import BY_STATISTICS
 
 ERROR, WARNING, UNMATCHED, PASSED = "error", "warning", "unmatched", "pass"
 # Pairs in error whose inputs are not.

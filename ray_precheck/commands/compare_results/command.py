@@ -7,14 +7,15 @@ import argparse
 import time
 from pathlib import Path
 
-from ray_precheck.options.arguments import DEBUG, OUT_FOLDER
-from ray_precheck.options.declared import Option
-from ray_precheck.options.invocation import (
+from ray_precheck.options.commands import (
     COMPARE_EXIT_CODES,
+    DEBUG,
+    OUT_FOLDER,
     Command,
     Invocation,
     code_of,
 )
+from ray_precheck.options.declared import Option
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:

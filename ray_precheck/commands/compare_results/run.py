@@ -19,13 +19,15 @@ from ray_precheck.accuracy.standards.published import (
     ratio_limits,
 )
 from ray_precheck.accuracy.thresholds import SMALLEST_REFERENCE_ERR, limit_of
-from ray_precheck.commands.precheck.beyond import times_cell
 from ray_precheck.commands.precheck.closing import shown_name
+from ray_precheck.commands.precheck.summary import times_cell
 from ray_precheck.descriptors.descriptor import read_dtype
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.foreign import open_text
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import (
+from ray_precheck.store.resume import run_files
+from ray_precheck.store.settings import load_settings
+from ray_precheck.store.tables import (
     DETAIL_COLUMNS,
     RESULT_COLUMNS,
     call_of_detail,
@@ -35,8 +37,6 @@ from ray_precheck.store.columns import (
     encode_row,
     header,
 )
-from ray_precheck.store.resume import run_files
-from ray_precheck.store.settings import load_settings
 
 # The settings that must agree in both runs, so that their rows are of the same numbers.
 _SAME = ("dump", "seed", "distribution", "tested", "benches")

@@ -7,9 +7,15 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ray_precheck.commands.diagnose.options import DiagnosisConfig
-from ray_precheck.options.arguments import given_values
+from ray_precheck.options.commands import (
+    IN_ERROR,
+    NOTHING_CHECKED,
+    PASSED,
+    Command,
+    Invocation,
+    given_values,
+)
 from ray_precheck.options.declared import by_section, options_of
-from ray_precheck.options.invocation import IN_ERROR, NOTHING_CHECKED, PASSED, Command, Invocation
 
 if TYPE_CHECKING:
     from ray_precheck.commands.diagnose.findings import Findings

@@ -2,23 +2,28 @@
 
 Goes out: the nouns `Part`, `Suspect`, `SuspectCheck` and `Findings`. Made by `run`, read by
 the modules that write the page.
+
+The sentences of a page about the operator to blame, and about what it did further down.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ray_precheck.commands.locate.report import PLACES, row_of_place
+from ray_precheck.commands.locate.search import LocationReport
+from ray_precheck.commands.locate.walk.nouns import INFINITE, INHERITED, RootKind
+from ray_precheck.commands.locate.walk.places import RootPlace, shown_error
 from ray_precheck.dump.folders import FoundDump
-from ray_precheck.store.done import ResultRow
+from ray_precheck.store.results import ResultRow
 
 if TYPE_CHECKING:
     from ray_precheck.commands.compare.run import ComparisonReports
-    from ray_precheck.commands.locate.search import LocationReport
     from ray_precheck.commands.overflow.run import OverflowReport
     from ray_precheck.commands.precheck.run import PrecheckReport
-
 
 # In the place of what a part would have told; its reason stands in the section of what could not be checked.
 UNSAID = "This could not be said; the reason stands below."
@@ -76,3 +81,114 @@ class Findings:
     def place_of(self, dump: FoundDump) -> Path:
         """Return the folder of a dump's results below that of all results."""
         return dump.place if len(self.dumps) > 1 else Path()
+
+
+_SHOWN = 3
+
+
+def culprits_of(location: LocationReport) -> list[RootPlace]:
+    """Return the roots that are no other inputs, weights, masks or settings, the likeliest first."""
+    return [place for place in location.places if not place.root.kind.differs_from_start]
+
+
+def blame_sentences(findings: Findings) -> Iterator[str]:
+    """Yield the first suspects with all that is known of them."""
+    location = findings.location
+    if location is None:
+        yield UNSAID
+        return
+    found = culprits_of(location)
+    if not found:
+        yield _none(location)
+        return
+    yield from _suspect(found[0], location, len(findings.dumps) > 1)
+    for place in found[1:_SHOWN]:
+        root = place.root
+        where = f" of {place.dump.label}" if len(findings.dumps) > 1 else ""
+        yield f"Next suspect: {root.key}{where} ({root.kind.value}{_own(place)})."
+    if len(found) > _SHOWN:
+        yield f"The table of locate has {len(found) - _SHOWN} more."
+
+
+def _none(location: LocationReport) -> str:
+    records = sum(dump.located.records for dump in location.dumps)
+    if location.places:
+        return "No operator: the runs differ in what they were given, as said above."
+    if location.judged:
+        return (
+            f"No operator is to blame: {location.judged} of {records} records were judged, and each gave what"
+            " its inputs and rounding explain."
+        )
+    return f"This could not be said: none of {records} records could be judged."
+
+
+def _suspect(place: RootPlace, location: LocationReport, is_many: bool) -> Iterator[str]:
+    root = place.root
+    where = f" of {place.dump.label}" if is_many else ""
+    module, source, message = row_of_place(place, location.table)
+    if root.kind is RootKind.GAP:
+        yield (
+            f"No captured operator errs; something that was not captured does, before {root.key}{where}:"
+            f" {message}."
+        )
+    elif root.kind is RootKind.CALL:
+        yield f"The runs are not the same program{where}: {message}."
+    else:
+        yield f"{root.key}{where} ({root.kind.value}): {_errs(place)}"
+        at = f"{root.item}{root.index}"
+        cause = f" The likely cause: {root.cause}." if root.cause else ""
+        if at:
+            yield f"The largest error is at {at}.{cause}"
+        elif cause:
+            yield cause
+        if root.kind is RootKind.ESTIMATE:
+            yield "This is an estimate, because its inputs were not captured or it cannot be replayed."
+    if module:
+        yield f"It was called in {module}."
+    if source:
+        yield f"Its source is {source}"
+
+
+def _errs(place: RootPlace) -> str:
+    own, inherited = place.root.own, place.root.inherited
+    if own is None or math.isnan(own):
+        return f"{place.root.message}."
+    if place.root.kind is RootKind.ESTIMATE:
+        text = "it differs by more than its inputs and rounding explain,"
+    else:
+        text = "it errs on the very inputs that it got,"
+    text += " beyond all rounding" if own == INFINITE else f" by {shown_error(own)} times"
+    if own != INFINITE:
+        text += " that" if place.root.kind is RootKind.ESTIMATE else " what rounding explains"
+    if inherited is None or math.isnan(inherited):
+        return f"{text}."
+    if inherited == INFINITE:
+        return f"{text}; its inputs brought more than any rounding with them."
+    return f"{text}; its inputs brought {shown_error(inherited)} times a rounding error with them."
+
+
+def _own(place: RootPlace) -> str:
+    own = place.root.own
+    if own is None or math.isnan(own) or place.root.kind in PLACES:
+        return ""
+    if own == INFINITE:
+        return ", beyond all rounding"
+    return f": {shown_error(own)} times what rounding explains"
+
+
+def spread_sentences(findings: Findings) -> Iterator[str]:
+    """Yield how many records the first root reached, and how many only pass an error on."""
+    location = findings.location
+    if location is None or not location.places:
+        return
+    records = sum(dump.located.records for dump in location.dumps)
+    passed = sum(
+        each.verdict == INHERITED for dump in location.dumps for each in dump.located.passed
+    )
+    root = location.places[0].root
+    if root.reached:
+        records_reached = f"{root.reached} more record{'' if root.reached == 1 else 's'}"
+        yield f"What began at {root.key} reached {records_reached} of the same dump."
+    else:
+        yield f"What began at {root.key} is not seen to have reached another record."
+    yield f"{passed} of {records} records only pass an error on and are not to blame."

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from ray_precheck.commands.compare.options import CAPTURE_STANDARDS
 from ray_precheck.options.declared import OneOf, option
-from ray_precheck.options.job import CoreJobOptions, OutFolderOptions
-from ray_precheck.trace.options import (
+from ray_precheck.options.shared import (
+    CoreJobOptions,
+    OutFolderOptions,
     golden_capture,
     noise_capture,
     pairing,

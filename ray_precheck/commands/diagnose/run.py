@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ray_precheck.commands.diagnose.files import (
+from ray_precheck.commands.diagnose.findings import Findings, Part, Suspect
+from ray_precheck.commands.diagnose.options import DiagnosisConfig
+from ray_precheck.commands.diagnose.page import page_text
+from ray_precheck.commands.diagnose.parts import (
+    DiagnosisParts,
     new_page,
     resumed_page,
     stamp_of,
     write_page,
 )
-from ray_precheck.commands.diagnose.findings import Findings, Part, Suspect
-from ray_precheck.commands.diagnose.options import DiagnosisConfig
-from ray_precheck.commands.diagnose.page import page_text
-from ray_precheck.commands.diagnose.parts import DiagnosisParts
-from ray_precheck.commands.locate.walk.roots import RootKind
+from ray_precheck.commands.locate.walk.nouns import RootKind
 from ray_precheck.dump.folders import FoundDump, find_dumps
 from ray_precheck.errors import (
     DumpError,

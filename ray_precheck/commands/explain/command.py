@@ -5,9 +5,8 @@ Comes in: the options of the command. Goes out: its exit code. Called through th
 
 import argparse
 
-from ray_precheck.options.arguments import DEBUG, given_values
+from ray_precheck.options.commands import DEBUG, PASSED, Command, Invocation, given_values
 from ray_precheck.options.declared import Option, option_of
-from ray_precheck.options.invocation import PASSED, Command, Invocation
 from ray_precheck.replay.config import RunConfig
 
 

@@ -3,13 +3,42 @@
 Comes in: the name that a user gives, and the framework, if it is given. Goes out: an `Explanation` for
 each operator that the name may mean. Called by the command `explain`. No Ray is started and no device is
 opened; facts that only a framework could tell are unknown if it is not installed.
+
+Also here: the standards as sentences: the limits of an operator by dtype, and their sources.
+
+Where the bench of an operator comes from, and why an operator has none. Loads torch; where it is not
+installed the answer says so.
 """
 
+import functools
+import importlib.util
+import inspect
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ray_precheck.accuracy.random.bounds import FALSE_ALARM_RATE
+from ray_precheck.accuracy.standards.published import (
+    METRIC_NAMES,
+    level_of,
+    published_standard,
+    ratio_limits,
+)
+from ray_precheck.accuracy.thresholds import (
+    ABSOLUTE_RTOL,
+    ABSOLUTE_SMALL_VALUE_ATOL,
+    COSINE_LIMIT,
+    MAX_ABS_ERR_LIMIT,
+    SMALL_VALUE,
+    THOUSANDTH_LIMIT,
+    THOUSANDTH_SHARE,
+    ULP_MEAN_LIMIT,
+    ULP_SHARE_LIMIT,
+    ULP_THRESHOLD,
+    allowed,
+)
 from ray_precheck.bench.checkable import changes_its_input, skip_by_name
 from ray_precheck.bench.declared import BenchModule, load_declarations
 from ray_precheck.check.random.rules import RULES
@@ -21,8 +50,7 @@ from ray_precheck.commands.explain.asked import (
     is_installed,
     require_known,
 )
-from ray_precheck.commands.explain.bench import BenchAnswer, api_name, bench_answer
-from ray_precheck.commands.explain.limits import auto_lines, msprobe_lines, published_lines
+from ray_precheck.errors import NotCheckable
 from ray_precheck.inputs.roles.role import Role, Within
 from ray_precheck.inputs.roles.rules import RoleRow, Rule
 from ray_precheck.inputs.roles.table import rows_about
@@ -30,7 +58,179 @@ from ray_precheck.operators.drawing import DRAWING, UNSEEDED, Always, Switch, Un
 from ray_precheck.operators.effects import READS_BITS, SIZED_BY_VALUES
 from ray_precheck.operators.exact import AMBIGUOUS, Ambiguity, Basis, SignOfSum, ToWhole
 from ray_precheck.operators.refused import refusal
-from ray_precheck.schema.record import ApiRecord
+from ray_precheck.operators.table import full_name
+from ray_precheck.schema.record import ApiName, ApiRecord
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchAnswer:
+    """Lines about the bench; `exists` is None where torch is not there to be asked."""
+
+    exists: bool | None
+    lines: tuple[str, ...]
+
+
+def bench_answer(operator: AskedOperator, modules: Sequence[BenchModule]) -> BenchAnswer:
+    """Return where the bench of an operator comes from, or why there is none.
+
+    Raises:
+        UsageError: a module of a user's cannot be loaded.
+    """
+    if importlib.util.find_spec("torch") is None:
+        return BenchAnswer(None, ("torch, which computes the bench, is not installed here",))
+    from ray_precheck.bench.run import Bench, References
+
+    name = api_name(operator)
+    where = f"torch {Bench.version} in float64 on the CPU"
+    references = References(operator.framework, modules)
+    try:
+        function = inspect.unwrap(Bench(operator.framework, references).resolve(name))
+    except NotCheckable as reason:
+        return BenchAnswer(False, (str(reason),))
+    origin = references.origin(name)
+    if origin:
+        return BenchAnswer(True, (f"a user's own: {origin}",))
+    rows = references.rows(name)
+    if rows:
+        return BenchAnswer(True, ("a built-in one, by its formula", *_told(rows)))
+    mapped = _rows_of(function)
+    if mapped:
+        return BenchAnswer(True, (f"{where}, by the arguments", *_told(mapped)))
+    itself = " itself" if operator.name.startswith("torch.") else ", a namesake"
+    target = _spelled(function, operator)
+    return BenchAnswer(True, (f"{where}: {target}{itself}",))
+
+
+def api_name(operator: AskedOperator) -> ApiName:
+    """Return the name of an operator in a dump, as of its first call."""
+    prefix, _, api = operator.type_names[0].partition(".")
+    return ApiName(prefix, api, 0)
+
+
+def _rows_of(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return the rows that a bench was made of, () where it is torch's function itself."""
+    if isinstance(function, functools.partial) and len(function.args) == 2:
+        rows = function.args[1]
+        return rows if isinstance(rows, tuple) else ()
+    return ()
+
+
+def _told(rows: Sequence[Any]) -> list[str]:
+    """Return a line for each overload: its arguments, and the function that takes them."""
+    return [f"({_parameters(row)}): {_target(row.target)}" for row in rows]
+
+
+def _parameters(row: Any) -> str:
+    shown = []
+    for parameter in row.signature.parameters:
+        star = "*" if parameter.variadic else ""
+        shown.append(f"{star}{parameter.name}")
+    return ", ".join(shown)
+
+
+def _target(target: str | Callable[..., Any]) -> str:
+    if isinstance(target, str):
+        return full_name(target, "pytorch")
+    module = getattr(target, "__module__", "")
+    return f"{module}.{getattr(target, '__qualname__', target)}"
+
+
+def _spelled(function: Callable[..., Any], operator: AskedOperator) -> str:
+    if operator.name.startswith("torch."):
+        return operator.name
+    name = getattr(function, "__name__", operator.name.rpartition(".")[2])
+    if hasattr(function, "__objclass__"):  # a method that is written in C
+        return f"torch.Tensor.{name}"
+    return f"{getattr(function, '__module__', None) or 'torch'}.{name}"
+
+
+DTYPES_SHOWN = ("float16", "bfloat16", "float32")
+PUBLISHED_SOURCE = (
+    "source: msprobe (mindstudio-probe 26.2), api_precision_standard.yaml and standard_config.py"
+)
+
+
+def msprobe_lines() -> Iterator[str]:
+    """Yield the limits of the default standard, the same for every operator and dtype."""
+    yield (
+        f"cosine similarity above {COSINE_LIMIT:g} and largest absolute error below"
+        f" {MAX_ABS_ERR_LIMIT:g}, in every dtype"
+    )
+    yield (
+        "source: msprobe (mindstudio-probe 26.2), core/common/const.py, whose limit of the error is 0.001;"
+        " the limit of this project is stricter"
+    )
+
+
+def auto_lines(type_name: str, framework: str) -> Iterator[str]:
+    """Yield the limits of `auto` by dtype."""
+    for dtype in DTYPES_SHOWN:
+        rule = allowed(type_name, dtype, framework)
+        parts = [
+            f"RMSE up to {rule.rmse:g} times and largest error up to {rule.largest:g} times that of the"
+            " worst honest implementation",
+            f"{rule.units:g} units in the last place are always allowed",
+        ]
+        if rule.share:
+            of = "the output's largest magnitude" if rule.adds else "each element's magnitude"
+            parts.append(f"so is {rule.share:.2g} of {of}, which a fast approximation takes")
+        parts.append(f"inputs may be off by {rule.input_units:g} units")
+        yield f"{dtype}: {'; '.join(parts)}"
+    yield "source: ray_precheck/accuracy/VERDICTS.md (honest implementations and planted faults)"
+
+
+def published_lines(type_name: str, framework: str) -> Iterator[str]:
+    """Yield the standard that is published for each direction, with its limits by dtype."""
+    directions: dict[str, list[str]] = {}
+    for direction in ("forward", "backward"):
+        # The lists are of operators: every dtype of these has the same standard.
+        name = published_standard(type_name, DTYPES_SHOWN[-1], direction, framework)
+        directions.setdefault(name, []).append(direction)
+    for name, of in directions.items():
+        yield f"{' and '.join(of)}: {name}{_level(name, type_name, framework)}"
+        yield from (f"  {line}" for line in _limits(name, type_name, framework))
+    yield "integers and booleans: equal, element by element; float8: units in the last place"
+    yield PUBLISHED_SOURCE
+
+
+def _level(name: str, type_name: str, framework: str) -> str:
+    return f" {level_of(type_name, framework)}" if name == "benchmark" else ""
+
+
+def _limits(name: str, type_name: str, framework: str) -> Iterator[str]:
+    if name == "benchmark":
+        ratios = ratio_limits(level_of(type_name, framework))
+        texts = [f"{METRIC_NAMES[metric]} {limit:g}" for metric, limit in ratios.items()]
+        yield f"at most these multiples of the error of torch's operator on the CPU: {', '.join(texts)}"
+    elif name == "binary":
+        yield "equal to the bench as the dtype holds it, element by element"
+    elif name == "thousandth":
+        yield (
+            f"at least {THOUSANDTH_SHARE:.1%} of the elements have a relative error below"
+            f" {THOUSANDTH_LIMIT:g}"
+        )
+    else:
+        rows = _of_absolute if name == "absolute" else _of_ulp
+        yield from (f"{dtype}: {rows(dtype)}" for dtype in DTYPES_SHOWN)
+
+
+def _of_absolute(dtype: str) -> str:
+    return (
+        f"no relative error above {ABSOLUTE_RTOL[dtype]:.3g}; below {SMALL_VALUE[dtype]:.3g} no absolute"
+        f" error above {ABSOLUTE_SMALL_VALUE_ATOL[dtype]:.3g}"
+    )
+
+
+def _of_ulp(dtype: str) -> str:
+    share = (
+        f"at most {ULP_SHARE_LIMIT[dtype]:.1%} of the elements are off by more than"
+        f" {ULP_THRESHOLD[dtype]:g} units in the last place"
+    )
+    mean = ULP_MEAN_LIMIT[dtype]
+    return share if mean is None else f"{share}, or the mean error is below {mean:g} units"
+
 
 _NO_BENCH = (
     f"none: statistics judge it, the same under every standard; a correct generator fails with a chance of at"

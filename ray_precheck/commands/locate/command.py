@@ -8,10 +8,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from ray_precheck.commands.locate.options import LocationConfig
-from ray_precheck.options.arguments import given_values
+from ray_precheck.options.commands import (
+    IN_ERROR,
+    NOTHING_CHECKED,
+    PASSED,
+    Command,
+    Invocation,
+    given_values,
+)
 from ray_precheck.options.declared import by_section, options_of
-from ray_precheck.options.invocation import IN_ERROR, NOTHING_CHECKED, PASSED, Command, Invocation
-from ray_precheck.options.job import (
+from ray_precheck.options.shared import (
     WITHOUT_DEVICE,
 )
 

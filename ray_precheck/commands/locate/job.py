@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ray_precheck.commands.compare.payload import (
+from ray_precheck.commands.compare.rows import (
     GOLDEN,
     TARGET,
     ComparisonInputFiles,
     PairFiles,
     Records,
 )
-from ray_precheck.commands.locate.payload import (
+from ray_precheck.commands.locate.plan import (
     LOCATION_TABLES,
     LocationPayload,
     LocationSettings,
@@ -30,23 +30,18 @@ from ray_precheck.commands.locate.payload import (
     encoded_error,
     encoded_value,
 )
-from ray_precheck.commands.locate.walk.evidence import OwnError, ValueEvidence
+from ray_precheck.commands.locate.walk.nouns import OwnError, ValueEvidence
 from ray_precheck.dump.mapped import MappedTensor
 from ray_precheck.dump.tensors import CapturedTensors, FolderFiles, RememberedTensors, TensorFiles
 from ray_precheck.errors import NotCheckable
 from ray_precheck.runtime.job import InputFiles, Tell
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.runtime.workers.shared_folders import require_folders, seen_folders
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import Cause
+from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.runtime.workers.shared import require_folders, seen_folders
 from ray_precheck.schema.result import Outcome, Verdict, verdict_in
-from ray_precheck.schema.task import BENCH, DeviceSlot, Task, TaskPayload
-from ray_precheck.store.columns import encode_name, encode_row, encode_text
-from ray_precheck.store.tables import Tables
-from ray_precheck.trace.difference.elements import element_difference
-from ray_precheck.trace.difference.layout import other_order, same_statistics
-from ray_precheck.trace.difference.measuring import dtype_of
-from ray_precheck.trace.difference.pairing import pair_items
+from ray_precheck.schema.task import BENCH, Cause, DeviceSlot, Done, Task, TaskPayload
+from ray_precheck.store.tables import Tables, encode_name, encode_row, encode_text
+from ray_precheck.trace.difference.elements import element_difference, other_order, same_statistics
+from ray_precheck.trace.difference.measuring import dtype_of, pair_items
 from ray_precheck.trace.items import Item, items_of
 from ray_precheck.trace.side import BACKWARD, FORWARD, record_from_json
 

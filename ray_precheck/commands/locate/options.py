@@ -5,8 +5,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from ray_precheck.options.declared import Takes, option
-from ray_precheck.options.job import CoreJobOptions, OutFolderOptions
-from ray_precheck.trace.options import EXACT, golden_capture, pairing, target_capture
+from ray_precheck.options.shared import (
+    EXACT,
+    CoreJobOptions,
+    OutFolderOptions,
+    golden_capture,
+    pairing,
+    target_capture,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,19 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.commands.locate.dumps import DumpToLocate
-from ray_precheck.commands.locate.located import located_in
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.commands.locate.plan import plan_location
-from ray_precheck.commands.locate.report import looked_up
-from ray_precheck.commands.locate.rows import (
+from ray_precheck.commands.locate.report import (
     PAIR_TABLES,
     LocatedRows,
     encoded_located,
+    looked_up,
     read_located,
 )
-from ray_precheck.commands.locate.search import LocationSearch, PartEnd
-from ray_precheck.commands.locate.walk.roots import INHERITED, Located
+from ray_precheck.commands.locate.search import DumpToLocate, LocationSearch, PartEnd, located_in
+from ray_precheck.commands.locate.walk.nouns import INHERITED, Located
 from ray_precheck.dump.sketches import SKETCHES
 from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.foreign import open_file
@@ -31,14 +29,14 @@ from ray_precheck.running.dumps_job import DumpsJob, DumpWork, as_told, digest_o
 from ray_precheck.running.run import Feature, RunEnd, planned, run_job
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import encode_name, encode_row, encode_text
-from ray_precheck.store.reads import reads_of_dumps
+from ray_precheck.schema.task import Done
 from ray_precheck.store.resume import RunFiles, remove_run
-from ray_precheck.trace.overflow.modules import CONSTRUCT_FILE
+from ray_precheck.store.settings import reads_of_dumps
+from ray_precheck.store.tables import encode_name, encode_row, encode_text
 from ray_precheck.trace.side import float32_note, open_side, without_collector
+from ray_precheck.trace.sources import CONSTRUCT_FILE
 
 # A core walks through the records of this many bytes of both dumps in a second.
 _BYTES_OF_A_SECOND = 16e6

@@ -16,9 +16,8 @@ from ray_precheck.accuracy.standards.base import EXACT, ulp
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.device import DeviceNeeded
 from ray_precheck.check.judge import Compared, Judged
-from ray_precheck.commands.locate.payload import LocationPayload
-from ray_precheck.commands.locate.walk.evidence import OwnError
-from ray_precheck.commands.locate.walk.roots import INFINITE
+from ray_precheck.commands.locate.plan import LocationPayload
+from ray_precheck.commands.locate.walk.nouns import INFINITE, OwnError
 from ray_precheck.inputs.generate import TensorSource
 from ray_precheck.numerics.arrays import root_mean_square
 from ray_precheck.schema.dtypes import DTYPES, Array

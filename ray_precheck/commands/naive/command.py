@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING
 
 from ray_precheck.commands.naive.options import NaiveConfig
 from ray_precheck.errors import UsageError
-from ray_precheck.options.arguments import given_values
+from ray_precheck.options.commands import STOPPED, Command, Invocation, code_of, given_values
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.invocation import (
-    STOPPED,
-    Command,
-    Invocation,
-    code_of,
-)
 
 if TYPE_CHECKING:
     from ray_precheck.commands.naive.run import NaiveReport

@@ -1,8 +1,8 @@
 """Processes in which calls run with settings that a framework reads when it starts.
 
 Comes in: variables of the environment, and a call with the switches to turn there. Goes out: `Measured`.
-Called by `commands.naive.runs`; `commands.naive.plain_process` is the other end. A process is started when
-it is first asked for, and stays for later calls.
+Called by `commands.naive.contrast`; `commands.naive.plain_process` is the other end. A process is started
+when it is first asked for, and stays for later calls.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ray_precheck.check.attempt import Measured
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import NotCheckable
-from ray_precheck.interpreter import module_command, python_path
+from ray_precheck.processes import module_command, python_path
 from ray_precheck.schema.task import TaskPayload
 
 if TYPE_CHECKING:

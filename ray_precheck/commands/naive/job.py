@@ -16,19 +16,15 @@ from ray_precheck.bench.declared import load_declarations
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump
 from ray_precheck.replay.job import PrecheckJob, PrecheckOpener, PrecheckRunner
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.phase import Phase
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, call_verdict
-from ray_precheck.schema.task import DeviceSlot, Task, TaskPayload
-from ray_precheck.store.columns import encode_name, encode_row, encode_text
-from ray_precheck.store.tables import Tables
+from ray_precheck.schema.task import DeviceSlot, Done, Phase, Task, TaskPayload
+from ray_precheck.store.tables import Tables, encode_name, encode_row, encode_text
 
 if TYPE_CHECKING:
     from ray_precheck.check.checker import Checker
-    from ray_precheck.commands.naive.contrast import Contrast
+    from ray_precheck.commands.naive.contrast import Contrast, OutputContrast
     from ray_precheck.commands.naive.elsewhere import PlainProcesses
-    from ray_precheck.commands.naive.units import OutputContrast
     from ray_precheck.frameworks.switches import SwitchBoard
 
 # `naive_{timestamp}.csv` and `naive_outputs_{timestamp}.csv`.

@@ -16,7 +16,7 @@ from ray_precheck.check.attempt import Measured
 from ray_precheck.commands.naive.elsewhere import PlainRun, PlainStart
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
-from ray_precheck.prctl import end_with_parent
+from ray_precheck.processes import end_with_parent
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from ray_precheck.commands.naive.job import NAIVE_TABLES, NaiveJob
 from ray_precheck.commands.naive.options import NaiveConfig
 from ray_precheck.dump.folders import one_dump
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.replay.plan.planner import plan_tasks
+from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.replay.selected import (
     CallsFeature,
     SelectedCalls,
@@ -25,10 +25,10 @@ from ray_precheck.running.session import resumed_table, session_of_one
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
-from ray_precheck.store.columns import decode_name
-from ray_precheck.store.frames import read_table
 from ray_precheck.store.repair import decoded_rows
+from ray_precheck.store.results import read_table
 from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.tables import decode_name
 
 if TYPE_CHECKING:
     import pandas

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.errors import UsageError
-from ray_precheck.options.arguments import given_values
-from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.invocation import (
+from ray_precheck.options.commands import (
     STOPPED,
     UNUSABLE,
     Command,
     Invocation,
     code_of,
+    given_values,
 )
-from ray_precheck.options.job import WITHOUT_DEVICE
+from ray_precheck.options.declared import Option, Takes, by_section, options_of
+from ray_precheck.options.shared import WITHOUT_DEVICE
 from ray_precheck.schema.result import Verdict
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.commands.overflow.report import overflow_lines
     from ray_precheck.commands.overflow.run import check_overflow
-    from ray_precheck.dump.shown import printable
+    from ray_precheck.foreign import printable
 
     report = check_overflow(config, on_files=invocation.tell)
     for missing in report.without:

@@ -13,17 +13,15 @@ from pathlib import Path
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import DumpError
 from ray_precheck.running.dumps_job import DumpsJob, DumpWork, as_told
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import encode_name, encode_row, encode_text
-from ray_precheck.store.tables import Tables
+from ray_precheck.schema.task import Done
+from ray_precheck.store.tables import Tables, encode_name, encode_row, encode_text
 from ray_precheck.trace.overflow.births import MOST_PASSED_ON, Followed, follow
 from ray_precheck.trace.overflow.headroom import headrooms
-from ray_precheck.trace.overflow.modules import CONSTRUCT_FILE, Modules
 from ray_precheck.trace.overflow.rows import COLUMNS, HEADROOM, OverflowRow, number_of
 from ray_precheck.trace.side import CaptureSide, open_side
-from ray_precheck.trace.sources import source_lines
+from ray_precheck.trace.sources import CONSTRUCT_FILE, Modules, source_lines
 
 # `overflow_dumps_{timestamp}.csv` and `overflow_check_{timestamp}.csv`.
 OVERFLOW_TABLES = Tables(

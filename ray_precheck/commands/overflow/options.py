@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ray_precheck.options.declared import REQUIRED, Takes, option
-from ray_precheck.options.job import (
+from ray_precheck.options.shared import (
     CoreJobOptions,
     OutFolderOptions,
 )

@@ -24,17 +24,15 @@ from ray_precheck.replay.job import PrecheckJob, PrecheckOpener, PrecheckRunner,
 from ray_precheck.replay.selected import CallsFeature, find_selected, read_options
 from ray_precheck.running.run import RunEnd, run_job
 from ray_precheck.running.session import resumed_table, session_of_one
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.phase import Phase
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
-from ray_precheck.schema.task import DeviceSlot, TaskPayload
+from ray_precheck.schema.task import DeviceSlot, Done, Phase, TaskPayload
 from ray_precheck.schema.values import HostTensor
-from ray_precheck.store.done import ResultRow, parse_result_row
 from ray_precheck.store.repair import decoded_rows
+from ray_precheck.store.results import ResultRow, parse_result_row
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.tables import API_TABLES
-from ray_precheck.trace.overflow.record import FollowedRecord, bad_of, opened
+from ray_precheck.trace.overflow.records import FollowedRecord, bad_of, opened
 from ray_precheck.trace.side import API, RecordEntry, record_from_json
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ import argparse
 from dataclasses import replace
 
 from ray_precheck.commands.precheck.command import JIT_COMPILE
-from ray_precheck.options.arguments import given_values
-from ray_precheck.options.declared import Option, options_of
-from ray_precheck.options.invocation import (
+from ray_precheck.options.commands import (
     IN_ERROR,
     NOTHING_CHECKED,
     PASSED,
     Command,
     Invocation,
+    given_values,
     note,
 )
+from ray_precheck.options.declared import Option, options_of
 from ray_precheck.replay.config import RunConfig
 
 _FIELDS = {

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ray_precheck.schema.result import Verdict
-from ray_precheck.trace.overflow.finding import Birth
 from ray_precheck.trace.overflow.headroom import NEAR_BITS, Trend
-from ray_precheck.trace.overflow.rows import HEADROOM, OverflowRow
+from ray_precheck.trace.overflow.rows import HEADROOM, Birth, OverflowRow
 
 if TYPE_CHECKING:
     from ray_precheck.commands.overflow.run import OverflowReport

@@ -1,14 +1,22 @@
 """The commands run_ut, multi_run_ut and their other names: check the APIs of a dump.
 
 Comes in: the options of the command. Goes out: its exit code. Called through the parser.
+
+Also here: msprobe's config.json, as far as a precheck reads it: two lists of APIs, and where error data
+goes.
+
+    {"task": "acc_check", "acc_check": {"white_list": [], "black_list": [], "error_data_path": "./"}}
+
+The section is called `acc_check` since msprobe 26 and `run_ut` before; without a section the three words
+stand at the top. `task` is ignored, as it is by msprobe.
 """
 
 import argparse
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ray_precheck.commands.precheck.config_file import read_checker_config
 from ray_precheck.commands.precheck.outcome import (
     REPORT_FILES,
     exit_code,
@@ -16,23 +24,108 @@ from ray_precheck.commands.precheck.outcome import (
     write_report_files,
 )
 from ray_precheck.dump.folders import FoundDumps, find_dumps
-from ray_precheck.options.arguments import VERSION, FilterOrFramework, given_values
-from ray_precheck.options.declared import Number, Option, Takes, by_section, option_of, options_of
-from ray_precheck.options.invocation import (
+from ray_precheck.errors import UsageError
+from ray_precheck.foreign import from_json, open_file
+from ray_precheck.options.commands import (
     EXIT_CODES,
     NOTHING_CHECKED,
     STOPPED,
     UNUSABLE,
+    VERSION,
     Command,
+    FilterOrFramework,
     Invocation,
+    given_values,
     note,
     worst_code,
 )
+from ray_precheck.options.declared import Number, Option, Takes, by_section, option_of, options_of
 from ray_precheck.replay.config import RunConfig, SelectionOptions
 
 if TYPE_CHECKING:
-    from ray_precheck.commands.precheck.ranks import RanksReport
-    from ray_precheck.commands.precheck.ranks_summary import RankSummary
+    from ray_precheck.commands.precheck.closing import RankSummary
+    from ray_precheck.commands.precheck.run import RanksReport
+
+SECTIONS = ("acc_check", "run_ut")
+WORDS = ("white_list", "black_list", "error_data_path")
+_LARGEST_BYTES = 16 << 20
+_LONGEST_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class CheckerConfig:
+    """The settings of a config.json that a precheck uses, and warnings about entries without
+    effect.
+
+    `error_data_path` None: the file does not name it.
+    """
+
+    white_list: tuple[str, ...] = ()
+    black_list: tuple[str, ...] = ()
+    error_data_path: Path | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def read_checker_config(path: Path) -> CheckerConfig:
+    """Return the settings of a config.json.
+
+    Raises:
+        UsageError: the file cannot be read, is no JSON object, or a word has a wrong value.
+    """
+    content = _mapping(path, "the whole file", _read_json(path))
+    section = next((name for name in SECTIONS if name in content), "")
+    found = _mapping(path, f"section {section!r}", content[section]) if section else content
+    warnings = []
+    if section:
+        warnings = [
+            f"{path}: {word!r} in {section!r} is unknown" for word in found if word not in WORDS
+        ]
+    elif not any(word in content for word in WORDS):
+        warnings = [f"{path} has no section {' or '.join(map(repr, SECTIONS))}: it changes nothing"]
+    folder = found.get("error_data_path")
+    if folder is not None and (not isinstance(folder, str) or not Path(folder).is_dir()):
+        raise _wrong(path, "error_data_path", folder, "a folder that exists")
+    return CheckerConfig(
+        _names(path, "white_list", found.get("white_list")),
+        _names(path, "black_list", found.get("black_list")),
+        None if folder is None else Path(folder),
+        tuple(warnings),
+    )
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        with open_file(path) as file:
+            data = file.read(_LARGEST_BYTES + 1)
+        if len(data) > _LARGEST_BYTES:
+            raise UsageError(f"-config: {path} is larger than {_LARGEST_BYTES >> 20} MiB")
+        return from_json(data.decode("utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"-config: cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(
+            f"-config: {path} is no JSON: {error}; msprobe's config.json is expected"
+        ) from None
+
+
+def _mapping(path: Path, place: str, found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise _wrong(path, place, found, f"an object with {', '.join(WORDS)}")
+    return found
+
+
+def _names(path: Path, word: str, found: Any) -> tuple[str, ...]:
+    if found is None:
+        return ()
+    if not isinstance(found, list) or not all(isinstance(name, str) and name for name in found):
+        raise _wrong(path, word, found, 'a list of names of APIs such as "conv2d"')
+    return tuple(found)
+
+
+def _wrong(path: Path, place: str, found: Any, expected: str) -> UsageError:
+    shown = json.dumps(found)
+    shown = shown if len(shown) <= _LONGEST_SHOWN else f"{shown[: _LONGEST_SHOWN - 3]}..."
+    return UsageError(f"-config: {path}, {place}: {shown} where {expected} is expected")
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -48,11 +141,9 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         return print_calls(config, found)
     if found.is_many:
         return _check_ranks(options, config, found, invocation)
-    from ray_precheck.commands.precheck.closing import format_summary
-    from ray_precheck.commands.precheck.json_file import json_lines
-    from ray_precheck.commands.precheck.junit import junit_lines
+    from ray_precheck.commands.precheck.ci_files import json_lines, junit_lines
+    from ray_precheck.commands.precheck.closing import format_summary, state_of_end
     from ray_precheck.commands.precheck.run import run
-    from ray_precheck.commands.precheck.state import state_of_end
 
     report = run(config, on_files=lambda files: invocation.tell(files.result))
     print(format_summary(report.summary))
@@ -69,14 +160,13 @@ def _check_ranks(
     options: argparse.Namespace, config: RunConfig, found: FoundDumps, invocation: Invocation
 ) -> int:
     """Check the dumps of several ranks or steps and return the exit code: the worst of all."""
-    from ray_precheck.commands.precheck.json_file import ranks_json_lines
-    from ray_precheck.commands.precheck.junit import ranks_junit_lines
-    from ray_precheck.commands.precheck.ranks import run_ranks
-    from ray_precheck.commands.precheck.ranks_summary import (
+    from ray_precheck.commands.precheck.ci_files import ranks_json_lines, ranks_junit_lines
+    from ray_precheck.commands.precheck.closing import (
         combined,
         format_ranks,
         state_of_all,
     )
+    from ray_precheck.commands.precheck.run import run_ranks
 
     report = run_ranks(config, found, on_folder=invocation.tell)
     ranks = _summaries(report, found)
@@ -95,8 +185,7 @@ def _check_ranks(
 
 def _summaries(report: "RanksReport", found: FoundDumps) -> "list[RankSummary]":
     """Return the summary of each dump, including dumps that were not begun."""
-    from ray_precheck.commands.precheck.ranks_summary import RankSummary
-    from ray_precheck.commands.precheck.state import RunPhase, RunState, state_of_end
+    from ray_precheck.commands.precheck.closing import RankSummary, RunPhase, RunState, state_of_end
 
     ranks = []
     for rank in report.ranks:

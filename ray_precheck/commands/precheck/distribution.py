@@ -14,20 +14,24 @@ from ray_precheck.accuracy.random.pooled import Drawn, judge_pooled, read_drawn
 from ray_precheck.errors import StoppedError
 from ray_precheck.foreign import open_file
 from ray_precheck.schema.result import Outcome, OutputCheck, TaskResult, Verdict
-from ray_precheck.store.columns import (
+from ray_precheck.store.claim import locked
+from ray_precheck.store.results import OPERATOR_NOTE
+from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.settings import load_settings, mark_completed
+from ray_precheck.store.tables import (
+    API_TABLES,
     DETAIL_COLUMNS,
     DISTRIBUTION,
     decode_row,
     detail_rows,
     encode_row,
     encode_text,
+    replace_file,
+    row_cells,
+    row_name,
+    rows_by_call,
+    whole_rows,
 )
-from ray_precheck.store.done import OPERATOR_NOTE
-from ray_precheck.store.lock import locked
-from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.rows import replace_file, row_cells, row_name, rows_by_call, whole_rows
-from ray_precheck.store.settings import load_settings, mark_completed
-from ray_precheck.store.tables import API_TABLES
 
 _STATUS, _MESSAGE = (list(DETAIL_COLUMNS).index(name) for name in ("Status", "Message"))
 _END = f".{DISTRIBUTION}"

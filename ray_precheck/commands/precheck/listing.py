@@ -23,11 +23,11 @@ from ray_precheck.dump.folders import FoundDumps
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import NotCheckable, PrecheckError
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
-from ray_precheck.options.invocation import NOTHING_CHECKED, PASSED, note
+from ray_precheck.options.commands import NOTHING_CHECKED, PASSED, note
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.plan.planner import plan_tasks
-from ray_precheck.replay.plan.selection import select_calls, selection_of
+from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.replay.selected import framework_of, tests_captured
+from ray_precheck.replay.selection import select_calls, selection_of
 from ray_precheck.running.session import resumed_table
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.task import Task

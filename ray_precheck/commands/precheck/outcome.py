@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_precheck.errors import UsageError
+from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
 from ray_precheck.options.declared import Option
-from ray_precheck.options.invocation import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
 
 if TYPE_CHECKING:
-    from ray_precheck.commands.precheck.state import RunState
+    from ray_precheck.commands.precheck.closing import RunState
     from ray_precheck.commands.precheck.summary import Summary
 
 
@@ -68,7 +68,7 @@ def write_report_files(
 
 def exit_code(summary: "Summary", state: "RunState") -> int:
     """Return the exit code of a run; the checked calls decide, if there are any."""
-    from ray_precheck.commands.precheck.state import RunPhase
+    from ray_precheck.commands.precheck.closing import RunPhase
 
     if state.progress is not RunPhase.FINISHED:
         return STOPPED

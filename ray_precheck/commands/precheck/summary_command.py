@@ -14,9 +14,8 @@ from ray_precheck.commands.precheck.outcome import (
     write_report_files,
 )
 from ray_precheck.errors import ResumeError, UsageError
-from ray_precheck.options.arguments import DEBUG
+from ray_precheck.options.commands import DEBUG, EXIT_CODES, Command, Invocation
 from ray_precheck.options.declared import Option
-from ray_precheck.options.invocation import EXIT_CODES, Command, Invocation
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -25,12 +24,10 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     Raises:
         UsageError: the CSV is no result CSV or cannot be read, or a FILE cannot be written.
     """
-    from ray_precheck.commands.precheck.closing import format_summary
-    from ray_precheck.commands.precheck.json_file import json_lines
-    from ray_precheck.commands.precheck.junit import junit_lines
-    from ray_precheck.commands.precheck.state import state_of
+    from ray_precheck.commands.precheck.ci_files import json_lines, junit_lines
+    from ray_precheck.commands.precheck.closing import format_summary, state_of
     from ray_precheck.commands.precheck.summary import summarise
-    from ray_precheck.store.result_tables import require_result_csv
+    from ray_precheck.store.results import require_result_csv
     from ray_precheck.store.resume import run_files
 
     result = Path(options.result_csv)

@@ -6,9 +6,8 @@ Comes in: the options of the command. Goes out: its exit code. Called through th
 import argparse
 from pathlib import Path
 
-from ray_precheck.options.arguments import DEBUG
+from ray_precheck.options.commands import DEBUG, PASSED, Command, Invocation
 from ray_precheck.options.declared import Option
-from ray_precheck.options.invocation import PASSED, Command, Invocation
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:

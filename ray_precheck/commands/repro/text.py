@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from ray_precheck.schema.float32 import FULL_FLOAT32, Float32
+from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32
 
 _WIDTH = 100
 

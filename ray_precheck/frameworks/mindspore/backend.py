@@ -30,8 +30,7 @@ from ray_precheck.frameworks.mindspore.run import (
 from ray_precheck.frameworks.pytorch.denormals import flushed_denormals
 from ray_precheck.frameworks.switches import KernelSwitch
 from ray_precheck.operators.refused import require_allowed
-from ray_precheck.schema.dtypes import DTYPES
-from ray_precheck.schema.float32 import Float32
+from ray_precheck.schema.dtypes import DTYPES, Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor, Symbol
 

@@ -58,7 +58,7 @@ FRAMEWORK = Framework(
         model="mindspore.nn.Cell",
         probe="ray_precheck.capture.mindspore.probe:MindSporeProbe",
         saved_values="ray_precheck.capture.mindspore.elements:SavedMindSporeTensors",
-        tracing_probe="ray_precheck.capture.mindspore.verifying.tracing:MindSporeTracingProbe",
+        tracing_probe="ray_precheck.capture.mindspore.verifying:MindSporeTracingProbe",
     ),
     script=Script(
         writer="ray_precheck.commands.repro.mindspore:mindspore_script",

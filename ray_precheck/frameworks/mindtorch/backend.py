@@ -21,7 +21,7 @@ from ray_precheck.errors import DeviceDied, DeviceError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf
 from ray_precheck.frameworks.mindtorch import messages
 from ray_precheck.frameworks.mindtorch.paths import adapter_folder
-from ray_precheck.interpreter import module_command, python_path
+from ray_precheck.processes import module_command, python_path
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
 

@@ -21,8 +21,8 @@ from ray_precheck.foreign import caught
 from ray_precheck.frameworks.mindtorch import messages
 from ray_precheck.frameworks.mindtorch.paths import adapter_folder
 from ray_precheck.operators.refused import require_allowed
-from ray_precheck.prctl import end_with_parent
-from ray_precheck.schema.float32 import Float32
+from ray_precheck.processes import end_with_parent
+from ray_precheck.schema.dtypes import Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 

@@ -18,7 +18,7 @@ from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.frameworks.pytorch.storages import resolve_quantized
 from ray_precheck.frameworks.pytorch.switches import compute_in, formats_of
 from ray_precheck.operators.refused import require_allowed
-from ray_precheck.schema.float32 import Float32
+from ray_precheck.schema.dtypes import Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 

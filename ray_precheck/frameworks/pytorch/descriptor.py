@@ -95,7 +95,7 @@ FRAMEWORK = Framework(
         model="torch.nn.Module",
         probe="ray_precheck.capture.pytorch.probe:TorchProbe",
         saved_values="ray_precheck.capture.pytorch.elements:SavedTorchTensors",
-        tracing_probe="ray_precheck.capture.pytorch.verifying.tracing:TorchTracingProbe",
+        tracing_probe="ray_precheck.capture.pytorch.verifying:TorchTracingProbe",
     ),
     script=Script(writer=WRITER, module="torch", roots=ROOTS),
 )

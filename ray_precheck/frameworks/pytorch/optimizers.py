@@ -5,7 +5,7 @@ that runs the step and returns parameters and states after it, for the torch bac
 `NotCheckable` where the record is none of the optimizer that the reference knows. The references
 (`bench.optimizers`) read records here, too, so that both sides refuse the same ones.
 
-A record (`capture.pytorch.optimizers` writes it) has a dict for each group of parameters:
+A record (`capture.pytorch.updates` writes it) has a dict for each group of parameters:
 
     input_args    [{"lr": .., "betas": [..], .., "param_dtype": "torch.float32", "names": [..],
                     "params": [..], "grads": [..], "state": {"exp_avg": [..], "step": [..], ..}}, ..]

@@ -24,8 +24,7 @@ from ray_precheck.frameworks.pytorch.storages import (
     taken_apart,
 )
 from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.storage import Quantized
-from ray_precheck.schema.values import HostCall, HostTensor, Symbol
+from ray_precheck.schema.values import HostCall, HostTensor, Quantized, Symbol
 
 _DEVICE_TEXT = re.compile(r"(cpu|cuda|npu|gpu)(:\d+)?")
 # How torch says that it has no derivative by an argument: before it computes (the weight of a loss), or

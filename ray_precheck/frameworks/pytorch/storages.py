@@ -20,8 +20,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import flatten_outputs, map_leaves
 from ray_precheck.schema.dtypes import QUANTIZED, Array
 from ray_precheck.schema.record import ApiName
-from ray_precheck.schema.storage import COMPRESSED, Nested, Quantized, Sparse, Storage
-from ray_precheck.schema.values import HostTensor
+from ray_precheck.schema.values import COMPRESSED, HostTensor, Nested, Quantized, Sparse, Storage
 
 _QUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 _PACKS = {

@@ -29,8 +29,7 @@ from ray_precheck import private_parts
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.hf32 import differs, hf32_in, torch_hf32_off
 from ray_precheck.frameworks.switches import KernelSwitch
-from ray_precheck.schema.dtypes import Array
-from ray_precheck.schema.float32 import FRACTION_BITS, FULL, Float32
+from ray_precheck.schema.dtypes import FRACTION_BITS, FULL, Array, Float32
 
 _ATEN = torch.ops.aten
 _DISPATCH_MODE: Any = private_parts.find(private_parts.DISPATCH_MODE)

@@ -18,8 +18,14 @@ from ray_precheck.inputs.roles.role import DistinctTogether, Ranked, Role, Withi
 from ray_precheck.inputs.roles.rules import Arguments
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.storage import COMPRESSED
-from ray_precheck.schema.values import Constant, MappingSpec, SequenceSpec, TensorSpec, ValueSpec
+from ray_precheck.schema.values import (
+    COMPRESSED,
+    Constant,
+    MappingSpec,
+    SequenceSpec,
+    TensorSpec,
+    ValueSpec,
+)
 
 _MAKES = {f"sparse_{layout}_tensor": axis for layout, axis in COMPRESSED.items()}
 _ARGUMENTS = (

@@ -2,16 +2,20 @@
 
 Comes in: the options of a job and the framework. Goes out: `Places`, and for as long as a stack is open the
 cluster of --address or one of our own. Called by the session, before any file is made.
+
+Also here: the environment variables that Ray reads when it is imported, and the one that passes --debug on.
 """
 
+import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ray_precheck.options.job import CoreJobOptions, JobOptions
+from ray_precheck.options.shared import CoreJobOptions, JobOptions
+from ray_precheck.private_parts import DEBUG, MATCH_LEVEL
 from ray_precheck.runtime.places.devices import (
     Node,
     choose_kind,
@@ -19,13 +23,56 @@ from ray_precheck.runtime.places.devices import (
     require_plugins,
     usable_cores,
 )
-from ray_precheck.runtime.places.environment import passed_on, prepare_environment
-from ray_precheck.runtime.places.nodes import require_same_package, version_table
-from ray_precheck.runtime.places.placement import DeviceRequest, place_slots, usable_nodes
+from ray_precheck.runtime.places.placement import (
+    DeviceRequest,
+    place_slots,
+    require_same_package,
+    usable_nodes,
+    version_table,
+)
 from ray_precheck.runtime.places.probe import PACKAGE
 from ray_precheck.runtime.stop_signal import signals_held
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.task import DeviceSlot
+
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray reports the failed start of a worker that is no longer wanted; we hide that.
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    # We report dead workers and nodes in one line each, so Ray's pages about them are hidden.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed|The node with node id|Raylet is terminated",
+}
+# The switch by which Ray takes the loopback address for its node, so that nothing listens on
+# another one. (`_node_ip_address="127.0.0.1"` is translated back to the network's address.)
+_LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# Ray itself refuses a cluster with another patch release of Python; what we send is read by any of them.
+_PATCH_RELEASES = {MATCH_LEVEL: "minor"}
+# Ray runs its workers at nice 15, after everything else on the machine.
+_PRIORITY = {"RAY_worker_niceness": "0"}
+
+
+def prepare_environment(*, own_cluster: bool, debug: bool) -> None:
+    """Set the variables that Ray reads when it is imported, but for those that the user has set."""
+    for name, value in {
+        **({} if debug else _QUIET),
+        **_PATCH_RELEASES,
+        **({**_LOOPBACK_ONLY, **_PRIORITY} if own_cluster else {}),
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+@contextmanager
+def passed_on(*, debug: bool) -> Iterator[None]:
+    """Let this process and those that it starts tell what --debug tells, until the block ends."""
+    if not debug or DEBUG in os.environ:
+        yield
+        return
+    os.environ[DEBUG] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(DEBUG, None)
+
 
 OnCores = TypeVar("OnCores", bound=CoreJobOptions)
 

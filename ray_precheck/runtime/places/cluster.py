@@ -3,12 +3,22 @@
 Comes in: an address or "". Goes out: the nodes, the driver's first. Called by the session, and by
 the driver, which asks for nodes that have joined or left. Our own cluster listens on loopback
 alone, asks for a token that only this user can read, and leaves no process and no file behind.
+
+Also here: a cluster of another Ray or another Python, which Ray does not let this process join.
+
+A Ray of a run's own that starts only what the run needs. Ray's head starts an autoscaler, a dashboard and a
+reader of its workers' logs too, three Python processes that took a second of the wait for a run and 1.5 s
+of processor time (measured, Ray 2.60). Ray has no public switch for them, so this module uses its private
+parts. A Ray with other ones starts whole.
 """
 
+import contextlib
 import logging
 import os
+import re
 import resource
 import secrets
+import signal
 import socket
 import sys
 import tempfile
@@ -28,7 +38,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ray_precheck import private_parts
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.foreign import caught
-from ray_precheck.interpreter import job_path, python_path
+from ray_precheck.private_parts import MATCH_LEVEL
+from ray_precheck.processes import descendants, job_path, python_path
 from ray_precheck.runtime.places import probe
 from ray_precheck.runtime.places.devices import (
     RAY_RESOURCES,
@@ -37,10 +48,131 @@ from ray_precheck.runtime.places.devices import (
     local_node,
     visible_devices,
 )
-from ray_precheck.runtime.places.lean_head import lean_head
-from ray_precheck.runtime.places.nodes import has_other_package, version_differences
-from ray_precheck.runtime.places.other_ray import version_refusal
+from ray_precheck.runtime.places.placement import has_other_package, version_differences
 from ray_precheck.runtime.places.scratch import scratch_folder
+
+_PARTS = ("start_monitor", "start_api_server", "start_log_monitor", "start_ray_processes")
+_LOOK_S = 0.02
+# Ray goes on to wait by itself, so this need not be long enough for a node that is in trouble.
+_LONGEST_WAIT_S = 5.0
+# Its inner parts have no contract.
+_ANOTHER_RAY = (AttributeError, KeyError, TypeError)
+
+
+@contextmanager
+def lean_head(*, reads_logs: bool) -> Iterator[None]:
+    """Let `ray.init` start no autoscaler and no dashboard, and the reader of the workers' output only if
+    `reads_logs`. Not for two threads at a time."""
+    module = private_parts.find(private_parts.NODE)
+    whole = getattr(module, "Node", None)
+    if module is None or not all(hasattr(whole, part) for part in _PARTS):
+        yield
+        return
+    module.Node = _lean(whole, reads_logs)
+    try:
+        yield
+    finally:
+        module.Node = whole
+
+
+def _lean(whole: Any, reads_logs: bool) -> Any:
+    """Return Ray's class of a node with the parts left out."""
+
+    class LeanNode(whole):  # type: ignore[misc]
+        def start_monitor(self) -> None:
+            """Start no autoscaler: a cluster of one run asks no cloud for machines."""
+
+        def start_api_server(self, **options: Any) -> None:
+            """Start no dashboard: only this run can reach its cluster."""
+
+        def start_log_monitor(self) -> None:
+            if reads_logs:
+                super().start_log_monitor()
+
+        def start_ray_processes(self) -> None:
+            super().start_ray_processes()
+            _await_node(self.gcs_address)
+
+        def kill_all_processes(self, **options: Any) -> None:
+            """End Ray's processes at once: they do not hear SIGTERM (`stop_signal.signals_held`), for which
+            Ray itself waits a second each."""
+            with contextlib.suppress(*_ANOTHER_RAY):
+                started = [
+                    each.process.pid for kind in self.all_processes.values() for each in kind
+                ]
+                for pid in [pid for top in started for pid in (top, *descendants(top))]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            super().kill_all_processes(**options)
+
+    return LeanNode
+
+
+def _await_node(gcs_address: str) -> None:
+    """Wait until the node has told the cluster's table that it is there, which takes 0.6 s.
+
+    Ray itself looks once a second. If the node fails, Ray reports it.
+    """
+    until = time.monotonic() + _LONGEST_WAIT_S
+    with contextlib.suppress(*_ANOTHER_RAY, RayError, RuntimeError):
+        state = private_parts.find(private_parts.NODE_TABLE)
+        options = private_parts.find(private_parts.CLIENT_OPTIONS)
+        if state is None or options is None:
+            return
+        table = state()
+        table._initialize_global_state(options(gcs_address))
+        while time.monotonic() < until and not any(e["Alive"] for e in table.node_table()):
+            time.sleep(_LOOK_S)
+
+
+# Ray's text has a pair of these lines for the cluster, then a pair for this process.
+_VERSIONS = re.compile(r"Ray: *(\S+)\s+Python: *(\S+)")
+
+
+def version_refusal(address: str, text: str) -> str:
+    """Return why a cluster of other versions cannot be joined, with both versions of each.
+
+    `text` is Ray's own; "" is returned where it does not tell of other versions.
+    """
+    if "Version mismatch" not in text:
+        return ""
+    found = _VERSIONS.findall(text)
+    if len(found) != 2:
+        return (
+            f"the Ray cluster at --address {address} refuses this process: {' '.join(text.split())}"
+        )
+    (ray, python), (own_ray, own_python) = found
+    theirs, own = _minor(python), _minor(own_python)
+    if ray != own_ray:
+        rule = "the same Ray on all nodes"
+        remedy = f"install ray=={ray} here, or start the cluster with Ray {own_ray} on all nodes"
+        if theirs != own:
+            rule = "the same Ray and the same minor version of Python on all nodes"
+            remedy = (
+                f"run ray-precheck in an environment with Python {theirs} and Ray {ray}, or start the"
+                f" cluster with Python {own} and Ray {own_ray} on all nodes"
+            )
+    elif theirs != own:
+        rule = "the same minor version of Python on all nodes"
+        remedy = (
+            f"run ray-precheck in an environment with Python {theirs}, or start the cluster with"
+            f" Python {own} on all nodes"
+        )
+    else:
+        rule, remedy = "the same Python", f"set {MATCH_LEVEL}=minor to take another patch release"
+        if os.environ.get(MATCH_LEVEL) == "minor":  # Ray 2.40, for one, does not read it.
+            rule = "the same patch release of Python, as this Ray takes no other"
+            remedy = f"run ray-precheck in an environment with Python {python}"
+    return (
+        f"the head of the Ray cluster at --address {address} has Ray {ray} and Python {python}, but"
+        f" this node ({socket.gethostname()}) has Ray {own_ray} and Python {own_python}, and Ray needs"
+        f" {rule}; {remedy}"
+    )
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
 
 _ANSWER_TIMEOUT_S = 10.0
 # How long to wait for the facts of a node, which starts a process to find them: 1 to 5 s (measured).

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ray_precheck.runtime.scheduling.cost_model import bench_threads
-from ray_precheck.runtime.scheduling.crash_counts import START_ATTEMPTS
+from ray_precheck.runtime.scheduling.queue import bench_threads
+from ray_precheck.runtime.scheduling.slots import START_ATTEMPTS
 from ray_precheck.schema.task import Task
 
 _TRANSFERS_EACH = 3

@@ -1,10 +1,20 @@
-"""The commands of the scheduler, which the driver carries out."""
+"""The commands of the scheduler, which the driver carries out.
+
+Also here: the stages of a record, which a worker runs together or one at a time.
+"""
 
 from dataclasses import dataclass
+from enum import Enum
 
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import Done, Task
+
+
+class Stage(Enum):
+    """The part of a record that a worker runs: all of it, the device's half, or the bench's half."""
+
+    CHECK = "check"
+    DEVICE = "device"
+    BENCH = "bench"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,15 +24,20 @@ from typing import Any, NoReturn
 
 from ray_precheck.errors import DeviceDied, DeviceError
 from ray_precheck.foreign import caught
-from ray_precheck.prctl import end_with_parent
+from ray_precheck.processes import descendants, end_with_parent
 from ray_precheck.runtime.job import Runner
 from ray_precheck.runtime.places.devices import pin_to_core
-from ray_precheck.runtime.workers.messages import Answer, Start, Started, Work, seal
-from ray_precheck.runtime.workers.pipes import receive, send
-from ray_precheck.runtime.workers.process_tree import descendants
-from ray_precheck.runtime.workers.wakeup import WakeupSender
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.task import BENCH
+from ray_precheck.runtime.workers.messages import (
+    Answer,
+    Start,
+    Started,
+    WakeupSender,
+    Work,
+    receive,
+    seal,
+    send,
+)
+from ray_precheck.schema.task import BENCH, Done
 
 
 def main() -> None:

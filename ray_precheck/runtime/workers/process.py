@@ -23,17 +23,29 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 
 from ray_precheck.errors import DeviceError
-from ray_precheck.interpreter import module_command, python_path
 from ray_precheck.private_parts import DEBUG
+from ray_precheck.processes import descendants, is_stopped, module_command, python_path
 from ray_precheck.runtime.job import Opener
-from ray_precheck.runtime.workers.messages import Answer, Sealed, Start, Started, Work
-from ray_precheck.runtime.workers.pipes import receive, receive_shared, send
-from ray_precheck.runtime.workers.process_tree import descendants, is_stopped
-from ray_precheck.runtime.workers.wakeup import Wakeup
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, MeasuredTask, WorkerFailure
-from ray_precheck.schema.phase import Phase
-from ray_precheck.schema.task import DeviceSlot
+from ray_precheck.runtime.workers.messages import (
+    Answer,
+    Sealed,
+    Start,
+    Started,
+    Wakeup,
+    Work,
+    receive,
+    receive_shared,
+    send,
+)
+from ray_precheck.schema.task import (
+    BatchReport,
+    Cause,
+    DeviceSlot,
+    Done,
+    MeasuredTask,
+    Phase,
+    WorkerFailure,
+)
 
 START_TIMEOUT_S = 300.0
 # A process that was stopped (SIGSTOP) or not heard from for so long is given up as one that died.

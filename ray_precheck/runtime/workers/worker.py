@@ -5,25 +5,65 @@ measured of records whose bench runs elsewhere stays here until a bench worker h
 Ray has brought a copy to another machine. An API that crashes or hangs ends the check process alone: the
 report then has the records that were finished, and the record that broke the process. A slot
 without a device computes benches only.
+
+The order of a worker's batches: the next batch is handed in while the batch before it runs. The driver
+numbers the batches of a worker from 1 on without a gap; Ray may begin the calls in any order.
 """
 
 import math
 import resource
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.places.devices import pin_process
-from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.runtime.workers.messages import Sealed, Work
 from ray_precheck.runtime.workers.process import CheckProcess
-from ray_precheck.runtime.workers.shared_arrays import CAN_LEND
-from ray_precheck.runtime.workers.turns import Turns
-from ray_precheck.schema.failure import BatchReport
-from ray_precheck.schema.task import DeviceSlot
+from ray_precheck.runtime.workers.shared import CAN_LEND
+from ray_precheck.schema.task import BatchReport, DeviceSlot
+
+
+class Turns:
+    """Lets batches pass two gates, each in the order of their numbers and one at a time: first to be
+    handed in to the check process, then to run."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._passed = {"handing in": 0, "running": 0}
+        self._obsolete = 0
+
+    def handing_in(self, turn: int) -> AbstractContextManager[bool]:
+        """Wait until all batches before this one are handed in; yield False if it was forgotten."""
+        return self._gate("handing in", turn)
+
+    def running(self, turn: int) -> AbstractContextManager[bool]:
+        """Wait until all batches before this one have run; yield False if it was forgotten."""
+        return self._gate("running", turn)
+
+    @contextmanager
+    def _gate(self, gate: str, turn: int) -> Iterator[bool]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._passed[gate] >= turn - 1)
+            counts = turn > self._obsolete
+        try:
+            yield counts
+        finally:
+            with self._changed:
+                self._passed[gate] = max(self._passed[gate], turn)
+                self._changed.notify_all()
+
+    def forget(self, last: int) -> None:
+        """Forget the batches up to `last`: they do nothing, and no batch waits for them."""
+        with self._changed:
+            self._obsolete = last
+            self._passed = dict.fromkeys(self._passed, last)
+            self._changed.notify_all()
+
 
 # Shorter runs gain nothing from a spare, whose start takes up to 3 s of the worker's core.
 SPARES_AFTER_S = 60.0

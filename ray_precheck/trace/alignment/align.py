@@ -4,23 +4,132 @@ Comes in: the calls of both captures (`calls_of`). Goes out: a list of `Match`, 
 sides stands. Called by the jobs that compare captures.
 
 Calls whose names agree from first to last are matched by name. Else the same name proves nothing: after an
-inserted call the numbers of all later calls of its type are shifted. Then, in this order: `anchors` finds
-calls that have the same values, `edit_script` aligns what is between them by operator and shapes,
+inserted call the numbers of all later calls of its type are shifted. Then, in this order: `order.anchors`
+finds calls that have the same values, `order.kept_runs` aligns what is between them by operator and shapes,
 and `gaps` decides what is left, with its surroundings, by likeness: renamed, fused and split calls. Shapes
 and order decide, values only help, since the target may be wrong.
+
+Also here: why a call has no partner: the nearest candidate, and what speaks against it.
+
+The pairs of records that a comparison looks at, in the order of its rows. Every record of both sides is in
+a piece.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from ray_precheck.trace.alignment.anchors import anchors
-from ray_precheck.trace.alignment.calls import Call
-from ray_precheck.trace.alignment.edit_script import Box, kept_runs
-from ray_precheck.trace.alignment.features import features_of
+from ray_precheck.trace.alignment.calls import Call, Shape, features_of
 from ray_precheck.trace.alignment.gaps import Group, grouped
-from ray_precheck.trace.alignment.reasons import notes_of_gaps, notes_of_names
-from ray_precheck.trace.side import API, MODULE
+from ray_precheck.trace.alignment.order import Box, anchors, kept_runs
+from ray_precheck.trace.side import API, MODULE, CaptureSide, RecordEntry
+
+_SIDES = ("target", "golden side")
+# So many calls of the other side are looked at for each, those at the same place of the gap first.
+_CANDIDATES = 16
+
+
+def notes_of_names(
+    groups: Sequence[Group], target: Sequence[Call], golden: Sequence[Call]
+) -> dict[int, str]:
+    """Return what to say of each group of one side, by its number, where only names count."""
+    return {
+        number: f"the {_SIDES[not group.golden]} has no call of this name"
+        for number, group in enumerate(groups)
+        if not group.target or not group.golden
+    }
+
+
+def notes_of_gaps(
+    groups: Sequence[Group],
+    target: Sequence[Call],
+    golden: Sequence[Call],
+    copies: Collection[Group] = (),
+) -> dict[int, str]:
+    """Return what to say of each group of one side, by its number.
+
+    Candidates are the calls of the other side that have no partner either and stand between the same
+    matches; where there are none, the call of the same name. `copies` are the groups of recomputed calls
+    whose first call has no partner.
+    """
+    calls = target, golden
+    owners = _owners(groups, calls)
+    found: dict[int, str] = {}
+    for start, end in _gaps(groups):
+        for side in range(2):
+            own = [at for at in range(start, end) if groups[at][side]]
+            others = [groups[at][not side][0] for at in range(start, end) if groups[at][not side]]
+            for place, number in enumerate(own):
+                call = calls[side][groups[number][side][0]]
+                if groups[number] in copies:
+                    found[number] = f"computes {call.recompute_of} again, which has no partner"
+                    continue
+                near = place * len(others) // len(own)
+                first = max(0, min(near - _CANDIDATES // 2, len(others) - _CANDIDATES))
+                candidates = [calls[not side][at] for at in others[first : first + _CANDIDATES]]
+                same_kind = [each for each in candidates if each.kind == call.kind]
+                if same_kind:
+                    found[number] = _against(
+                        call, max(same_kind, key=lambda each: _rank(call, each))
+                    )
+                else:
+                    found[number] = _of_name(call, _SIDES[not side], owners[side])
+    return found
+
+
+def _owners(
+    groups: Sequence[Group], calls: tuple[Sequence[Call], Sequence[Call]]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return for each side the names of the other side that are taken, with the name that took them."""
+    found: tuple[dict[str, str], dict[str, str]] = {}, {}
+    for group in groups:
+        if group.target and group.golden:
+            for side in range(2):
+                taker = calls[side][group[side][0]].name
+                for at in group[not side]:
+                    found[side].setdefault(calls[not side][at].name, taker)
+    return found
+
+
+def _gaps(groups: Sequence[Group]) -> list[tuple[int, int]]:
+    """Return the stretches of groups (from, to) that have one side only."""
+    found = []
+    start = 0
+    for number, group in enumerate([*groups, Group((0,), (0,))]):
+        if group.target and group.golden:
+            if start < number:
+                found.append((start, number))
+            start = number + 1
+    return found
+
+
+def _rank(call: Call, other: Call) -> tuple[bool, bool, bool]:
+    return call.family == other.family, call.outputs == other.outputs, call.inputs == other.inputs
+
+
+def _against(call: Call, other: Call) -> str:
+    same_family, same_outputs, same_inputs = _rank(call, other)
+    if same_family and same_outputs and same_inputs:
+        return f"nearest is {other.name}, but the calls between would then have no partners"
+    reasons = []
+    if not same_family:
+        reasons.append(f"is another operator ({other.family}, not {call.family})")
+    if not same_outputs:
+        reasons.append(f"gives {_shown(other.outputs)}, not {_shown(call.outputs)}")
+    elif not same_inputs:
+        reasons.append(f"gets {_shown(other.inputs)}, not {_shown(call.inputs)}")
+    return f"nearest is {other.name}, but it {' and '.join(reasons)}"
+
+
+def _of_name(call: Call, side: str, owners: dict[str, str]) -> str:
+    taker = owners.get(call.name)
+    if taker:
+        return f"{call.name} of the {side} is the partner of {taker}"
+    return f"the {side} has no call without a partner at this place"
+
+
+def _shown(shapes: Sequence[Shape]) -> str:
+    return " ".join("x".join(map(str, shape)) or "scalar" for shape in shapes) or "no tensor"
 
 
 class How(Enum):
@@ -260,4 +369,108 @@ def grouped_copies(
                 found.repeated.append(Group(group.target, (at,)))
             else:
                 found.alone.append(Group((), (at,)))
+    return found
+
+
+# Behind the key of a record that only the golden side has: its name must not be that of a target's.
+GOLDEN_ONLY = "@golden"
+
+
+class RecordPair(NamedTuple):
+    """Records of both sides that belong together; one side is empty where there is no partner.
+
+    `name` is unique: the key of the first record of the target, or that of the golden side with
+    `GOLDEN_ONLY`. A fusion has several records on one side.
+    """
+
+    name: str
+    target: tuple[RecordEntry, ...]
+    golden: tuple[RecordEntry, ...]
+    how: How
+    note: str = ""
+
+
+def pieces_of(
+    target: CaptureSide,
+    golden: CaptureSide,
+    calls: tuple[Sequence[Call], Sequence[Call]],
+    matches: Iterable[Match],
+) -> list[RecordPair]:
+    """Return the pieces: those of the target's records in the order of its file, and each record that
+    only the golden side has behind the record before it on that side."""
+    here, there = _by_call(target), _by_call(golden)
+    found: list[RecordPair] = []
+    for match in matches:
+        own = [here[calls[0][position].name] for position in match.target]
+        other = [there[calls[1][position].name] for position in match.golden]
+        found += _of_match(own, other, match)
+    return _in_order_of_target(found, target, golden)
+
+
+def _by_call(side: CaptureSide) -> dict[str, dict[str, RecordEntry]]:
+    """Return the records of each call by direction."""
+    found: dict[str, dict[str, RecordEntry]] = {}
+    for entry in side.entries:
+        found.setdefault(entry.call, {})[entry.direction] = entry
+    return found
+
+
+def _of_match(
+    own: Sequence[dict[str, RecordEntry]], other: Sequence[dict[str, RecordEntry]], match: Match
+) -> Iterable[RecordPair]:
+    if len(own) == len(other) == 1 and own[0].keys() == other[0].keys():
+        # Nearly all of them: a call with one partner, and the same directions on both sides.
+        for direction, entry in own[0].items():
+            pair = (entry,), (other[0][direction],)
+            yield RecordPair(entry.key, *pair, match.how, match.note)
+        return
+    directions = dict.fromkeys(each for call in (*own, *other) for each in call)
+    for direction in directions:
+        target = tuple(call[direction] for call in own if direction in call)
+        golden = tuple(call[direction] for call in other if direction in call)
+        piece = RecordPair(_name(target, golden), target, golden, match.how, match.note)
+        if own and other and not (target and golden):
+            lacking = "golden side" if target else "target"
+            note = f"the {lacking} has no {direction or 'such'} record of this call"
+            piece = piece._replace(how=How.UNMATCHED, note=note)
+        yield piece
+
+
+def _name(target: Sequence[RecordEntry], golden: Sequence[RecordEntry]) -> str:
+    return target[0].key if target else f"{golden[0].key}{GOLDEN_ONLY}"
+
+
+def _in_order_of_target(
+    pieces: Sequence[RecordPair], target: CaptureSide, golden: CaptureSide
+) -> list[RecordPair]:
+    place = {entry.key: position for position, entry in enumerate(target.entries)}
+    theirs = {entry.key: position for position, entry in enumerate(golden.entries)}
+    ours = [piece for piece in pieces if piece.target]
+    ours.sort(key=lambda piece: place[piece.target[0].key])
+    others = [piece for piece in pieces if not piece.target]
+    if not others:
+        return ours
+    others.sort(key=lambda piece: theirs[piece.golden[0].key])
+    before = _before(ours, golden)
+    behind: dict[str, list[RecordPair]] = {}
+    for piece in others:
+        behind.setdefault(before[piece.golden[0].key], []).append(piece)
+    found = behind.pop("", [])
+    for piece in ours:
+        found.append(piece)
+        found += behind.pop(piece.name, ())
+    return found
+
+
+def _before(ours: Sequence[RecordPair], golden: CaptureSide) -> dict[str, str]:
+    """Return for each record of the golden side the piece of the record before it that has one; "" for
+    none."""
+    of_key: dict[str, str] = {}
+    for piece in ours:
+        for entry in piece.golden:
+            of_key.setdefault(entry.key, piece.name)
+    found, last = {}, ""
+    for entry in golden.entries:
+        found[entry.key] = last
+        last = of_key.get(entry.key, last)
     return found

@@ -1,29 +1,263 @@
 """The rows of a pair of operators, and what is measured of each: its elements, its statistics, its sketches.
 
 Comes in: the values of two aligned operators and a `Reading`. Goes out: rows, filled in. Called by the job
-that compares captures, for each pair. No verdict is made here; the cells of a row are made in `cells`.
+that compares captures, for each pair. No verdict is made here; the cells of a row are made in `rows`.
+
+Also here: which value of the target is compared with which value of the golden operator; what two captures
+have besides their records: files of tensors, sketches; and the mode of a comparison.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import islice
 
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
+from ray_precheck.dump.sketches import read_sketches, sketch_of
 from ray_precheck.errors import NotCheckable
+from ray_precheck.numerics.sketch import Array, estimated_norm
+from ray_precheck.numerics.statistics import MAX
 from ray_precheck.schema.dtypes import canonical_dtype
-from ray_precheck.trace.difference.elements import element_difference
-from ray_precheck.trace.difference.layout import other_layout, other_order, same_statistics
-from ray_precheck.trace.difference.magnitudes import (
+from ray_precheck.trace.difference.elements import (
     beside_mask,
+    element_difference,
     is_out_of_range,
     may_be_masked,
+    other_layout,
+    other_order,
+    same_statistics,
     scaled_distance,
 )
-from ray_precheck.trace.difference.pairing import pair_items
-from ray_precheck.trace.difference.reading import Reading, sketched_distance
-from ray_precheck.trace.difference.row import NOT_THERE, ComparisonMode, TensorRow
-from ray_precheck.trace.difference.statistics import statistics_cells
+from ray_precheck.trace.difference.rows import (
+    NOT_THERE,
+    ComparisonMode,
+    TensorRow,
+    statistics_cells,
+)
 from ray_precheck.trace.items import Item
+from ray_precheck.trace.side import CaptureSide
+
+Pair = tuple[Item | None, Item | None]
+_Key = Callable[[Item], Hashable]
+
+
+def pair_items(
+    target: Sequence[Item], golden: Sequence[Item], *, same_framework: bool = True
+) -> list[Pair]:
+    """Return pairs in which each value of both sides is exactly once, None where there is no other.
+
+    Values of the same path are a pair. Of those that are left, tensors of one part (inputs, parameters,
+    outputs) with one shape are paired at the same position, then in any order, because frameworks and
+    versions name, order and pass arguments differently; then tensors at the same position whatever their
+    shapes. Values that are no tensors have to be of one type. Between frameworks the names of keywords
+    say less than shapes do: a tensor with another shape under the same path waits until shapes have
+    been tried. The order is that of the target, with what only the golden side has at the end of its part.
+    """
+    if same_framework and _are_alike(target, golden):
+        return [*zip(target, golden, strict=True)]
+    matches: dict[int, int] = {}
+    left = [*range(len(golden))]
+    places = {id(item): place for items in (target, golden) for item, place in _places(items)}
+    by_shape: list[_Key] = [
+        lambda item: (_part(item), places[id(item)], _alike(item)),
+        lambda item: (_part(item), _alike(item)),
+    ]
+    keys: list[_Key] = [lambda item: (item.path, item.part), *by_shape]
+    if not same_framework:
+        keys = [lambda item: (item.path, item.part, _alike(item)), *by_shape, keys[0]]
+    keys.append(
+        lambda item: (_part(item), places[id(item)]) if item.is_tensor else (id(item), item.path)
+    )
+    for key in keys:
+        if not left or len(matches) == len(target):
+            break
+        left = _match(target, golden, matches, left, key)
+    return _in_order(target, golden, matches, left)
+
+
+def _are_alike(target: Sequence[Item], golden: Sequence[Item]) -> bool:
+    """Return whether both sides have the same paths in the same order, as nearly all operators do."""
+    if len(target) != len(golden):
+        return False
+    for ours, theirs in zip(target, golden, strict=True):
+        if ours.path != theirs.path or ours.part != theirs.part:
+            return False
+    return True
+
+
+def _places(items: Sequence[Item]) -> list[tuple[Item, int]]:
+    """Return each value with its number among the tensors, or the others, of its part."""
+    counts: dict[Hashable, int] = {}
+    found = []
+    for item in items:
+        kind = (_part(item), item.is_tensor)
+        found.append((item, counts.get(kind, 0)))
+        counts[kind] = counts.get(kind, 0) + 1
+    return found
+
+
+def _part(item: Item) -> Hashable:
+    """Return the part in which an item may have a partner: what a call has changed is none of its results."""
+    return item.part, item.is_changed
+
+
+def _alike(item: Item) -> Hashable:
+    return ("tensor", item.shape) if item.is_tensor else ("value", item.type_name)
+
+
+def _match(
+    target: Sequence[Item],
+    golden: Sequence[Item],
+    matches: dict[int, int],
+    left: list[int],
+    key: _Key,
+) -> list[int]:
+    """Pair what has no pair yet and equal keys, in order; return what is left of the golden side."""
+    waiting: dict[Hashable, list[int]] = {}
+    for place in reversed(left):
+        waiting.setdefault(key(golden[place]), []).append(place)
+    taken = set()
+    for place, item in enumerate(target):
+        if place not in matches and (found := waiting.get(key(item))):
+            matches[place] = found.pop()
+            taken.add(matches[place])
+    return [place for place in left if place not in taken]
+
+
+def _in_order(
+    target: Sequence[Item], golden: Sequence[Item], matches: dict[int, int], left: list[int]
+) -> list[Pair]:
+    pairs: list[Pair] = []
+    rest = [golden[place] for place in left]
+    for place, item in enumerate(target):
+        mate = matches.get(place)
+        pairs.append((item, None if mate is None else golden[mate]))
+        last = place + 1 == len(target) or target[place + 1].part != item.part
+        if last and rest:
+            pairs += [(None, other) for other in rest if other.part == item.part]
+            rest = [other for other in rest if other.part != item.part]
+    return pairs + [(None, other) for other in rest]
+
+
+# The records that are looked at for what a dump has: those of calls without a tensor are few in a row.
+_RECORDS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The files of one capture: its tensors, None where there are none, and its sketches."""
+
+    tensors: MappedTensors | None = None
+    sketches: Array | None = None
+
+    def sketch(self, item: Item) -> Array | None:
+        """Return the sketch of a tensor, `(64,)` float64; None where it has none."""
+        if self.sketches is None or item.element is None:
+            return None
+        return sketch_of(item.element, self.sketches)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How two captures are compared, and where their files are."""
+
+    mode: ComparisonMode
+    target: Source = field(default_factory=Source)
+    golden: Source = field(default_factory=Source)
+    same_framework: bool = True
+    framework: str = ""
+
+    def read_whole(self) -> "Reading":
+        """Return the same reading with files that are read and not mapped."""
+        return replace(self, target=_whole(self.target), golden=_whole(self.golden))
+
+
+def reading_of(target: CaptureSide, golden: CaptureSide) -> Reading:
+    """Return how two captures are compared: by the best that both have.
+
+    Raises:
+        DumpError: the file of the sketches of either is none.
+    """
+    mode = mode_of(common_kinds(target, golden))
+    ours, theirs = target.header.framework, golden.header.framework
+    same = not ours or not theirs or ours == theirs
+    return Reading(mode, _source(target, mode), _source(golden, mode), same, ours)
+
+
+def sketched_distance(sources: tuple[Source, Source], target: Item, golden: Item) -> float | None:
+    """Return the relative L2 distance of two tensors as their sketches estimate it, infinite where only the
+    golden norm is 0; None where one has no sketch. What a sketch has of NaN and infinities is 0."""
+    ours, theirs = sources[0].sketch(target), sources[1].sketch(golden)
+    if ours is None or theirs is None:
+        return None
+    difference = estimated_norm(ours - theirs)
+    norm = golden.norm
+    if norm is None or not 0 < norm < math.inf:
+        norm = estimated_norm(theirs)
+    return difference / norm if norm else (math.inf if difference else 0.0)
+
+
+def mode_of(common: set[ComparisonMode]) -> ComparisonMode:
+    """Return the best that two captures have in common; statistics where they have nothing."""
+    return next((mode for mode in ComparisonMode if mode in common), ComparisonMode.STATISTICS)
+
+
+def common_kinds(target: CaptureSide, golden: CaptureSide) -> set[ComparisonMode]:
+    """Return what two captures have in common.
+
+    Digests of another kind have another length (a CRC-32 8 digits, the exclusive or 16 behind 0x), and equal
+    none of the other side.
+    """
+    common = kinds_of(target) & kinds_of(golden)
+    if ComparisonMode.DIGESTS in common and _digest_length(target) != _digest_length(golden):
+        common.discard(ComparisonMode.DIGESTS)
+    return common
+
+
+def kinds_of(side: CaptureSide) -> set[ComparisonMode]:
+    """Return what the first records of a capture have: files, statistics, digests."""
+    return _has(_first_items(side))
+
+
+def _first_items(side: CaptureSide) -> Iterator[Item]:
+    return (item for entry in islice(side.entries, _RECORDS) for item in side.items(entry))
+
+
+def _digest_length(side: CaptureSide) -> int:
+    return next((len(item.digest) for item in _first_items(side) if item.digest), 0)
+
+
+def _source(side: CaptureSide, mode: ComparisonMode) -> Source:
+    return Source(
+        MappedTensors(side.data_folder) if mode is ComparisonMode.REAL else None,
+        _sketches(side) if mode is not ComparisonMode.DIGESTS else None,
+    )
+
+
+def _whole(source: Source) -> Source:
+    tensors = source.tensors
+    return source if tensors is None else replace(source, tensors=tensors.read_whole())
+
+
+def _sketches(side: CaptureSide) -> Array | None:
+    found = read_sketches(side.folder)
+    return found if len(found) else None
+
+
+def _has(items: Iterable[Item]) -> set[ComparisonMode]:
+    found: set[ComparisonMode] = set()
+    for item in items:
+        if not item.is_tensor:
+            continue
+        if item.file:
+            found.add(ComparisonMode.REAL)
+        if item.statistic(MAX) is not None:
+            found.add(ComparisonMode.STATISTICS)
+        if item.digest:
+            found.add(ComparisonMode.DIGESTS)
+    return found
+
 
 dtype_of = cache(canonical_dtype)
 # Only values that differ by so much of their norm are looked at for another order.

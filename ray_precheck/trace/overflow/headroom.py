@@ -13,7 +13,7 @@ import numpy as np
 
 from ray_precheck.numerics.statistics import headroom
 from ray_precheck.trace.items import OUTPUT
-from ray_precheck.trace.overflow.values import (
+from ray_precheck.trace.overflow.records import (
     dtype_name,
     is_floating,
     largest_held,

@@ -20,7 +20,7 @@ from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.locate.job import LocationOpener
 from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.replay.plan.planner import plan_tasks
+from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload
 

@@ -21,10 +21,9 @@ from torch.nn import functional
 
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import Sink
-from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.probe import TorchProbe
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
-from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.recorder import CallName, SeenCall
 from ray_precheck.capture.session import Session
 from ray_precheck.capture.settings import capture_settings
 from scripts.locate_faults.planting.models import Batch, TrainedModel

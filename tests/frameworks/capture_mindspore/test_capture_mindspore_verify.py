@@ -14,10 +14,15 @@ from mindspore import Tensor, amp, mint, nn, ops
 
 from ray_precheck.capture import verify
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
-from ray_precheck.capture.mindspore.verifying.tracing import MindSporeTracingProbe
+from ray_precheck.capture.mindspore.verifying import MindSporeTracingProbe
 from ray_precheck.capture.settings import capture_settings
-from ray_precheck.capture.verifying.trace import TracedRun, Traces
-from ray_precheck.capture.verifying.verdict import Looking, LookingVerdict, verify_runs
+from ray_precheck.capture.verifying.verdict import (
+    Looking,
+    LookingVerdict,
+    TracedRun,
+    Traces,
+    verify_runs,
+)
 from ray_precheck.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[3]

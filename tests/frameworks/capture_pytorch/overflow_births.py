@@ -27,7 +27,7 @@ from torch import nn
 
 from ray_precheck.capture import Capture
 from ray_precheck.trace.overflow.births import follow
-from ray_precheck.trace.overflow.finding import Birth, OverflowFinding
+from ray_precheck.trace.overflow.rows import Birth, OverflowFinding
 from ray_precheck.trace.side import open_side
 from ray_precheck.trace.sources import source_lines
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from ray_precheck.capture.pytorch.tensors import device_values
-from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
-from ray_precheck.capture.pytorch.tensors.values import values_look
+from ray_precheck.capture.pytorch.tensors import values as of_values
+from ray_precheck.capture.pytorch.tensors.values import MARK, DeviceValues, values_look
 
 pytestmark = pytest.mark.frameworks
 
@@ -52,7 +51,7 @@ def test_they_are_those_of_the_host() -> None:
 def test_records_keep_their_order_and_wait_for_no_later_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(device_values, "_BATCH", 2)
+    monkeypatch.setattr(of_values, "_BATCH", 2)
     written: list[str] = []
     values = DeviceValues(lambda text, key: written.append(key))
     first, second = values.text(torch.ones(2)), values.text(torch.zeros(2))

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from ray_precheck.capture.pytorch.elements import autocast_field
-from ray_precheck.capture.pytorch.tensors.nested import tensors_in
+from ray_precheck.capture.pytorch.tensors.text import tensors_in
 
 pytestmark = pytest.mark.frameworks
 

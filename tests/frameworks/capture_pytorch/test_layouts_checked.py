@@ -1,8 +1,6 @@
 """Kernels that are wrong for one memory layout alone are run with it, and found."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from alone import run_here
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ray_precheck.accuracy.standards.user_file import load_standard
@@ -336,6 +335,7 @@ def test_a_saved_failure_is_shown_again_with_its_layout(
 
 BROKEN = """
 import torch
+from alone import run_here
 def wrong(owner, name, applies):
     right = getattr(owner, name)
     def kernel(*args, **kwargs):
@@ -368,9 +368,9 @@ def test_a_script_shows_the_failure_with_its_layout(
     script = repro_script(tmp_path / "errors" / f"{call}.json")
     codes = []
     for broken in (BROKEN + REPRODUCED[case], ""):
-        done = subprocess.run([sys.executable, "-c", f"{broken}\n{script}"], capture_output=True)
+        done = run_here(script, broken)
         codes.append((done.returncode, done.stderr))
-    assert codes == [(1, b""), (0, b"")], script
+    assert codes == [(1, ""), (0, "")], script
 
 
 def verdicts(result: TaskResult) -> tuple[Verdict, Verdict]:

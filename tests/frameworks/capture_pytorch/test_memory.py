@@ -10,11 +10,15 @@ import pytest
 import torch
 
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
-from ray_precheck.capture.pytorch.tensors import glimpse
-from ray_precheck.capture.pytorch.tensors.glimpse import glimpse_of
-from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array, borrowed_bytes
-from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
-from ray_precheck.capture.pytorch.tensors.summary import host_summary
+from ray_precheck.capture.pytorch.tensors import memory
+from ray_precheck.capture.pytorch.tensors.memory import (
+    SeenTensors,
+    array_of,
+    borrowed_array,
+    borrowed_bytes,
+    glimpse_of,
+)
+from ray_precheck.capture.pytorch.tensors.values import host_summary
 
 pytestmark = pytest.mark.frameworks
 # Memory that the system gives out by itself, at the same place again.
@@ -230,7 +234,7 @@ def test_memory_of_an_accelerator_that_a_kernel_writes_into_is_looked_at_again(
 
 def on_accelerator(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     """Look at tensors on the CPU as at those of an accelerator."""
-    monkeypatch.setattr(glimpse, "_is_on_host", lambda _: False)
+    monkeypatch.setattr(memory, "_is_on_host", lambda _: False)
     if not options.get("summary_mode"):
         monkeypatch.setattr(TorchRecorder, "_values", lambda self, x: self._device.text(x))
 

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch.distributed
@@ -18,7 +18,7 @@ from records import capture_settings, payloads_of
 from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.check.checker import Checker
 from ray_precheck.schema.result import Verdict
-from ray_precheck.trace.flow.meetings import meetings_of
+from ray_precheck.trace.flow import meetings_of
 from ray_precheck.trace.side import open_side
 
 pytestmark = [
@@ -28,18 +28,47 @@ pytestmark = [
     ),
 ]
 
+Test = TypeVar("Test", bound=Callable[..., None])
 _BEGIN = """
 import sys, torch, torch.distributed as dist
 from torch.distributed import all_reduce
 from ray_precheck.capture import Capture
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-torch.manual_seed(rank)
-out = sys.argv[1]
 """
+# What the ranks do, by the name of its test. They do one after the other: to start costs seconds.
+_SCRIPTS: dict[str, str] = {}
 
 
-def run_ranks(script: str, out: Path, world: int = 2) -> None:
+def ranks_do(script: str) -> Callable[[Test], Test]:
+    """Let the ranks of this module run a script for a test, which gets the folder `out` of its captures."""
+
+    def add(test: Test) -> Test:
+        _SCRIPTS[test.__name__] = script
+        return test
+
+    return add
+
+
+@pytest.fixture(scope="module")
+def all_done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with that of each script."""
+    folder = tmp_path_factory.mktemp("ranks")
+    parts = (
+        f"out = {str(folder / name)!r}\ntorch.manual_seed(rank)\n{script}"
+        for name, script in _SCRIPTS.items()
+    )
+    run_ranks("\n".join(parts))
+    return folder
+
+
+@pytest.fixture
+def done(all_done: Path, request: pytest.FixtureRequest) -> Path:
+    """Return the folder of what the script of a test has captured."""
+    return all_done / request.function.__name__
+
+
+def run_ranks(script: str, world: int = 2) -> None:
     """Run a script in several processes, each a rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -53,7 +82,7 @@ def run_ranks(script: str, out: Path, world: int = 2) -> None:
             "WORLD_SIZE": str(world),
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, "-c", _BEGIN + script, str(out)]
+        command = [sys.executable, "-c", _BEGIN + script]
         processes.append(subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True))
     errors = [process.communicate(timeout=240)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * world, errors
@@ -63,8 +92,7 @@ def records(out: Path, rank: int) -> dict[str, Any]:
     return dict(json.loads((out / "step0" / f"rank{rank}" / "dump.json").read_text())["data"])
 
 
-def test_each_rank_has_its_folder_and_collectives_their_group(tmp_path: Path) -> None:
-    script = """
+@ranks_do("""
 x = torch.full((4,), float(rank + 1))
 pair = dist.new_group([0, 1])
 with Capture(out, step_by="manual"):
@@ -74,10 +102,10 @@ with Capture(out, step_by="manual"):
     work = dist.all_reduce(x * 2, async_op=True)
     work.wait()
     dist.broadcast(x, src=0)
-"""
-    run_ranks(script, tmp_path)
+""")
+def test_each_rank_has_its_folder_and_collectives_their_group(done: Path) -> None:
     for rank in range(2):
-        found = records(tmp_path, rank)
+        found = records(done, rank)
         reduced = found["Distributed.all_reduce.0.forward"]
         assert reduced["input_args"][0]["Max"] == rank + 1
         assert reduced["output"][0]["Max"] == 3
@@ -95,18 +123,18 @@ with Capture(out, step_by="manual"):
 @pytest.mark.skipif(
     not hasattr(torch.distributed, "all_gather_single"), reason="torch before 2.13 lacks them"
 )
-def test_collectives_of_single_tensors_have_one_record_each(tmp_path: Path) -> None:
-    script = """
+@ranks_do("""
 x = torch.arange(4.0) + 10 * rank
 wide, part = torch.empty(8), torch.empty(2)
-with Capture(out, step_by="manual"):
-    dist.all_gather_single(wide, x)
-    dist.all_gather_into_tensor(wide, x)
-    dist.reduce_scatter_single(part, x)
-"""
-    run_ranks(script, tmp_path)
+if hasattr(dist, "all_gather_single"):
+    with Capture(out, step_by="manual"):
+        dist.all_gather_single(wide, x)
+        dist.all_gather_into_tensor(wide, x)
+        dist.reduce_scatter_single(part, x)
+""")
+def test_collectives_of_single_tensors_have_one_record_each(done: Path) -> None:
     for rank in range(2):
-        found = records(tmp_path, rank)
+        found = records(done, rank)
         # The older name calls the newer one, which then has no record of its own.
         assert sorted(found) == [
             "Distributed.all_gather_into_tensor.0.forward",
@@ -120,20 +148,18 @@ with Capture(out, step_by="manual"):
         assert scattered["output"][0]["Max"] == (12, 16)[rank]
 
 
-def test_a_process_that_becomes_a_rank_has_the_folder_of_that_rank(tmp_path: Path) -> None:
-    script = """
+@ranks_do("""
 dist.destroy_process_group()
 capture = Capture(out, step_by="manual").start()
 torch.ones(2) + 1
 dist.init_process_group("gloo")
 capture.stop()
-"""
-    run_ranks(script, tmp_path)
-    assert sorted(path.name for path in (tmp_path / "step0").iterdir()) == ["rank0", "rank1"]
+""")
+def test_a_process_that_becomes_a_rank_has_the_folder_of_that_rank(done: Path) -> None:
+    assert sorted(path.name for path in (done / "step0").iterdir()) == ["rank0", "rank1"]
 
 
-def test_data_parallel_training_is_captured_on_each_rank(tmp_path: Path) -> None:
-    script = """
+@ranks_do("""
 from torch.nn.parallel import DistributedDataParallel
 model = DistributedDataParallel(torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -141,17 +167,16 @@ with Capture(out, steps="0", level="mix", model=model):
     for _ in range(2):
         model(torch.randn(3, 4)).sum().backward()
         optimizer.step()
-"""
-    run_ranks(script, tmp_path)
+""")
+def test_data_parallel_training_is_captured_on_each_rank(done: Path) -> None:
     for rank in range(2):
-        found = records(tmp_path, rank)
+        found = records(done, rank)
         assert "Functional.linear.0.backward" in found
         assert "Module.module.Linear.forward.0" in found
-    assert not (tmp_path / "step1").exists()
+    assert not (done / "step1").exists()
 
 
-def test_a_sharded_tensor_shows_its_part_and_where_it_lies(tmp_path: Path) -> None:
-    script = """
+@ranks_do("""
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 mesh = init_device_mesh("cpu", (world,))
@@ -159,10 +184,10 @@ whole = torch.arange(20.0).reshape(5, 4)
 part = distribute_tensor(whole, mesh, [Shard(0)])
 with Capture(out, step_by="manual"):
     part * 2
-"""
-    run_ranks(script, tmp_path)
+""")
+def test_a_sharded_tensor_shows_its_part_and_where_it_lies(done: Path) -> None:
     for rank, shape in enumerate([[3, 4], [2, 4]]):
-        element = records(tmp_path, rank)["Tensor.__mul__.0.forward"]["input_args"][0]
+        element = records(done, rank)["Tensor.__mul__.0.forward"]["input_args"][0]
         assert element["type"] == "torch.distributed.tensor.DTensor"
         assert element["shape"] == shape
         assert element["global_shape"] == [5, 4]
@@ -171,13 +196,7 @@ with Capture(out, step_by="manual"):
         assert element["Max"] == [11.0, 19.0][rank]
 
 
-def test_sketches_of_shards_add_up_to_that_of_the_whole(tmp_path: Path) -> None:
-    import numpy as np
-
-    from ray_precheck.dump.sketches import read_sketches
-    from ray_precheck.numerics.sketch import sketch
-
-    script = """
+@ranks_do("""
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, Replicate, distribute_tensor
 mesh = init_device_mesh("cpu", (world,))
@@ -190,17 +209,22 @@ with Capture(out, step_by="manual", sketch=True):
     columns * 2
     rows * 2
     both * 2
-"""
-    run_ranks(script, tmp_path)
+""")
+def test_sketches_of_shards_add_up_to_that_of_the_whole(done: Path) -> None:
+    import numpy as np
+
+    from ray_precheck.dump.sketches import read_sketches
+    from ray_precheck.numerics.sketch import sketch
+
     torch.manual_seed(0)
     expected = sketch(torch.randn(7, 30).numpy())
     for call in range(3):
         total = np.zeros(64)
         for rank in range(2):
             key = f"Tensor.__mul__.{call}.forward"
-            element = records(tmp_path, rank)[key]["input_args"][0]
+            element = records(done, rank)[key]["input_args"][0]
             if element.get("sketch_counted", True):
-                total += read_sketches(tmp_path / "step0" / f"rank{rank}")[element["sketch"]]
+                total += read_sketches(done / "step0" / f"rank{rank}")[element["sketch"]]
         assert np.allclose(total, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -250,11 +274,11 @@ _EXCHANGES = {
 }
 
 
-def test_what_is_received_is_an_output_when_it_has_arrived(tmp_path: Path) -> None:
-    script = "from torch.distributed import _functional_collectives as functional\n"
-    script += "peer, kept = 1 - rank, []\n"
-    for kind, body in _EXCHANGES.items():
-        script += f"""
+@ranks_do(
+    "from torch.distributed import _functional_collectives as functional\n"
+    "peer, kept = 1 - rank, []\n"
+    + "".join(
+        f"""
 x, y = torch.full((3,), rank + 1.0), torch.full((3,), -1.0)
 older = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, y, peer)]
 with Capture(f"{{out}}/{kind}", step_by="manual", task="tensor"):
@@ -262,37 +286,36 @@ with Capture(f"{{out}}/{kind}", step_by="manual", task="tensor"):
 {body}
     kept += [[dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, y, peer)], older]
 """
-    script += """
+        for kind, body in _EXCHANGES.items()
+    )
+    + """
 for operations in kept:
     for work in dist.batch_isend_irecv(operations):
         work.wait()
 with Capture(f"{out}/functional", step_by="manual"):
     functional.all_reduce(torch.ones(3) + rank, "sum", [0, 1]) * 2
 """
-    run_ranks(script, tmp_path)
+)
+def test_what_is_received_is_an_output_when_it_has_arrived(done: Path) -> None:
     for kind in _EXCHANGES:
         words = ("send", "recv") if kind == "recv" else ("isend", "irecv")
         names = []
         for rank in range(2):
-            found = records(tmp_path / kind, rank)
+            found = records(done / kind, rank)
             sent, received = (found[f"Distributed.{word}.0.forward"] for word in words)
             assert sent["input_args"][0]["Max"] == rank + 1
             assert received["input_args"][0] is None
             assert received["output"][0]["Max"] == 2 - rank
             assert found["Torch.sin.1.forward"]["input_args"][0]["Max"] == 2 - rank
-            with open_side(tmp_path / kind / "step0" / f"rank{rank}" / "dump.json") as side:
+            with open_side(done / kind / "step0" / f"rank{rank}" / "dump.json") as side:
                 names.append({each.name_on(rank) for each in meetings_of(side).values()})
         assert names[0] == names[1] == {"from 0 to 1#0", "from 1 to 0#0"}
     # It waits where it is used.
-    given = records(tmp_path / "functional", 0)["Tensor.__mul__.0.forward"]["input_args"][0]
+    given = records(done / "functional", 0)["Tensor.__mul__.0.forward"]["input_args"][0]
     assert (given["type"], given["Max"]) == ("torch.Tensor", 3.0)
 
 
-def test_the_parts_of_distributed_tensors_are_those_that_the_rank_computed_with(
-    tmp_path: Path,
-) -> None:
-    """Tensor and sequence parallel MLPs with biases, as in PyTorch's tutorial, and relatives of them."""
-    script = """
+@ranks_do("""
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -330,10 +353,11 @@ with Capture(out, step_by="manual", task="tensor", level="mix", model=plain):
     F.cross_entropy(logits, labels)
     with loss_parallel():
         F.cross_entropy(logits, labels)
-"""
-    run_ranks(script, tmp_path)
+""")
+def test_the_parts_of_distributed_tensors_are_those_that_the_rank_computed_with(done: Path) -> None:
+    """Tensor and sequence parallel MLPs with biases, as in PyTorch's tutorial, and relatives of them."""
     for rank in range(2):
-        folder = str(tmp_path / "step0" / f"rank{rank}")
+        folder = str(done / "step0" / f"rank{rank}")
         checker = Checker(replace(capture_settings(folder), standard=STANDARDS["auto"]()), "cpu")
         results = {
             payload.name: checker.check(payload)

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from ray_precheck.capture.pytorch.tensors import sketching
-from ray_precheck.capture.pytorch.tensors.device_values import DeviceValues
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
-from ray_precheck.capture.writing.elements import TensorSummary
+from ray_precheck.capture.pytorch.tensors.values import DeviceValues
 from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.numerics.statistics import TensorSummary
 
 pytestmark = pytest.mark.frameworks
 

@@ -51,7 +51,7 @@ def test_a_fault_of_the_capture_in_a_hook_does_not_reach_the_training(
     def broken(*_: Any) -> None:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("ray_precheck.capture.pytorch.updates.optimizers.entries_of", broken)
+    monkeypatch.setattr("ray_precheck.capture.pytorch.updates.entries_of", broken)
     model = torch.nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Capture(tmp_path, framework="pytorch"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ray_precheck.capture.pytorch.classic import arrays
+from ray_precheck.capture.pytorch.classic import kinds
 from ray_precheck.hooks import (
     register_hook,
     schedule,
@@ -128,7 +128,7 @@ def test_the_training_waits_for_a_slow_disk_and_no_file_is_lost(
         may_write.wait(60)
         save(*args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(arrays.np, "save", slow)
+    monkeypatch.setattr(kinds.np, "save", slow)
     x = torch.ones(2)
     start()
     torch.abs(x)
@@ -164,7 +164,7 @@ def test_a_full_disk_ends_the_dump_and_not_the_training(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(arrays.np, "save", full)
+    monkeypatch.setattr(kinds.np, "save", full)
     start()
     for _ in range(5):
         torch.abs(torch.ones(2))

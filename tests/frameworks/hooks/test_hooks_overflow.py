@@ -194,12 +194,12 @@ def test_several_overflows_have_a_file_each() -> None:
 def test_a_folder_that_cannot_be_written_does_not_hide_the_overflow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from ray_precheck.capture.pytorch.classic import overflow
+    from ray_precheck.capture.pytorch.classic import kinds
 
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(overflow, "HookLines", refused)
+    monkeypatch.setattr(kinds, "HookLines", refused)
     start()
     with pytest.raises(
         OverflowFoundError, match=r"its values cannot be written to .*: Permission denied$"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_precheck.capture.recording.dark import (
+from ray_precheck.capture.account import (
     COMPLETE,
     MOST_PLACES,
     DarkPlaces,

@@ -14,7 +14,7 @@ from capture_logs import FILES, RECORDS, begun, contents, header, keys_read, kil
 
 from ray_precheck.capture.writing import finish as finish_module
 from ray_precheck.capture.writing.finish import finish_folder
-from ray_precheck.dump.cut_short import KILLED
+from ray_precheck.dump.folders import KILLED
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import DumpError
 

@@ -28,7 +28,7 @@ from capture_logs import (
     undisturbed,
 )
 
-from ray_precheck.capture.writing import lines as lines_module
+from ray_precheck.capture.writing import log as lines_module
 from ray_precheck.capture.writing.log import StepLog
 from ray_precheck.dump.parse import open_dump
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ray_precheck.capture.measures.checksums import crc32_text, raw_bytes, xor_text
-from ray_precheck.capture.measures.part import chosen_part
+from ray_precheck.capture.recording.measures import chosen_part, crc32_text, raw_bytes, xor_text
 from ray_precheck.capture.settings import TensorSlice
 
 pytestmark = pytest.mark.unit

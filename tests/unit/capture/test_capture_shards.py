@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.capture.writing import shards
-from ray_precheck.capture.writing.shards import (
+from ray_precheck.capture.recording import measures
+from ray_precheck.capture.recording.measures import (
     LocalPart,
     PartsDoNotAddUp,
     Placing,
@@ -83,13 +83,13 @@ def test_the_three_ways_to_sketch_runs_give_the_same(monkeypatch: pytest.MonkeyP
     box, offsets = values[17:290, 64:320], (17, 64)
     found = {}
     for name, long, thinnest in (("window", 4096, 32), ("long", 1, 32), ("looked up", 4096, 0)):
-        monkeypatch.setattr(shards, "_LONG", long)
-        monkeypatch.setattr(shards, "_THINNEST", thinnest)
+        monkeypatch.setattr(measures, "_LONG", long)
+        monkeypatch.setattr(measures, "_THINNEST", thinnest)
         if name == "window":
             with monkeypatch.context() as patch:
-                patch.setattr(shards, "_sketch_looked_up", None)
-                patch.setattr(shards, "_WINDOW", 6_400)
-                monkeypatch.setattr(shards, "_LONG", 1000)
+                patch.setattr(measures, "_sketch_looked_up", None)
+                patch.setattr(measures, "_WINDOW", 6_400)
+                monkeypatch.setattr(measures, "_LONG", 1000)
                 found[name] = sketch_part(box, values.shape, offsets)
         else:
             found[name] = sketch_part(box, values.shape, offsets)
@@ -101,7 +101,7 @@ def test_the_three_ways_to_sketch_runs_give_the_same(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("rows", [1, 5, 1 << 14])
 def test_rows_are_numbered_in_bounded_pieces(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_ROWS_AT_ONCE", rows)
+    monkeypatch.setattr(measures, "_ROWS_AT_ONCE", rows)
     values = values_of((6, 5, 4, 3))
     assert_sum(values, [2, 3, 2], [1, 0, 3])
 

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.capture.verifying.trace import (
+from ray_precheck.capture.verifying.verdict import (
+    Looking,
+    LookingVerdict,
     Moment,
     Sight,
     StepTrace,
     TracedRun,
     Traces,
     first_difference,
+    verify_runs,
 )
-from ray_precheck.capture.verifying.verdict import Looking, LookingVerdict, verify_runs
 
 pytestmark = pytest.mark.unit
 PLAIN, CAPTURED, WATCHED, BOTH = TracedRun

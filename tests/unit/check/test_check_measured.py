@@ -21,9 +21,8 @@ from ray_precheck.check.tested import UnderTest, measured_elsewhere
 from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf
 from ray_precheck.inputs.generate import GeneratedTensors
-from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.record import ApiName, ApiRecord
-from ray_precheck.schema.task import BENCH, TaskPayload
+from ray_precheck.schema.task import BENCH, Phase, TaskPayload
 from ray_precheck.schema.values import Constant, HostCall, HostTensor, TensorSpec, ValueSpec
 
 pytestmark = pytest.mark.unit

@@ -4,7 +4,7 @@ import pytest
 
 from ray_precheck.check import device
 from ray_precheck.check.device import PhaseClock
-from ray_precheck.schema.phase import Phase
+from ray_precheck.schema.task import Phase
 
 pytestmark = pytest.mark.unit
 

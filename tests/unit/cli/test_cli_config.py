@@ -10,10 +10,10 @@ import pytest
 
 from ray_precheck.accuracy.standards import STANDARD_NAMES
 from ray_precheck.errors import ResumeError, UsageError
+from ray_precheck.options.shared import NodeDevices, parse_node_devices
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.schema.node_devices import NodeDevices, parse_node_devices
-from ray_precheck.store.columns import RESULT_COLUMNS
 from ray_precheck.store.resume import resume_run, start_run
+from ray_precheck.store.tables import RESULT_COLUMNS
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ import pytest
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.cli import COMMANDS, build_parser
 from ray_precheck.errors import UsageError
-from ray_precheck.options.arguments import add_options, given_values
+from ray_precheck.options.commands import Command, add_options, given_values
 from ray_precheck.options.declared import (
     Number,
     OneOf,
@@ -23,8 +23,7 @@ from ray_precheck.options.declared import (
     require_valid,
     settings_of,
 )
-from ray_precheck.options.invocation import Command
-from ray_precheck.options.places import PlaceOptions
+from ray_precheck.options.shared import PlaceOptions
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.store.settings import RunSettings
 from scripts.options import BEGIN, DOCS, END, PAGES, meaning, with_tables

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from markdown_text import ROOT, Section, anchor_of, sections
 
-from ray_precheck.options import invocation as exit_codes
+from ray_precheck.options import commands as exit_codes
 
 pytestmark = pytest.mark.unit
 

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from ray_precheck.dump import log as log_module
-from ray_precheck.dump.cut_short import KILLED
-from ray_precheck.dump.folders import find_dumps
+from ray_precheck.dump.folders import KILLED, find_dumps
 from ray_precheck.dump.log import as_dump
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DumpError, NothingToCheckError
-from ray_precheck.replay.plan.selection import Selection, select_calls
+from ray_precheck.replay.selection import Selection, select_calls
 
 pytestmark = pytest.mark.unit
 

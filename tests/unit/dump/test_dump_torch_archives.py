@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.dump.mapped import MappedTensors
-from ray_precheck.dump.torch_archives import PlainTensor, read_plain_tensor
+from ray_precheck.dump.mapped import MappedTensors, PlainTensor, read_plain_tensor
 from ray_precheck.schema.values import TensorSpec
 
 torch = pytest.importorskip("torch")

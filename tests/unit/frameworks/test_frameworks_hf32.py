@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ray_precheck.frameworks.hf32 import mindspore_compute_in, mindspore_hf32, torch_hf32_off
-from ray_precheck.schema.float32 import Float32
+from ray_precheck.schema.dtypes import Float32
 
 pytestmark = pytest.mark.unit
 

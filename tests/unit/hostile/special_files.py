@@ -17,8 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ray_precheck.store.columns import header
-from ray_precheck.store.tables import API_TABLES
+from ray_precheck.store.tables import API_TABLES, header
 from scripts.measuring import CAPTURES
 
 LIMIT_S = 30.0

@@ -18,8 +18,8 @@ from ray_precheck.dump import parse, scan
 from ray_precheck.dump.names import LONGEST_NAME, ApiKey, parse_key, split_key
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import DumpError
-from ray_precheck.replay.plan import planner as cost
-from ray_precheck.replay.plan.planner import plan_tasks
+from ray_precheck.replay import planner as cost
+from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.schema.task import Task
 
 pytestmark = pytest.mark.unit
@@ -136,7 +136,7 @@ class TestGigabytes:
     def test_a_record_of_more_than_can_be_read_is_skipped_with_its_size(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ray_precheck.replay.plan.planner.LARGEST_RECORD_BYTES", MIB)
+        monkeypatch.setattr("ray_precheck.replay.planner.LARGEST_RECORD_BYTES", MIB)
         data = {
             "Torch.add.0.forward": {"x": "y" * MIB},
             "Torch.mul.0.forward": RECORD,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ray_precheck.bench.checkable import skip_by_record
 from ray_precheck.check.decode import needed_bytes
 from ray_precheck.dump.decode import decode_record
-from ray_precheck.dump.shown import LONGEST, shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import LONGEST, shown
 from ray_precheck.inputs.generate import GeneratedTensors, assign_cotangents, build_call
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import HostTensor, Symbol, TensorSpec, UnknownSpec

@@ -6,7 +6,7 @@ import pytest
 from growth import AT_MOST, Action, growth
 
 from ray_precheck.schema.result import skipped
-from ray_precheck.store.columns import decode_name, decode_row, encode_name, result_row
+from ray_precheck.store.tables import decode_name, decode_row, encode_name, result_row
 
 pytestmark = pytest.mark.unit
 

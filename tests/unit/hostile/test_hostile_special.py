@@ -22,8 +22,10 @@ pytestmark = pytest.mark.unit
 PACKAGE = Path(__file__).resolve().parents[3] / "ray_precheck"
 # They read what the kernel tells, or what this package has written where no user names it.
 OWN_FILES = (
-    "runtime/", "capture/verifying/", "capture/account.py", "capture/writing/log.py", "check/row.py",
-    "frameworks/mindtorch/paths.py", "store/claim.py",
+    "runtime/", "capture/verifying/", "capture/account.py", "capture/process.py",
+    "capture/pytorch/tensors/files.py", "capture/writing/log.py",
+    "check/row.py",
+    "frameworks/mindtorch/paths.py", "processes.py", "store/claim.py",
 )  # fmt: skip
 
 

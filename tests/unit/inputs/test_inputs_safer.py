@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_precheck.check.options import DISTRIBUTIONS
 from ray_precheck.cli import build_parser, run_config
 from ray_precheck.errors import UsageError
+from ray_precheck.inputs import DISTRIBUTIONS
 from ray_precheck.inputs.generate import (
     GeneratedTensors,
     build_call,

@@ -46,7 +46,7 @@ def test_each_contract_finds_an_import_that_breaks_it(tmp_path: Path) -> None:
         "commands/compare/report.py": "from ray_precheck.commands.diagnose import page",
         "runtime/driver.py": "import ray",
         "check/judge.py": "import mindspore",
-        "store/rows.py": "import torch",
+        "store/tables.py": "import torch",
         "runtime/recorder.py": "from ray_precheck.dump import parse",
         "runtime/scheduling/scheduler.py": "from ray_precheck.options import rules",
         "numerics/sketch.py": "from ray_precheck.numerics import statistics",
@@ -87,4 +87,4 @@ def test_prctl_is_called_in_one_place() -> None:
         for path in Path(HOUSE / "ray_precheck").rglob("*.py")
         if ".prctl(" in path.read_text("utf-8")
     ]
-    assert calling == ["prctl.py"]
+    assert calling == ["processes.py"]

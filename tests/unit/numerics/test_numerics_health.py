@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ray_precheck.capture.writing.elements import health_text
+from ray_precheck.capture.writing.elements import health_field
 from ray_precheck.numerics.statistics import Health, health_of, largest_finite
 
 NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
@@ -81,12 +81,12 @@ def test_known_ends_spare_the_search_for_nan() -> None:
 
 
 def test_the_text_has_counts_that_are_not_zero() -> None:
-    text = health_text(Health(1, 2, 3, 4, 5, 12.345))
-    assert json.loads(text or "") == {
+    text = health_field(Health(1, 2, 3, 4, 5, 12.345)).removeprefix(', "health": ')
+    assert json.loads(text) == {
         "nan": 1, "+inf": 2, "-inf": 3, "zero": 4, "subnormal": 5, "headroom": 12.3,
     }  # fmt: skip
-    assert health_text(Health(zero=7)) == '{"zero": 7}'
-    assert health_text(Health(headroom=3.0)) is None
+    assert health_field(Health(zero=7)) == ', "health": {"zero": 7}'
+    assert health_field(Health(headroom=3.0)) == ""
 
 
 def test_a_script_that_asks_numpy_for_exceptions_gets_none() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ray_precheck.capture.writing.elements import NO_STATISTICS, statistics_text
 from ray_precheck.numerics.statistics import FIELDS, STATISTICS, TensorSummary, summary_of
-from ray_precheck.trace.difference.statistics import HEADINGS
+from ray_precheck.trace.difference.rows import HEADINGS
 
 pytestmark = pytest.mark.unit
 

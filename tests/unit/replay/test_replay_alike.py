@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.replay.plan import alike
-from ray_precheck.replay.plan.alike import AlikeCalls
-from ray_precheck.replay.plan.planner import Plan, plan_tasks
+from ray_precheck.replay import planner
+from ray_precheck.replay.planner import AlikeCalls, Plan, plan_tasks
 from ray_precheck.schema.result import Outcome, Verdict
 
 pytestmark = pytest.mark.unit
@@ -113,13 +112,13 @@ def test_an_argument_that_is_named_like_a_place_is_a_value(key: str) -> None:
 
 def test_records_of_many_places_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[bytes] = []
-    whole = alike._digest_of_values
+    whole = planner._digest_of_values
 
     def counted(record: bytes) -> bytes | None:
         decoded.append(record)
         return whole(record)
 
-    monkeypatch.setattr(alike, "_digest_of_values", counted)
+    monkeypatch.setattr(planner, "_digest_of_values", counted)
     calls = AlikeCalls()
     for number in range(100):
         place = {"stack": str(number), "parent": f"Module.layers.{number}.Block.forward.0"}
@@ -241,14 +240,14 @@ def test_any_record_is_alike_itself_or_none(record: bytes) -> None:
 
 
 def test_a_record_of_megabytes_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alike, "_LARGEST_BYTES", len(raw(FORWARD)))
+    monkeypatch.setattr(planner, "_LARGEST_BYTES", len(raw(FORWARD)))
     assert are_alike(FORWARD)
-    monkeypatch.setattr(alike, "_LARGEST_BYTES", len(raw(FORWARD)) - 1)
+    monkeypatch.setattr(planner, "_LARGEST_BYTES", len(raw(FORWARD)) - 1)
     assert not are_alike(FORWARD)
 
 
 def test_a_forgotten_record_is_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alike, "_MOST_RECORDS", 1)
+    monkeypatch.setattr(planner, "_MOST_RECORDS", 1)
     assert are_alike(changed(FORWARD, "output", 0, "Max", to=3.0))
 
 
@@ -336,14 +335,14 @@ def test_records_are_decoded_once_and_so_many_are_kept_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoded: list[bytes] = []
-    whole = alike._digest_of_values
+    whole = planner._digest_of_values
 
     def counted(record: bytes) -> bytes | None:
         decoded.append(record)
         return whole(record)
 
-    monkeypatch.setattr(alike, "_digest_of_values", counted)
-    monkeypatch.setattr(alike, "_MOST_RECORDS", 3)
+    monkeypatch.setattr(planner, "_digest_of_values", counted)
+    monkeypatch.setattr(planner, "_MOST_RECORDS", 3)
     calls = AlikeCalls()
     records = [b'{"n": %d}' % number for number in range(4)]
     for number in (0, 1, 2, 0, 1, 2, 3):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.replay.plan.planner import estimate_load
+from ray_precheck.replay.planner import estimate_load
 from ray_precheck.schema.record import ApiName
 
 pytestmark = pytest.mark.unit

@@ -15,11 +15,9 @@ from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DeviceError
 from ray_precheck.replay.job import PrecheckJob, PrecheckOpener, PrecheckRunner, done_of
 from ray_precheck.runtime.job import Job, Opener
-from ray_precheck.schema.failure import Cause
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
-from ray_precheck.schema.task import DeviceSlot, Task
-from ray_precheck.store.columns import decode_row, detail_rows, result_row
-from ray_precheck.store.tables import API_TABLES
+from ray_precheck.schema.task import Cause, DeviceSlot, Task
+from ray_precheck.store.tables import API_TABLES, decode_row, detail_rows, result_row
 
 pytestmark = pytest.mark.unit
 

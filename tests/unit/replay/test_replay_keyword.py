@@ -3,7 +3,7 @@
 import pytest
 
 from ray_precheck.errors import UsageError
-from ray_precheck.replay.plan.keyword import parse_keyword
+from ray_precheck.replay.selection import parse_keyword
 
 pytestmark = pytest.mark.unit
 

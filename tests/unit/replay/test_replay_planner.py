@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.replay.plan import planner
-from ray_precheck.replay.plan.planner import Plan, plan_tasks
+from ray_precheck.replay import planner
+from ray_precheck.replay.planner import Plan, plan_tasks
 from ray_precheck.schema.result import Outcome, Verdict
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,7 @@ from ray_precheck.accuracy.standards.user_file import parse_standard
 from ray_precheck.dump.parse import DumpCall
 from ray_precheck.errors import UsageError
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.plan.selection import Demands, nearest_names, selection_of
+from ray_precheck.replay.selection import Demands, nearest_names, selection_of
 
 pytestmark = pytest.mark.unit
 

@@ -15,8 +15,8 @@ from ray_precheck.running.run import RunEnd, drive_to_end
 from ray_precheck.runtime.driving import RunSetting, TaskPlan
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import Done
 from ray_precheck.store.resume import start_run
 from ray_precheck.store.tables import API_TABLES
 from ray_precheck.store.timeline import Span, Timeline

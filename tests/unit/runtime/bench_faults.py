@@ -10,9 +10,8 @@ import pytest
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage, Transfer
 from ray_precheck.runtime.scheduling.commands import Command, Forget
-from ray_precheck.runtime.scheduling.dispatch import Dispatch
-from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
+from ray_precheck.runtime.scheduling.scheduler import Dispatch, Scheduler
+from ray_precheck.schema.task import BatchReport, Cause, WorkerFailure
 
 
 def never_withdraw_a_promise(patch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,10 @@ import pytest
 
 from ray_precheck.runtime.actors import ActorLost, ActorPulses
 from ray_precheck.runtime.crew import Crew
-from ray_precheck.runtime.driver import Driver
-from ray_precheck.runtime.machines import Machines
+from ray_precheck.runtime.driver import Driver, Machines
 from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.runtime.scheduling.commands import Command, Forget, SendBatch
-from ray_precheck.runtime.workers.turns import Turns
+from ray_precheck.runtime.workers.worker import Turns
 
 
 def carry_out_at_the_end_of_a_step(patch: pytest.MonkeyPatch) -> None:

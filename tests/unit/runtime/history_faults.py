@@ -10,15 +10,13 @@ import pytest
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
 from ray_precheck.runtime.scheduling.commands import Command, Record, SendBatch
-from ray_precheck.runtime.scheduling.crash_counts import CrashCounts
-from ray_precheck.runtime.scheduling.dispatch import Dispatch
-from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.scheduling.slots import SlotState, SlotTable
-from ray_precheck.runtime.scheduling.task_queue import TaskQueue
-from ray_precheck.schema.failure import BatchReport
+from ray_precheck.runtime.scheduling.queue import TaskQueue
+from ray_precheck.runtime.scheduling.scheduler import Dispatch, Scheduler
+from ray_precheck.runtime.scheduling.slots import CrashCounts, SlotState, SlotTable
+from ray_precheck.schema.task import BatchReport
 from ray_precheck.store import journal
-from ray_precheck.store.columns import BOM
 from ray_precheck.store.journal import Journal
+from ray_precheck.store.tables import BOM
 
 # What goes wrong with devices.
 

@@ -16,14 +16,11 @@ from ray_precheck.runtime.scheduling.commands import (
     SendBatch,
     StartWorker,
 )
-from ray_precheck.runtime.scheduling.cost_model import CostModel
-from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, MAX_RUNS
+from ray_precheck.runtime.scheduling.queue import MAX_BATCH_RECORDS, CostModel
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
+from ray_precheck.runtime.scheduling.slots import CRASHES_NEEDED, MAX_RUNS
 from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import BatchReport, Cause, Done, Task, WorkerFailure
 
 ALWAYS = 1_000_000
 # What a record did before it broke its worker is sent along with these.

@@ -8,9 +8,7 @@ from mock_pool import JOB, answers, broken, make_tasks
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
 from ray_precheck.runtime.scheduling.commands import Command, Forget, Record, SendBatch
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import BatchReport, Cause, MeasuredTask
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import BatchReport, Cause, Done, MeasuredTask, Task
 
 TIMEOUT_S = 30.0
 TINY_S = 1e-6

@@ -14,7 +14,7 @@ import numpy as np
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.dump.tensors import ShippedFiles
-from ray_precheck.replay.input_files import PrecheckInputFiles
+from ray_precheck.replay.job import PrecheckInputFiles
 from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.schema.task import Task
 

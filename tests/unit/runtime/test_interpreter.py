@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.interpreter import HOME, module_command
+from ray_precheck.processes import HOME, module_command
 
 pytestmark = pytest.mark.unit
 MODULE = "started_module"
@@ -86,7 +86,7 @@ def test_workers_are_led_to_a_package_that_they_would_not_find(
     """A checkout in the working directory, as `python -m` runs it."""
     (tmp_path / "ray_precheck").symlink_to(Path(HOME) / "ray_precheck")
     (tmp_path / "told.py").write_text(
-        "import sys; from ray_precheck.interpreter import job_path; print(job_path())"
+        "import sys; from ray_precheck.processes import job_path; print(job_path())"
     )
     home = str(tmp_path)
     environment = {**os.environ, "PYTHONPATH": path.format(home=home), "PYTHONNOUSERSITE": "1"}

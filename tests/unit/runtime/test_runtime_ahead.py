@@ -17,12 +17,12 @@ from ray_precheck.runtime.scheduling.commands import (
     GiveUpDevice,
     Prepare,
     SendBatch,
+    Stage,
     StartWorker,
 )
-from ray_precheck.runtime.scheduling.crash_counts import START_ATTEMPTS
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.failure import BatchReport, Cause
+from ray_precheck.runtime.scheduling.slots import START_ATTEMPTS
+from ray_precheck.schema.task import BatchReport, Cause
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_precheck.runtime.places.bench_slots import follow_cores, number_cores, place_benches
+from ray_precheck.runtime.driver import follow_cores, number_cores, place_benches
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.schema.task import BENCH, DeviceSlot
 

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from mock_pool import make_tasks
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage, BenchState, Transfer
-from ray_precheck.runtime.scheduling.cost_model import HUGE_S, HUGE_THREADS
-from ray_precheck.runtime.scheduling.crash_counts import START_ATTEMPTS
+from ray_precheck.runtime.scheduling.queue import HUGE_S, HUGE_THREADS
+from ray_precheck.runtime.scheduling.slots import START_ATTEMPTS
 from ray_precheck.schema.task import Task
 
 pytestmark = pytest.mark.unit

@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mock_pool import answer
 
-from ray_precheck.runtime.scheduling.cost_model import (
+from ray_precheck.runtime.scheduling.queue import (
     HUGE_S,
     HUGE_THREADS,
     CostModel,
     bench_threads,
 )
-from ray_precheck.schema.failure import BatchReport
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import BatchReport, Task
 
 pytestmark = pytest.mark.unit
 

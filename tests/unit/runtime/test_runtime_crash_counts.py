@@ -3,9 +3,9 @@
 import pytest
 from mock_pool import JOB, make_tasks, provisional, said
 
-from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, CrashCounts
-from ray_precheck.schema.failure import Cause, WorkerFailure
+from ray_precheck.runtime.scheduling.slots import CRASHES_NEEDED, CrashCounts
 from ray_precheck.schema.result import Outcome, Verdict
+from ray_precheck.schema.task import Cause, WorkerFailure
 
 pytestmark = pytest.mark.unit
 

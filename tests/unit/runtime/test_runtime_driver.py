@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.runtime.machines import Machines
+from ray_precheck.runtime.driver import Machines
 from scripts.simulate.account import Setup
 from scripts.simulate.actors import TimedActors
 from scripts.simulate.costs import draw_workload

@@ -4,10 +4,9 @@ import pytest
 from mock_pool import answers, broken, make_tasks
 from scheduler_events import TINY_S, break_at, finish, forgotten, scheduler, staged
 
-from ray_precheck.runtime.scheduling.commands import Command, SendBatch, StartWorker
+from ray_precheck.runtime.scheduling.commands import Command, SendBatch, Stage, StartWorker
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.failure import Cause
+from ray_precheck.schema.task import Cause
 
 pytestmark = pytest.mark.unit
 

@@ -7,14 +7,19 @@ import pytest
 from bench_faults import (
     BENCH_FAULTS,
     let_the_quarantined_wait_behind_the_next_batch,
+    send_what_a_lost_bench_waited_for,
     wait_for_benches_that_are_given_up,
 )
 from driver_faults import DRIVER_FAULTS
 from history_faults import (
     FAULTS,
+    begin_what_is_behind_a_crash,
+    blame_while_draining,
     forget_the_rest,
+    keep_the_promise_of_a_lost_slot,
     leave_the_order,
     reopen_without_repair,
+    wait_for_a_lost_slot,
     write_the_result_first,
 )
 
@@ -24,8 +29,13 @@ pytestmark = pytest.mark.unit
 
 # Faults that take thousands of histories to be found.
 RARE = (
+    begin_what_is_behind_a_crash,
+    blame_while_draining,
+    keep_the_promise_of_a_lost_slot,
     let_the_quarantined_wait_behind_the_next_batch,
     reopen_without_repair,
+    send_what_a_lost_bench_waited_for,
+    wait_for_a_lost_slot,
     wait_for_benches_that_are_given_up,
     write_the_result_first,
 )
@@ -72,6 +82,8 @@ def test_a_planted_fault_is_found(
     fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)
+    # To make a history smaller takes longer than to find it; that has a test below.
+    monkeypatch.setattr(histories, "shrink", lambda choices, *_, **options: choices)
     (failure,) = histories.check_seeds(0, MOST_TO_FIND)
     assert failure.error
     assert f"--count 1 --seed {failure.seed}" in str(failure)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import ray
 
-from ray_precheck.runtime.places import lean_head as module
-from ray_precheck.runtime.places.lean_head import lean_head
+from ray_precheck.runtime.places import cluster as module
+from ray_precheck.runtime.places.cluster import lean_head
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,7 @@ import pytest
 
 from ray_precheck.errors import DeviceError, UsageError
 from ray_precheck.runtime.places.devices import Node
-from ray_precheck.runtime.places.nodes import (
+from ray_precheck.runtime.places.placement import (
     has_other_package,
     is_called,
     listed_nodes,

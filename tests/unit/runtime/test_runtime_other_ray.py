@@ -5,7 +5,8 @@ import socket
 import pytest
 import ray
 
-from ray_precheck.runtime.places.other_ray import MATCH_LEVEL, version_refusal
+from ray_precheck.private_parts import MATCH_LEVEL
+from ray_precheck.runtime.places.cluster import version_refusal
 
 pytestmark = pytest.mark.unit
 # As Ray 2.60 writes it.

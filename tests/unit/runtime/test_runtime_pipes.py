@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from ray_precheck.runtime.workers.messages import Sealed, seal
-from ray_precheck.runtime.workers.pipes import receive, receive_shared, send
+from ray_precheck.runtime.workers.messages import Sealed, receive, receive_shared, seal, send
 
 pytestmark = pytest.mark.unit
 

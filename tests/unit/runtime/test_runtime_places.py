@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.commands.compare.forks import cores_for_forks
+from ray_precheck.commands.compare.run import cores_for_forks
 from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.errors import DeviceError
 from ray_precheck.replay.config import RunConfig

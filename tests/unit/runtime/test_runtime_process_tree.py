@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ray_precheck.runtime.workers.process_tree import descendants
+from ray_precheck.processes import descendants
 
 pytestmark = [
     pytest.mark.unit,

@@ -8,8 +8,8 @@ import pytest
 
 from ray_precheck.runtime import progress as progress_module
 from ray_precheck.runtime.progress import Progress, StageProgress
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict, call_verdict
+from ray_precheck.schema.task import Done
 
 pytestmark = pytest.mark.unit
 

@@ -16,11 +16,10 @@ from scheduler_events import (
 )
 
 from ray_precheck.runtime.scheduling.commands import Record, SendBatch, StartWorker
-from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, MAX_RUNS
-from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
-from ray_precheck.schema.failure import BatchReport, Cause
+from ray_precheck.runtime.scheduling.queue import MAX_BATCH_RECORDS
+from ray_precheck.runtime.scheduling.slots import CRASHES_NEEDED, MAX_RUNS
 from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import BatchReport, Cause, Task
 
 pytestmark = pytest.mark.unit
 

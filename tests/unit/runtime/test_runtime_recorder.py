@@ -12,8 +12,8 @@ from ray_precheck.runtime.actors import ActorLost
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.runtime.workers.process import SILENT_S
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import Done
 from ray_precheck.store.resume import start_run
 from ray_precheck.store.tables import API_TABLES
 from ray_precheck.store.timeline import Track

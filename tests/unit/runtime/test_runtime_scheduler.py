@@ -19,10 +19,10 @@ from scheduler_events import (
 )
 
 from ray_precheck.runtime.scheduling.commands import GiveUpDevice, Record, SendBatch, StartWorker
-from ray_precheck.runtime.scheduling.crash_counts import COST_SLACK, START_ATTEMPTS
+from ray_precheck.runtime.scheduling.queue import MAX_BATCH_RECORDS, TARGET_BATCH_S
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS, TARGET_BATCH_S
-from ray_precheck.schema.failure import BatchReport, Cause, WorkerFailure
+from ray_precheck.runtime.scheduling.slots import COST_SLACK, START_ATTEMPTS
+from ray_precheck.schema.task import BatchReport, Cause, WorkerFailure
 
 pytestmark = pytest.mark.unit
 

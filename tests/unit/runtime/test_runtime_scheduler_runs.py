@@ -7,11 +7,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from mock_pool import ALWAYS, JOB, PROVISIONAL, Pool, make_tasks, provisional, said
 
-from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, MAX_RUNS, START_ATTEMPTS
+from ray_precheck.runtime.scheduling.queue import MAX_BATCH_RECORDS
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
-from ray_precheck.schema.failure import Cause
+from ray_precheck.runtime.scheduling.slots import CRASHES_NEEDED, MAX_RUNS, START_ATTEMPTS
 from ray_precheck.schema.result import Outcome
+from ray_precheck.schema.task import Cause
 
 pytestmark = pytest.mark.unit
 

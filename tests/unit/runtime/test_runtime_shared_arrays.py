@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.runtime.workers.shared_arrays import CAN_LEND, LentArrays, SharedArrays, share
+from ray_precheck.runtime.workers.shared import CAN_LEND, LentArrays, SharedArrays, share
 
 pytestmark = pytest.mark.unit
 LINUX = pytest.mark.skipif(not CAN_LEND, reason="only Linux has memfd and /proc")
@@ -20,7 +20,7 @@ LINUX = pytest.mark.skipif(not CAN_LEND, reason="only Linux has memfd and /proc"
 # Lends an array, and lives until its standard input is closed.
 LENDER = """
 import pickle, sys
-from ray_precheck.runtime.workers.shared_arrays import share
+from ray_precheck.runtime.workers.shared import share
 shared = share([memoryview(b"abc" * 1000), memoryview(b"")])
 sys.stdout.buffer.write(pickle.dumps(shared))
 sys.stdout.buffer.flush()

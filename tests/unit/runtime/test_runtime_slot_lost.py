@@ -22,11 +22,11 @@ from ray_precheck.runtime.scheduling.commands import (
     Forget,
     Prepare,
     SendBatch,
+    Stage,
     StartWorker,
 )
-from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.failure import Cause
+from ray_precheck.runtime.scheduling.slots import CRASHES_NEEDED
+from ray_precheck.schema.task import Cause
 
 pytestmark = pytest.mark.unit
 

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mock_pool import make_tasks
 
-from ray_precheck.runtime.scheduling.commands import SendBatch
+from ray_precheck.runtime.scheduling.commands import SendBatch, Stage
 from ray_precheck.runtime.scheduling.slots import SlotState, SlotTable
-from ray_precheck.runtime.scheduling.stage import Stage
 
 pytestmark = pytest.mark.unit
 

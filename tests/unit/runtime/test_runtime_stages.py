@@ -25,14 +25,13 @@ from ray_precheck.runtime.scheduling.commands import (
     GiveUpDevice,
     Record,
     SendBatch,
+    Stage,
     StartWorker,
 )
-from ray_precheck.runtime.scheduling.crash_counts import CRASHES_NEEDED, START_ATTEMPTS
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.failure import BatchReport, Cause, MeasuredTask, WorkerFailure
+from ray_precheck.runtime.scheduling.slots import CRASHES_NEEDED, START_ATTEMPTS
 from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import BatchReport, Cause, MeasuredTask, Task, WorkerFailure
 
 pytestmark = pytest.mark.unit
 

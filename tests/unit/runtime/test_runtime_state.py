@@ -5,9 +5,9 @@ from inspect import signature
 import pytest
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
+from ray_precheck.runtime.scheduling.queue import TaskQueue
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.slots import SlotTable
-from ray_precheck.runtime.scheduling.task_queue import TaskQueue
 
 pytestmark = pytest.mark.unit
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mock_pool import at_ratio
 
-from ray_precheck.runtime.scheduling.cost_model import CostModel
-from ray_precheck.runtime.scheduling.task_queue import (
+from ray_precheck.runtime.scheduling.queue import (
     MAX_BATCH_RECORDS,
     MESSAGE_S,
     TARGET_BATCH_S,
+    CostModel,
     TaskQueue,
     target_batch_s,
 )

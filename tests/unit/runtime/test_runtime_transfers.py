@@ -8,8 +8,7 @@ import pytest
 from ray_precheck.runtime.actors import Actors
 from ray_precheck.runtime.crew import Crew, PendingCall, WorkerOptions
 from ray_precheck.runtime.job import Job
-from ray_precheck.runtime.scheduling.commands import SendBatch
-from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.scheduling.commands import SendBatch, Stage
 from ray_precheck.schema.task import BENCH, DeviceSlot, Task
 
 pytestmark = pytest.mark.unit

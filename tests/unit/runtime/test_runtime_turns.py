@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ray_precheck.runtime.workers.turns import Turns
+from ray_precheck.runtime.workers.worker import Turns
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ray_precheck.runtime.workers.wakeup import Wakeup, WakeupSender
+from ray_precheck.runtime.workers.messages import Wakeup, WakeupSender
 
 pytestmark = pytest.mark.unit
 

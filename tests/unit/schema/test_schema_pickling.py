@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from ray_precheck.runtime.workers.messages import Answer, Sealed, Work
-from ray_precheck.schema.done import Done
-from ray_precheck.schema.failure import MeasuredTask
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
-from ray_precheck.schema.task import TaskPayload
+from ray_precheck.schema.task import Done, MeasuredTask, TaskPayload
 
 pytestmark = pytest.mark.unit
 

@@ -17,9 +17,8 @@ from store_results import contents, encoded, names_in, passed
 
 from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.store import claim, journal
-from ray_precheck.store.claim import ClaimedError, claimed
+from ray_precheck.store.claim import ClaimedError, claimed, lock_file, locked
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.lock import lock_file, locked
 from ray_precheck.store.resume import discard_run, hold_files, start_run
 
 pytestmark = pytest.mark.unit

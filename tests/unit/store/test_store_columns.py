@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from store_results import passed
 
 from ray_precheck.schema.result import Metrics, OutputCheck, TaskResult, Verdict, skipped
-from ray_precheck.store.columns import (
+from ray_precheck.store.tables import (
     BOM,
     DETAIL_COLUMNS,
     RESULT_COLUMNS,
@@ -24,7 +24,7 @@ from ray_precheck.store.columns import (
     result_row,
     with_note,
 )
-from ray_precheck.trace.difference.cells import encode_rows
+from ray_precheck.trace.difference.rows import encode_rows
 
 pytestmark = pytest.mark.unit
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.schema.result import MACHINE_REASONS, Verdict
-from ray_precheck.store.columns import RESULT_COLUMNS, header
-from ray_precheck.store.done import ResultRow, count_verdicts, read_done
-from ray_precheck.store.rows import remove_leftover
+from ray_precheck.store.results import ResultRow, count_verdicts, read_done
+from ray_precheck.store.tables import RESULT_COLUMNS, header, remove_leftover
 
 pytestmark = pytest.mark.unit
 

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import encode_name, encode_row, header
+from ray_precheck.schema.task import Done
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.repair import repair
 from ray_precheck.store.resume import RunFiles, resume_run, run_files, start_run
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.tables import Tables, encode_name, encode_row, header
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ import pytest
 from store_results import encoded, passed
 
 from ray_precheck.errors import ResumeError, StoppedError
-from ray_precheck.store import lock
+from ray_precheck.store import claim
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import resume_run, start_run
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock.lock_file, "__defaults__", (0.2,))
+    monkeypatch.setattr(claim.lock_file, "__defaults__", (0.2,))
 
 
 def test_a_second_journal_on_the_same_files_is_refused(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_the_lock_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
 
 def test_where_there_is_no_file_nothing_is_locked_and_nothing_closed(tmp_path: Path) -> None:
     before = os.fstat(1)
-    with lock.locked(tmp_path / "none.csv"):
+    with claim.locked(tmp_path / "none.csv"):
         assert list(tmp_path.iterdir()) == []
     assert os.path.samestat(os.fstat(1), before)
 
@@ -72,5 +72,5 @@ def test_a_lock_is_given_back(tmp_path: Path) -> None:
     path = tmp_path / "result.csv"
     path.touch()
     for _ in range(2):
-        with lock.locked(path), pytest.raises(BlockingIOError), lock.locked(path):
+        with claim.locked(path), pytest.raises(BlockingIOError), claim.locked(path):
             pass

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.errors import ResumeError
-from ray_precheck.options.job import ResumeOptions
+from ray_precheck.options.shared import ResumeOptions
 from ray_precheck.store.opening import NewFiles, opened_run
 from ray_precheck.store.resume import run_files
 from ray_precheck.store.tables import API_TABLES

@@ -8,8 +8,8 @@ import pytest
 from store_results import encoded, open_journal, passed
 
 from ray_precheck.errors import ResumeError
-from ray_precheck.options.job import ResumeOptions
-from ray_precheck.store import reads
+from ray_precheck.options.shared import ResumeOptions
+from ray_precheck.store import settings
 from ray_precheck.store.opening import NewFiles, opened_run
 from ray_precheck.store.settings import load_settings
 
@@ -109,8 +109,8 @@ def test_many_files_are_not_read_and_one_that_was_written_again_is_named(
     def opened(path: object) -> None:
         raise AssertionError(f"{path} is read")
 
-    monkeypatch.setattr(reads, "_DIGESTED_FILES", 1)
-    monkeypatch.setattr(reads, "open_file", opened)
+    monkeypatch.setattr(settings, "_DIGESTED_FILES", 1)
+    monkeypatch.setattr(settings, "open_file", opened)
     result = begun(tmp_path, tensors)
     assert gone_on(result, tensors) == {"Mint.a.0", "Mint.c.0"}
     later(tensors / DEEP)

@@ -22,10 +22,9 @@ from store_results import (
 
 from ray_precheck.errors import ResumeError
 from ray_precheck.schema.result import TaskResult, skipped
-from ray_precheck.store.columns import BOM, call_of_detail
 from ray_precheck.store.repair import repair
 from ray_precheck.store.resume import RunFiles, load_done
-from ray_precheck.store.rows import row_name
+from ray_precheck.store.tables import BOM, call_of_detail, row_name
 
 pytestmark = pytest.mark.unit
 

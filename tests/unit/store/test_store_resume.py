@@ -8,8 +8,7 @@ from store_results import RESULT_HEADER, encoded, files_in, open_journal, passed
 
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import BOM
-from ray_precheck.store.done import count_verdicts
+from ray_precheck.store.results import count_verdicts
 from ray_precheck.store.resume import (
     RunFiles,
     discard_run,
@@ -19,6 +18,7 @@ from ray_precheck.store.resume import (
     run_files,
     start_run,
 )
+from ray_precheck.store.tables import BOM
 
 pytestmark = pytest.mark.unit
 

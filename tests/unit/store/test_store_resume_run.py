@@ -11,15 +11,14 @@ from store_results import RESULT_HEADER, contents, encoded, files_in, names_in, 
 from ray_precheck.commands.precheck.closing import format_summary
 from ray_precheck.commands.precheck.summary import summarise
 from ray_precheck.errors import PrecheckError, ResumeError, StoppedError
-from ray_precheck.options.job import RETRY
-from ray_precheck.runtime.machines import LOST
+from ray_precheck.options.shared import RETRY
+from ray_precheck.runtime.driver import LOST
 from ray_precheck.schema.result import MACHINE_REASONS, Outcome, TaskResult, failed, skipped
 from ray_precheck.store import repair
-from ray_precheck.store.columns import BOM
-from ray_precheck.store.done import RETRY_KINDS
+from ray_precheck.store.results import RETRY_KINDS
 from ray_precheck.store.resume import RunFiles, resume_run
-from ray_precheck.store.rows import replace_file
 from ray_precheck.store.settings import RunSettings, load_settings, save_settings
+from ray_precheck.store.tables import BOM, replace_file
 
 pytestmark = pytest.mark.unit
 

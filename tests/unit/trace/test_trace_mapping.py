@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.commands.compare.mapping import (
+from ray_precheck.commands.compare.pairing import (
     Named,
     NameMapping,
     aligned,

@@ -1,6 +1,6 @@
 """Which parameters honest updates move by nothing but rounding."""
 
-from ray_precheck.capture.recording.given_names import without_names
+from ray_precheck.capture.recording.arguments import without_names
 from ray_precheck.trace.difference.unsteady import unsteady_parameters
 from ray_precheck.trace.items import items_of
 

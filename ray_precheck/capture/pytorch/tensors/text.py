@@ -4,22 +4,31 @@ Comes in: a tensor of any kind. Goes out: its JSON without the braces' end that 
 Called for each tensor of each call.
 
 What is looked at is the memory that this process has: the local part of a DTensor, the values of a nested
-or sparse tensor, what a transform of `torch.func` has wrapped. Meta and fake tensors have no values.
+or sparse tensor, what a transform of `torch.func` has wrapped. Meta and fake tensors have no values. How
+sparse, quantized and nested tensors hold their values stands in fields that msprobe ignores, from which
+`dump.fields` tells how to build one like it.
 """
 
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import orjson
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.pytorch.tensors import storages
-from ray_precheck.capture.pytorch.tensors.glimpse import Glimpse, glimpse_of
-from ray_precheck.capture.pytorch.tensors.memory import is_freed
-from ray_precheck.capture.writing.elements import NO_STATISTICS
-from ray_precheck.capture.writing.text import quoted
+from ray_precheck.capture.pytorch.tensors.memory import Glimpse, glimpse_of, is_freed
+from ray_precheck.capture.recording.arguments import found_in
+from ray_precheck.capture.writing.elements import NO_STATISTICS, quoted
 
+# Layouts by the indices that they compress.
+_COMPRESSED = {
+    torch.sparse_csr: torch.Tensor.crow_indices,
+    torch.sparse_bsr: torch.Tensor.crow_indices,
+    torch.sparse_csc: torch.Tensor.ccol_indices,
+    torch.sparse_bsc: torch.Tensor.ccol_indices,
+}
+_BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
 _DEEPEST = 10
 _is_functional: Any = private_parts.find(private_parts.IS_FUNCTIONAL)
 _sync: Any = private_parts.find(private_parts.FUNCTIONAL_SYNC)
@@ -33,6 +42,98 @@ _FAKE, UNDER_WAY, _NESTED = (
         "nested._internal.nested_tensor.NestedTensor",
     )
 )
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of a nested value in the order in which they are written."""
+    return found_in(value, torch.Tensor)
+
+
+def _values_in(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values that a sparse tensor stores."""
+    return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+
+
+def _text(name: str, fields: dict[str, Any]) -> str:
+    return f', "{name}": {orjson.dumps(fields).decode()}'
+
+
+def _sparse_text(tensor: torch.Tensor) -> str:
+    """Return the layout of a sparse tensor, and how many values it has where."""
+    layout = f', "layout": "{tensor.layout}"'
+    if tensor.is_meta or (
+        tensor.layout not in _COMPRESSED and tensor.layout is not torch.sparse_coo
+    ):
+        return layout
+    tensor = tensor.detach()
+    values = _values_in(tensor)
+    if tensor.layout is torch.sparse_coo:
+        places = tensor._indices()
+        distinct = nnz = tensor._nnz()
+        if not tensor.is_coalesced() and nnz:
+            places = torch.unique(places, dim=1)
+            distinct = places.shape[1]
+        fields: dict[str, Any] = {"coalesced": tensor.is_coalesced(), "distinct": distinct}
+        lines = tensor.shape[0] if tensor.sparse_dim() else 1
+        first = places[0] if tensor.sparse_dim() else places.new_zeros(distinct)
+        counts = torch.bincount(first, minlength=lines)
+    else:
+        compressed = _COMPRESSED[tensor.layout](tensor)
+        nnz = tensor._nnz()
+        counts = compressed.diff()
+        fields = {}
+        if tensor.layout in _BLOCKS:
+            before = compressed.dim()
+            fields["block"] = list(values.shape[before : before + 2])
+    if counts.numel():
+        fewest, most = counts.aminmax()
+        fields |= {"fewest": int(fewest), "most": int(most)}
+    told = {"nnz": nnz, "dense_dim": tensor.dense_dim(), **fields}
+    return layout + _text("sparse", told)
+
+
+def _quantized_text(tensor: torch.Tensor) -> str:
+    """Return the scale and the zero point of a quantized tensor, several with their axis."""
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        told: dict[str, Any] = {"scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
+    elif tensor.qscheme() not in (torch.per_channel_affine, torch.per_channel_symmetric):
+        return ""
+    else:
+        told = {
+            "scale": tensor.q_per_channel_scales().tolist(),
+            "zero_point": tensor.q_per_channel_zero_points().tolist(),
+            "axis": tensor.q_per_channel_axis(),
+        }
+    return f", {orjson.dumps(told).decode()[1:-1]}"
+
+
+def _nested_text(tensor: torch.Tensor) -> str:
+    """Return of which sizes a nested tensor is."""
+    if tensor.is_meta:
+        return ""
+    if tensor.layout is torch.strided:
+        sizes = tensor._nested_tensor_size()
+        return _text("nested", {"sizes": sizes.tolist()}) if tensor.is_contiguous() else ""
+    inner: Any = tensor
+    if inner._offsets.is_meta:
+        return ""
+    told = {"offsets": inner._offsets.tolist(), "ragged": inner._ragged_idx}
+    if inner._lengths is not None:
+        told["lengths"] = inner._lengths.tolist()
+    return _text("nested", told)
+
+
+def parts_of(packed: Any) -> dict[str, Any] | None:
+    """Return the parts of packed weights of a quantized layer; None for another object."""
+    kind = str(packed._type())
+    if "quantized." not in kind or not packed._has_method("unpack"):
+        return None
+    weight, bias = packed.unpack()
+    parts = {"weight": weight, "bias": bias}
+    if "Conv" in kind:
+        ways = ("stride", "padding", "dilation", "groups")
+        parts |= {name: getattr(packed, name)() for name in ways}
+    return parts
 
 
 class _Known(NamedTuple):
@@ -159,7 +260,8 @@ class TensorTexts:
     def _unusual(self, tensor: torch.Tensor, needs: str) -> str:
         kind, dense, more = _kind_of(tensor)
         header = _header_of(kind, tensor if dense is None else dense)
-        if not tensor.is_nested and (tensor.layout is not torch.strided or _is_odd(tensor)):
+        has_own_values = tensor.layout is torch.strided and not tensor.is_quantized
+        if not tensor.is_nested and (not has_own_values or _is_wrapped(tensor)):
             header = _header_of(kind, tensor)
         elif dense is not None and not dense.is_meta:
             more += _layout(dense)
@@ -198,11 +300,11 @@ def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
     if kind == "FunctionalTensor":
         return "torch.Tensor", unwrapped(tensor.elem), ""  # type: ignore[attr-defined]
     if tensor.is_nested:
-        return _NESTED, tensor.values(), storages.nested_text(tensor)
+        return _NESTED, tensor.values(), _nested_text(tensor)
     if tensor.layout is not torch.strided:
-        return "torch.Tensor", storages.values_in(tensor), storages.sparse_text(tensor)
+        return "torch.Tensor", _values_in(tensor), _sparse_text(tensor)
     if tensor.is_quantized:
-        return "torch.Tensor", tensor.dequantize(), storages.quantized_text(tensor)
+        return "torch.Tensor", tensor.dequantize(), _quantized_text(tensor)
     if tensor.is_meta:
         return "torch.Tensor", None, ""
     inner = unwrapped(tensor)
@@ -256,8 +358,3 @@ def _placement(tensor: Any) -> str:
         f', "device_mesh": {mesh}, "placements": [{", ".join(placements)}],'
         f' "global_shape": {list(tensor.shape)}'
     )
-
-
-def _is_odd(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor of the usual class has no values of its own dtype in its memory."""
-    return tensor.is_quantized or _is_wrapped(tensor)

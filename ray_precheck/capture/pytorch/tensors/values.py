@@ -1,25 +1,204 @@
-"""What is said of a tensor's values, as the configuration chooses.
+"""What is said of a tensor's values: Max, Min, Mean and Norm as msprobe defines them, checksums, structure.
 
-Comes in: a dense tensor. Goes out: fields of its record. Called by the recorder, for each tensor that was
-not seen before.
+Comes in: a dense tensor. Goes out: fields of its record, at once on the CPU; on an accelerator a mark, which
+stands in the record until the statistics have arrived on the host. Called by the recorder, for each tensor
+that was not seen before. A tensor without values (meta, empty, fp8) has no statistics.
 
-As msprobe 26.2 has it: `md5` adds the CRC-32 of the contiguous bytes to the statistics; `xor` has, in their
+msprobe 26.2 (`pytorch_processor.get_stat_info`): bool tensors have any and all, 0-d tensors their value
+four times, complex ones the statistics of the absolute values without a norm; integers and float64 have
+neither Mean nor Norm. `md5` adds the CRC-32 of the contiguous bytes to the statistics; `xor` has, in their
 place, the exclusive or of the bytes. Both stand in the field `md5`.
+
+On the CPU numpy finds the ends in the tensor's own memory, in two thirds of the time that torch takes for
+both. The sums are float32 as torch's, and float64 where those overflow; large ones are torch's own, since
+the linear algebra of numpy would wake a thread on each core.
+
+An accelerator computes a handful of scalars for each tensor, in its own order between the program's kernels.
+They travel in batches: a batch is copied into pinned memory without blocking, and read when its event has
+passed. Nothing waits inside a step but for the last batch, at the step's end. Not run on an accelerator here:
+the tests drive the same code with tensors on the CPU.
 """
 
+import math
+import re
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
-from ray_precheck.capture.measures.checksums import crc32_text, xor_text
-from ray_precheck.capture.measures.part import chosen_part
-from ray_precheck.capture.measures.structure import structure_field
-from ray_precheck.capture.pytorch.tensors.memory import array_of
-from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES, host_summary
+from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array, covers_memory
+from ray_precheck.capture.recording.measures import (
+    array_structure,
+    chosen_part,
+    crc32_text,
+    structure_field,
+    xor_text,
+)
 from ray_precheck.capture.settings import TensorSlice
-from ray_precheck.capture.writing.elements import statistics_text
+from ray_precheck.capture.writing.elements import NO_STATISTICS, statistics_text
+from ray_precheck.numerics.arrays import pieces
+from ray_precheck.numerics.statistics import FIELDS, TensorSummary
+
+# Values whose squares may vanish or overflow in float32 although they are finite.
+_SMALL, _LARGE = 1e-30, 1e37
+_PIECE = 1 << 17  # 512 KiB of float32: they stay in the second level's cache of a core
+_FEW = 1 << 13  # OpenBLAS, which numpy has, uses threads for products of more than 10,000 elements
+_ONES = np.ones(_FEW, np.float32)
+_highest, _lowest = np.maximum.reduce, np.minimum.reduce
+_WIDENED = frozenset({torch.float16, torch.bfloat16})
+WITHOUT_VALUES = frozenset(
+    dtype
+    for name in dir(torch)
+    if name.startswith(("float8", "float4", "bits", "uint1", "uint2", "uint3", "int1", "int2"))
+    and isinstance(dtype := getattr(torch, name), torch.dtype)
+    and name not in ("int16", "uint16")
+)
+# The largest and the smallest value, the sum and the sum of squares.
+_Found: TypeAlias = tuple[float, float, float, float]
+# A character that JSON escapes, so that it stands in no record's text.
+MARK = "\0"
+_MARKED = re.compile("\0([0-9]+)\0")
+_BATCH = 1024
+_Key: TypeAlias = tuple[torch.device, torch.dtype]
+Words: TypeAlias = Callable[[list[Any]], str]
+
+
+def host_summary(tensor: torch.Tensor) -> TensorSummary | None:
+    """Return the statistics of a tensor on the CPU; None where it has no values to look at."""
+    dtype = tensor.dtype
+    if dtype in WITHOUT_VALUES or not tensor.numel():
+        return None
+    if dtype is torch.float32 or dtype in _WIDENED:
+        return _of_float_tensor(tensor)
+    if dtype is torch.complex32:  # which NumPy does not have
+        tensor = tensor.to(torch.complex64)
+    if dtype.is_complex or tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    flat, _ = _flat_memory(tensor)
+    values = array_of(flat)
+    if dtype.is_complex:
+        return _of_complex(values, tensor.dim())
+    top, bottom = values.max().item(), values.min().item()
+    if dtype is torch.bool:
+        return TensorSummary(top, bottom)
+    return TensorSummary(top, bottom) if tensor.dim() else TensorSummary.of_single(top)
+
+
+def _of_float_tensor(tensor: torch.Tensor) -> TensorSummary:
+    if not tensor.dim():
+        value = tensor.item()
+        return TensorSummary.of_single(value)
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    is_simple = tensor.dtype is torch.float32 and tensor.is_contiguous()
+    if is_simple and tensor.numel() <= _FEW:
+        return _of_floats(tensor, 1)  # no need for a vector
+    flat, repeated = _flat_memory(tensor)
+    # A vector may have gaps.
+    return _of_floats(flat if is_simple else flat.float().contiguous(), repeated)
+
+
+def _flat_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return a tensor's values as a vector in the order of its memory, and how often each occurs.
+
+    A transposed tensor is not copied; of an expanded one each value is looked at once.
+    """
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_contiguous():
+        return tensor.view(-1), 1
+    repeated = 1
+    if 0 in tensor.stride():
+        for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+            if not stride and size > 1:
+                tensor = tensor.narrow(dim, 0, 1)
+                repeated *= size
+    if covers_memory(tensor.shape, tensor.stride()):
+        return tensor.as_strided((tensor.numel(),), (1,)), repeated
+    return tensor.reshape(-1), repeated
+
+
+def _of_floats(flat: torch.Tensor, repeated: int) -> TensorSummary:
+    """Return the statistics of contiguous float32 values, read once in pieces that stay in the core's
+    cache; few of them may have any shape.
+
+    Each piece is summed in float32, the pieces in float64, so that the error does not grow with the size
+    of the tensor.
+    """
+    values = borrowed_array(flat)
+    size = values.size
+    if size <= _FEW:
+        found = _of_few(values)
+    elif size <= _PIECE:
+        found = _of_piece(flat, values)
+    else:
+        found = _of_pieces(flat, values)
+    if found is None:
+        ends = float(_highest(values)), float(_lowest(values))
+        return TensorSummary(*ends, *_wide_sums(values, repeated))
+    top, bottom, total, squares = found
+    return TensorSummary(top, bottom, total / size, math.sqrt(squares * repeated))
+
+
+def _of_pieces(flat: torch.Tensor, values: np.ndarray[Any, Any]) -> _Found | None:
+    top, bottom, total, squares = -math.inf, math.inf, 0.0, 0.0
+    for place in pieces(values.size, _PIECE):
+        piece = values[place]
+        found = _of_piece(flat.narrow(0, place.start, piece.size), piece)
+        if found is None:
+            return None
+        top, bottom = max(top, found[0]), min(bottom, found[1])
+        total += found[2]
+        squares += found[3]
+    return top, bottom, total, squares
+
+
+def _of_piece(flat: torch.Tensor, values: np.ndarray[Any, Any]) -> _Found | None:
+    """Return what is found in a piece; None where float32 does not hold the sum of squares.
+
+    The product comes first, because it waits least for values that are not in the cache yet.
+    """
+    squares, total = torch.dot(flat, flat).item(), flat.sum().item()
+    if not _SMALL < squares < _LARGE and squares:
+        return None
+    highest, lowest = float(_highest(values)), float(_lowest(values))
+    return None if not squares and (highest or lowest) else (highest, lowest, total, squares)
+
+
+def _of_few(values: np.ndarray[Any, Any]) -> _Found | None:
+    """Return the same of a few values: a product with ones takes a quarter of the time of numpy's `sum`."""
+    highest, lowest = float(_highest(values)), float(_lowest(values))
+    if not (lowest > -_LARGE and highest < _LARGE):
+        return None
+    squares = float(np.dot(values, values))
+    if not _SMALL < squares < _LARGE and (highest or lowest):
+        return None
+    return highest, lowest, float(np.dot(values, _ONES[: values.size])), squares
+
+
+def _wide_sums(values: np.ndarray[Any, Any], repeated: int) -> tuple[float, float]:
+    """Return mean and norm by sums in float64."""
+    # The script may have asked for exceptions, and what is in new memory may be a signalling NaN.
+    with np.errstate(all="ignore"):
+        wide = values.astype(np.float64)
+        if wide.size <= _FEW:
+            squares = float(np.dot(wide, wide))
+        else:  # numpy's product would wake threads, which then wait for more in a busy loop
+            flat = torch.from_numpy(wide).reshape(-1)
+            squares = torch.dot(flat, flat).item()
+        return float(np.add.reduce(wide)) / values.size, math.sqrt(squares * repeated)
+
+
+def _of_complex(values: np.ndarray[Any, Any], dim: int) -> TensorSummary:
+    # The script may have made errors of warnings.
+    with np.errstate(all="ignore"):
+        sizes = np.abs(values)
+        if not dim:
+            return TensorSummary(sizes.item(), sizes.item(), sizes.item())
+        mean = sizes.mean(dtype=np.float64)
+        return TensorSummary(sizes.max().item(), sizes.min().item(), mean.item())
 
 
 def values_look(summary_mode: str) -> tuple[Callable[[torch.Tensor], str], bool]:
@@ -44,12 +223,7 @@ def structure(tensor: torch.Tensor, look: str | None, nan: bool) -> str:
     if tensor.dtype is torch.bfloat16:
         bits = array_of(tensor.view(torch.int16))
         return structure_field(lambda at: _widened(bits[at]), bits.shape, "f", look, nan)
-    values = array_of(tensor)
-    if values.dtype == np.float16:
-        return structure_field(
-            lambda at: values[at].astype(np.float32), values.shape, "f", look, nan
-        )
-    return structure_field(lambda at: values[at], values.shape, values.dtype.kind, look, nan)
+    return array_structure(array_of(tensor), look, nan)
 
 
 def _widened(bits: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
@@ -85,3 +259,145 @@ def sliced(tensor: torch.Tensor, slices: Sequence[TensorSlice]) -> torch.Tensor:
     with torch._C.DisableTorchFunction():
         found = tensor.detach()[index]
         return found.requires_grad_() if tensor.requires_grad else found
+
+
+class _Layout(NamedTuple):
+    """Where the numbers of a mark lie in its batch: among those of `key`, from `start`; and the words
+    that are made of them."""
+
+    number: int
+    key: _Key
+    start: int
+    length: int
+    words: Words
+
+
+class _Batch(NamedTuple):
+    layouts: list[_Layout]
+    numbers: dict[_Key, torch.Tensor]
+    events: list[Any]
+
+
+class DeviceValues:
+    """Statistics that arrive later, and the records that wait for them."""
+
+    def __init__(self, write: Callable[..., None]) -> None:
+        self._write = write
+        self._layouts: list[_Layout] = []
+        self._vectors: dict[_Key, list[torch.Tensor]] = {}
+        self._lengths: dict[_Key, int] = {}
+        self._under_way: deque[_Batch] = deque()
+        self._texts: dict[int, str] = {}
+        self._records: deque[tuple[str, tuple[Any, ...]]] = deque()
+        self._next = 0
+
+    def text(self, tensor: torch.Tensor) -> str:
+        """Return the mark of a tensor's statistics."""
+        dtype = tensor.dtype
+        if dtype in WITHOUT_VALUES or not tensor.numel():
+            return NO_STATISTICS
+        tensor = tensor.detach()
+        if dtype.is_complex:
+            scalars = _float_scalars(tensor.abs())[:3]
+        elif dtype.is_floating_point:
+            scalars = _float_scalars(tensor)
+        else:
+            scalars = _integer_scalars(tensor)
+        return self.later(torch.stack(scalars), _truths if dtype is torch.bool else _statistics)
+
+    def later(self, numbers: torch.Tensor, words: Words) -> str:
+        """Return a mark for what `words` makes of a vector on a device, once it has arrived."""
+        number, self._next = self._next, self._next + 1
+        key = (numbers.device, numbers.dtype)
+        start = self._lengths.get(key, 0)
+        self._vectors.setdefault(key, []).append(numbers)
+        self._lengths[key] = start + numbers.numel()
+        self._layouts.append(_Layout(number, key, start, numbers.numel(), words))
+        if len(self._layouts) >= _BATCH:
+            self._send()
+            self._receive(wait=False)
+        return f"{MARK}{number}{MARK}"
+
+    def record(self, fields: str, *rest: Any) -> None:
+        """Write a record when the statistics in it have arrived; `rest` is handed through."""
+        self._records.append((fields, rest))
+
+    def finish(self) -> None:
+        """Wait for everything, and write all records."""
+        self._send()
+        self._receive(wait=True)
+
+    def _send(self) -> None:
+        """Let the numbers that are there travel to the host."""
+        if not self._layouts:
+            return
+        sent, events = {}, []
+        for key, vectors in self._vectors.items():
+            together = torch.cat(vectors)
+            if together.device.type != "cpu":
+                together = _pinned(together)
+                events.append(torch.get_device_module(key[0]).Event())
+                events[-1].record()
+            sent[key] = together
+        self._under_way.append(_Batch(self._layouts, sent, events))
+        self._layouts, self._vectors, self._lengths = [], {}, {}
+
+    def _receive(self, *, wait: bool) -> None:
+        """Take what has arrived, in the order of the batches, and write the records that it completes."""
+        while self._under_way:
+            batch = self._under_way[0]
+            if wait:
+                for event in batch.events:
+                    event.synchronize()
+            elif not all(event.query() for event in batch.events):
+                break
+            self._under_way.popleft()
+            self._take(batch)
+        while self._records:
+            fields, rest = self._records[0]
+            wanted = [int(number) for number in _MARKED.findall(fields)]
+            if not all(number in self._texts for number in wanted):
+                break
+            self._records.popleft()
+            self._write(_MARKED.sub(lambda found: self._texts[int(found[1])], fields), *rest)
+
+    def _take(self, batch: _Batch) -> None:
+        arrived = {key: numbers.tolist() for key, numbers in batch.numbers.items()}
+        for layout in batch.layouts:
+            numbers = arrived[layout.key][layout.start : layout.start + layout.length]
+            self._texts[layout.number] = layout.words(numbers)
+
+
+def _statistics(numbers: list[Any]) -> str:
+    return statistics_text(TensorSummary(*numbers))
+
+
+def _truths(numbers: list[Any]) -> str:
+    return statistics_text(TensorSummary(*(bool(number) for number in numbers)))
+
+
+def _float_scalars(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return largest, smallest, mean and norm in float32; a tensor without dimensions has its value four
+    times, one of float64 the first two, in float64."""
+    if tensor.dtype is torch.float64:
+        return list(torch.aminmax(tensor))[::-1] if tensor.dim() else [tensor] * len(FIELDS)
+    if not tensor.dim():
+        return [tensor.to(torch.float32)] * len(FIELDS)
+    low, high = torch.aminmax(tensor)
+    norm = torch.linalg.vector_norm(tensor, dtype=torch.float32)
+    mean = tensor.mean(dtype=torch.float32)
+    return [high.to(torch.float32), low.to(torch.float32), mean, norm]
+
+
+def _integer_scalars(tensor: torch.Tensor) -> list[torch.Tensor]:
+    if tensor.dtype is torch.bool:
+        return [tensor.any().to(torch.int64), tensor.all().to(torch.int64)]
+    if not tensor.dim():
+        return [tensor.to(torch.int64)] * len(FIELDS)
+    return [tensor.max().to(torch.int64), tensor.min().to(torch.int64)]
+
+
+def _pinned(values: torch.Tensor) -> torch.Tensor:
+    """Return a copy in the host's memory that arrives while the program goes on."""
+    target = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return target.copy_(values, non_blocking=True)

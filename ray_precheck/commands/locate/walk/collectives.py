@@ -8,6 +8,8 @@ In the walk through one dump a collective is no operator: it may give what diffe
 the same as in the golden run. Such an arrival is explained where another rank of the group brought what
 differs: for sums by the absolute differences of all addends over the norm of the result (Higham, Accuracy
 and Stability of Numerical Algorithms, 2nd ed., section 1.7), for all others by the largest difference.
+
+Also here: one rank's record of a collective, as the walk through its dump sees it.
 """
 
 import math
@@ -16,9 +18,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ray_precheck.commands.locate.walk.estimate import floor_of, stands_out
+from ray_precheck.commands.locate.walk.nouns import (
+    INHERITED,
+    Passed,
+    Root,
+    RootKind,
+    SeenRecord,
+    SharedRecord,
+    WalkState,
+)
 from ray_precheck.commands.locate.walk.places import DumpRoots
-from ray_precheck.commands.locate.walk.roots import INHERITED, Passed, Root, RootKind, SharedRecord
-from ray_precheck.trace.flow.meetings import ranges_of
+from ray_precheck.trace.flow import ranges_of
+from ray_precheck.trace.items import Item
 
 # As for a single record: an output that differs by more than so many times what explains it is wrong.
 _SUSPICIOUS = 10.0
@@ -236,3 +248,33 @@ def _named(ranks: Sequence[str]) -> str:
 
 def _number(text: str) -> int:
     return int(text) if text.isdigit() else 0
+
+
+def shared_record(state: WalkState, seen: SeenRecord, *, is_affected: bool) -> SharedRecord | None:
+    """Return what other ranks have to know of a collective; None where it got and gave nothing new."""
+    meeting = state.meetings.get(seen.record.entry.key)
+    if meeting is None:
+        return None
+    got, got_norm, _, floor = _largest(seen, seen.record.inputs)
+    gave, gave_norm, item, other = _largest(seen, seen.record.outputs)
+    if not is_affected and (
+        item is None or not stands_out(gave, got, item.dtype, is_gradient=False)
+    ):
+        return None
+    entry = seen.record.entry
+    return SharedRecord(
+        entry.key, entry.direction, seen.place, meeting, not is_affected, got, got_norm, gave, gave_norm,
+        max(floor, other), item.path if item else "",
+    )  # fmt: skip
+
+
+def _largest(seen: SeenRecord, items: Sequence[Item]) -> tuple[float, float, Item | None, float]:
+    """Return the largest known difference of some tensors, the norm and the item of it, and its rounding."""
+    worst, norm, found, floor = 0.0, 0.0, None, 0.0
+    for item in items:
+        floor = max(floor, floor_of(item.dtype))
+        if seen.difference(item.path) > worst:
+            size = item.norm
+            worst, found = seen.difference(item.path), item
+            norm = size if size is not None and math.isfinite(size) else 0.0
+    return worst, norm, found, floor

@@ -11,28 +11,137 @@ the share of the norm that the mean takes away, and backward the gradient that w
 cancellation over the one that is. For exponentials it is the largest exponent. For all others it is about 1.
 An optimizer that divides a gradient by its own size moves an element by its learning rate, whatever rounding
 left of a gradient that is nearly 0 (`explained_update`).
+
+How values differ by their sketches or statistics, where files of tensors are not there. A sketch estimates
+the L2 distance (`numerics.sketch`). Statistics cannot: their largest relative difference stands for it,
+each against the size that it has in a tensor of that norm.
+
+Which difference between two honest runs rounding explains, where no call was replayed; and the size of a
+value, as its statistics tell it.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
-from ray_precheck.commands.locate.walk.evidence import OwnError, ValueEvidence
-from ray_precheck.commands.locate.walk.noise import (
-    MASKED,
-    count_of,
-    floor_of,
-    narrow_sum_of,
-    norm_of,
-    rms_of,
-    suspicious,
-)
-from ray_precheck.numerics.arrays import epsilon_of
-from ray_precheck.numerics.statistics import MAX
-from ray_precheck.trace.flow.flow import FlowRecord
+from ray_precheck.commands.locate.walk.nouns import OwnError, ValueEvidence
+from ray_precheck.numerics.arrays import epsilon_of, machine_epsilon
+from ray_precheck.numerics.statistics import FIELDS, MAX, MIN, NORM, STATISTICS
+from ray_precheck.trace.difference.measuring import Source as CaptureSource
+from ray_precheck.trace.difference.measuring import sketched_distance
+from ray_precheck.trace.flow import FlowRecord
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.side import BACKWARD
+
+# Two honest kernels that got the same differ by so many units in the last place, as a share of the norm: wide
+# ones sum in other orders; those of half types sum in float32, so that few elements are rounded otherwise.
+_FLOOR_UNITS, _HALF_UNITS = 4.0, 0.25
+# So many times what is explained stands for a suspect: honest pairs have up to 12.7 (a sum in place whose
+# largest element is another one). In half types rounding is nearly all of a difference, and scatters less.
+_SUSPICIOUS, _SUSPICIOUS_HALF = 14.0, 4.0
+# The same for gradients that were added up outside of what is captured.
+_ADDED_OUTSIDE = 10.0
+# Kernels add the rows of a gradient of weights in accumulators of a half type, one for each thread.
+_NARROW_UNITS = 1.0
+_MOST_LOST = 0.25
+# How many rows a gradient is taken for the sum of, of which only the shape is known.
+_UNKNOWN_ROWS = 128.0
+# How much of the gradient of a vector may cancel, where its parts are not known.
+_CANCELLED = 16.0
+# A value that no captured record gave is compared with those that the records around it gave, whose
+# differences scatter: two times that of any of them is beyond it (see scripts.locate_faults).
+STANDS_OUT = 3.0
+# Weights, inputs and masks are the same bits in honest runs at the first step. Of the same bits, the sums
+# that make statistics and sketches differ by so much with another number of threads.
+_SAME_SUMS = 1e-5
+
+
+@cache
+def floor_of(dtype: str) -> float:
+    """Return the relative difference that two honest kernels may have in one call, at least."""
+    return (_HALF_UNITS if has_half_digits(dtype) else _FLOOR_UNITS) * epsilon_of(dtype)
+
+
+@cache
+def narrow_sum_of(dtype: str, rows: float = 1.0) -> float:
+    """Return the relative difference of two honest sums of so many rows with accumulators of a dtype.
+
+    A running sum of n terms of one sign errs by up to n roundings (Higham, Accuracy and Stability of
+    Numerical Algorithms, 2nd ed., section 4.2), and what is below half a unit of the sum is lost: kernels of
+    one and of two threads differ by an eighth of that (scripts.locate_faults), up to the sum itself.
+    """
+    if not has_half_digits(dtype):
+        return _FLOOR_UNITS * epsilon_of(dtype)
+    return max(_NARROW_UNITS * epsilon_of(dtype), min(_MOST_LOST, rows * epsilon_of(dtype) / 16))
+
+
+@cache
+def suspicious(dtype: str) -> float:
+    """Return how many times what is explained makes a difference a suspect."""
+    return _SUSPICIOUS_HALF if has_half_digits(dtype) else _SUSPICIOUS
+
+
+@cache
+def has_half_digits(dtype: str) -> bool:
+    """Return whether a floating dtype has at most the digits of float16."""
+    return epsilon_of(dtype) >= machine_epsilon("float16")
+
+
+def stands_out(
+    difference: float, expected: float, dtype: str, *, is_gradient: bool, is_vector: bool = False
+) -> bool:
+    """Return whether a relative difference is beyond what is expected of it; NaN is not.
+
+    Gradients are added up outside of what is captured, and cancel: they count as an estimate does. One that
+    `is_vector`, of a bias, is the sum of rows, perhaps of several calls whose parts cancel: those of a
+    discriminator, for pictures that are real and that are not.
+    """
+    if is_gradient:
+        least = narrow_sum_of(dtype, _UNKNOWN_ROWS if is_vector else 1.0)
+        if is_vector and not has_half_digits(dtype):
+            least *= _CANCELLED
+        return difference > _ADDED_OUTSIDE * max(expected, least)
+    return difference > STANDS_OUT * max(expected, floor_of(dtype))
+
+
+def is_other(difference: float, *, by_sums: bool) -> bool:
+    """Return whether a value that both runs were given is another one in the target.
+
+    `by_sums`: its statistics or sketches tell.
+    """
+    return difference > (_SAME_SUMS if by_sums else 0.0)
+
+
+# Values beyond this stand for a mask of attention: their norm says nothing of the values beside them.
+MASKED = 1e30
+
+
+def is_masked(item: Item) -> bool:
+    """Return whether the norm of a value is that of a mask of attention in it."""
+    element = item.element or {}
+    high, low = element.get(MAX), element.get(MIN)
+    if type(high) is not float or type(low) is not float:  # nearly all are
+        high, low = item.ends
+    return (high is not None and abs(high) > MASKED) or (low is not None and abs(low) > MASKED)
+
+
+def norm_of(item: Item) -> float:
+    """Return the norm, 0 where it is not known or not finite."""
+    found = item.norm
+    return found if found is not None and math.isfinite(found) else 0.0
+
+
+def count_of(item: Item) -> int:
+    """Return how many elements a value has, at least 1."""
+    return max(1, math.prod(item.shape or ()))
+
+
+def rms_of(item: Item) -> float:
+    """Return the root mean square of the elements."""
+    return norm_of(item) / math.sqrt(count_of(item))
+
 
 _SUMS = ("add", "sub", "sum", "mean", "cumsum", "addmm", "baddbmm")
 _CENTRED = ("norm", "var", "std")
@@ -381,3 +490,105 @@ def _number(record: FlowRecord, group: str, name: str) -> float:
             found = item.number(MAX) if item.is_tensor else (item.element or {}).get("value")
             return float(found) if isinstance(found, float | int) else 0.0
     return 0.0
+
+
+_NORM = FIELDS.index(NORM)
+UNKNOWN, SAME, OTHER = ValueEvidence(), ValueEvidence(0.0), ValueEvidence(math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedEvidence:
+    """Differences of values by sketches, where both sides have them, else by statistics, else by digests."""
+
+    target: CaptureSource = field(default_factory=CaptureSource)
+    golden: CaptureSource = field(default_factory=CaptureSource)
+    estimates: bool = True
+
+    @property
+    def sees_elements(self) -> bool:
+        """Whether both sides have sketches."""
+        sides = self.target.sketches, self.golden.sketches
+        return all(each is not None and len(each) > 0 for each in sides)
+
+    def value(self, key: str, target: Item, golden: Item) -> ValueEvidence:
+        """Return how a value of a record differs from its partner."""
+        mine, other = target.element or {}, golden.element or {}
+        if mine.get("shape") != other.get("shape") and target.shape != golden.shape:
+            return OTHER
+        by_statistics = statistics_difference(target, golden)
+        if by_statistics.difference == math.inf:
+            return by_statistics
+        distance = sketched_distance((self.target, self.golden), target, golden)
+        return by_statistics if distance is None else ValueEvidence(distance)
+
+    def own(self, key: str) -> OwnError | None:
+        """Return None: nothing was replayed."""
+        return None
+
+
+def statistics_difference(target: Item, golden: Item) -> ValueEvidence:
+    """Return the largest relative difference of Max, Min, Mean and Norm, or whether digests agree.
+
+    Norm counts against itself, the others at least against the root mean square of the elements: single
+    values near 0, and means of values that cancel, differ by as much in honest runs as large values do.
+    """
+    mine, other = target.element or {}, golden.element or {}
+    if None in (mine.get(MAX), other.get(MAX)):
+        if target.digest and golden.digest:
+            return SAME if target.digest == golden.digest else UNKNOWN
+        return UNKNOWN
+    ours: tuple[Any, ...] = tuple(map(mine.get, FIELDS))
+    theirs: tuple[Any, ...] = tuple(map(other.get, FIELDS))
+    if ours == theirs:  # Weights, and all that is before the first difference.
+        return SAME
+    if _are_finite(ours) and _are_finite(theirs):
+        return _of_finite(ours, theirs, golden)
+    differing = [name for name in FIELDS if mine.get(name) != other.get(name)]
+    worst = 0.0
+    norm, norm2 = target.norm, golden.norm
+    root = math.sqrt(max(1, math.prod(golden.shape or ())))
+    for name in differing:
+        one, two = target.number(name), golden.number(name)
+        if one is None or two is None:
+            continue
+        if one == two or (one != one and two != two):
+            continue
+        if not (math.isfinite(one) and math.isfinite(two)):
+            return OTHER
+        size = max(abs(one), abs(two))
+        if norm and norm2 and math.isfinite(norm) and math.isfinite(norm2):
+            size = max(size, norm / root, norm2 / root)
+        share = abs(one - two) / size
+        if share > worst:
+            worst = share
+    return ValueEvidence(worst)
+
+
+def _are_finite(numbers: tuple[Any, ...]) -> bool:
+    """Return whether all are finite floats, as nearly all are."""
+    for each in numbers:  # noqa: SIM110, a loop is twice as fast as `all`
+        if type(each) is not float or not -math.inf < each < math.inf:
+            return False
+    return True
+
+
+def _of_finite(ours: tuple[float, ...], theirs: tuple[float, ...], golden: Item) -> ValueEvidence:
+    """Return what the loop over all kinds of numbers returns, for finite ones, and its slack."""
+    least = 0.0
+    if ours[_NORM] and theirs[_NORM]:
+        least = max(ours[_NORM], theirs[_NORM]) / math.sqrt(max(1, math.prod(golden.shape or ())))
+    worst = 0.0
+    for one, other in zip(ours, theirs, strict=True):
+        if one != other:
+            share = abs(one - other) / max(abs(one), abs(other), least)
+            if share > worst:
+                worst = share
+    if not has_half_digits(golden.dtype):
+        return ValueEvidence(worst)
+    certain = 0.0
+    for statistic, one, other in zip(STATISTICS, ours, theirs, strict=True):
+        if one != other:
+            rounded = epsilon_of(golden.dtype) if statistic.is_end else 0.0
+            share = abs(one - other) / max(abs(one), abs(other), least)
+            certain = max(certain, share - rounded)
+    return ValueEvidence(worst, slack=worst - certain)

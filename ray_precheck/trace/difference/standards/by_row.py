@@ -8,16 +8,23 @@ import math
 
 from ray_precheck.accuracy.thresholds import COSINE_LIMIT
 from ray_precheck.numerics.statistics import FIELDS, MAX, MIN
-from ray_precheck.trace.difference.cells import SHAPE_UNMATCHED, digest_cell, metric_cells
 from ray_precheck.trace.difference.measuring import dtype_of, tolerances
-from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, TensorRow
+from ray_precheck.trace.difference.rows import (
+    ERROR,
+    SHAPE_UNMATCHED,
+    WARNING,
+    ComparisonMode,
+    TensorRow,
+    digest_cell,
+    metric_cells,
+    statistics_of,
+)
 from ray_precheck.trace.difference.standards.base import (
     counted,
     dtypes_differ,
     index_of,
     odd_sentence,
 )
-from ray_precheck.trace.difference.statistics import statistics_of
 
 # MegEngine's --max-err.
 _MAX_ERR = 1e-3

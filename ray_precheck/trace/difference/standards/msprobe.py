@@ -16,17 +16,22 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ray_precheck.numerics.statistics import FIELDS, NORM
-from ray_precheck.trace.difference.cells import digest_cell, metric_cells
-from ray_precheck.trace.difference.row import ERROR, NOT_THERE, WARNING, ComparisonMode, TensorRow
-from ray_precheck.trace.difference.standards.base import dtypes_differ, odd_sentence, shortened
-from ray_precheck.trace.difference.statistics import (
+from ray_precheck.trace.difference.rows import (
     ENDS,
+    ERROR,
+    NOT_THERE,
     OURS,
     SHARES,
     THEIRS,
+    WARNING,
+    ComparisonMode,
+    TensorRow,
+    digest_cell,
+    metric_cells,
     relative,
     statistics_of,
 )
+from ray_precheck.trace.difference.standards.base import dtypes_differ, odd_sentence, shortened
 from ray_precheck.trace.items import Item
 
 # ApiIndicatorCalculator: operators whose results mean nothing, and those whose inputs do not.

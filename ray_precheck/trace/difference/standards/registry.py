@@ -9,19 +9,24 @@ from collections.abc import Callable, Sequence
 
 from ray_precheck.numerics.statistics import MAX
 from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
-from ray_precheck.trace.difference.layout import same_statistics
-from ray_precheck.trace.difference.row import (
+from ray_precheck.trace.difference.elements import same_statistics
+from ray_precheck.trace.difference.rows import (
     BY_STATISTICS,
+    OURS,
     PASS,
+    THEIRS,
     UNMATCHED,
     WARNING,
     ComparisonMode,
     TensorRow,
+    are_same,
+    statistics_of,
 )
 from ray_precheck.trace.difference.standards.auto import judge_by_auto
 from ray_precheck.trace.difference.standards.base import (
     CaptureStandard,
     dtypes_differ,
+    operator_of,
     shortened,
 )
 from ray_precheck.trace.difference.standards.by_row import (
@@ -31,8 +36,6 @@ from ray_precheck.trace.difference.standards.by_row import (
     judge_by_ptdbg,
 )
 from ray_precheck.trace.difference.standards.msprobe import judge_by_msprobe
-from ray_precheck.trace.difference.standards.rounding import operator_of
-from ray_precheck.trace.difference.statistics import OURS, THEIRS, are_same, statistics_of
 from ray_precheck.trace.items import Item
 
 

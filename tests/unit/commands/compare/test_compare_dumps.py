@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.commands.compare.dumps import DumpPair, pair_dumps
 from ray_precheck.commands.compare.options import ComparisonConfig
+from ray_precheck.commands.compare.pairing import DumpPair, pair_dumps
 from ray_precheck.errors import DumpError, UsageError
 
 pytestmark = pytest.mark.unit

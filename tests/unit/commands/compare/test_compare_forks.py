@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.commands.compare import forks
-from ray_precheck.commands.compare.forks import Compare, compared_in_forks
-from ray_precheck.schema.done import Done
+from ray_precheck.commands.compare import run
+from ray_precheck.commands.compare.run import Compare, compared_in_forks
 from ray_precheck.schema.result import Verdict
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.task import Done, Task
 
 pytestmark = pytest.mark.unit
 TASKS = [Task(number, f"Torch.add.{number}.forward", 0.1) for number in range(40)]
@@ -90,6 +89,6 @@ def test_forks_leave_the_interrupt_of_the_terminal_to_their_parent() -> None:
 
 def test_a_run_of_pieces_is_short_in_number_and_in_time() -> None:
     tasks = [Task(number, "", 1e-4) for number in range(300)]
-    assert [len(run) for run in forks._runs(tasks)] == [128, 128, 44]
+    assert [len(run) for run in run._runs(tasks)] == [128, 128, 44]
     tasks = [Task(number, "", 0.3) for number in range(5)]
-    assert [len(run) for run in forks._runs(tasks)] == [2, 2, 1]
+    assert [len(run) for run in run._runs(tasks)] == [2, 2, 1]

@@ -8,8 +8,8 @@ import pytest
 
 from ray_precheck.commands.compare.job import ComparisonJob, tasks_of
 from ray_precheck.commands.compare.options import ComparisonConfig
-from ray_precheck.commands.compare.payload import ComparisonInputFiles
 from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
+from ray_precheck.commands.compare.rows import ComparisonInputFiles
 from ray_precheck.errors import UsageError
 from ray_precheck.trace.side import open_side
 

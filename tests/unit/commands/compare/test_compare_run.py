@@ -253,7 +253,7 @@ class TestFilesThatAreCutMeanwhile:
     def test_a_fork_that_it_ends_costs_no_row(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ray_precheck.commands.compare.forks._WORTH_FORKS_S", 0.0)
+        monkeypatch.setattr("ray_precheck.commands.compare.run._WORTH_FORKS_S", 0.0)
         monkeypatch.setattr(comparing, "cores_for_forks", lambda devices: 2)
         whole = measuring.element_difference
 
@@ -348,7 +348,7 @@ class TestGoingOn:
     def test_two_of_one_second_have_a_stamp_each_in_all_dumps(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ray_precheck.store.stamps.new_stamp", lambda: "20260102030405")
+        monkeypatch.setattr("ray_precheck.store.opening.new_stamp", lambda: "20260102030405")
         folders, inner = ranks_of_two(tmp_path), []
         real = comparing._compare_pair
 

@@ -27,7 +27,7 @@ from ray_precheck.errors import BackendMissingError
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.claim import claimed
-from ray_precheck.store.done import ResultRow
+from ray_precheck.store.results import ResultRow
 from ray_precheck.store.resume import run_files
 from tests.unit.commands.small_captures import write_capture
 
@@ -438,7 +438,7 @@ def test_a_diagnosis_that_another_process_has_is_left_alone(
 def test_two_diagnoses_in_one_folder_have_stamps_of_their_own(
     tmp_path: Path, device: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ray_precheck.commands.diagnose.files.new_stamp", lambda: "20260101120000")
+    monkeypatch.setattr("ray_precheck.commands.diagnose.parts.new_stamp", lambda: "20260101120000")
     words = pair(tmp_path, calls(1.01))
     assert main(words) == main(words) == 1
     out = tmp_path / "out"

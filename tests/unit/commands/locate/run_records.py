@@ -4,12 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ray_precheck.commands.locate.walk.evidence import OwnError, ValueEvidence
-from ray_precheck.commands.locate.walk.roots import Located
-from ray_precheck.commands.locate.walk.seen import GoldenRun, WalkState
+from ray_precheck.commands.locate.walk.nouns import (
+    GoldenRun,
+    Located,
+    OwnError,
+    ValueEvidence,
+    WalkState,
+)
 from ray_precheck.commands.locate.walk.walk import RootWalk
 from ray_precheck.dump.scan import ByteRange
-from ray_precheck.trace.flow.flow import FlowRecord, flow_of
+from ray_precheck.trace.flow import FlowRecord, flow_of
 from ray_precheck.trace.items import Item, items_of
 from ray_precheck.trace.side import entry_of
 

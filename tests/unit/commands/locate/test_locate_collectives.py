@@ -5,12 +5,18 @@ from collections.abc import Sequence
 import pytest
 
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
+from ray_precheck.commands.locate.walk.nouns import (
+    GoldenRun,
+    Located,
+    Passed,
+    Root,
+    RootKind,
+    SharedRecord,
+    WalkState,
+)
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
-from ray_precheck.commands.locate.walk.roots import Located, Passed, Root, RootKind, SharedRecord
-from ray_precheck.commands.locate.walk.seen import GoldenRun, WalkState
 from ray_precheck.commands.locate.walk.walk import RootWalk
-from ray_precheck.trace.flow.flow import flow_of
-from ray_precheck.trace.flow.meetings import Meeting
+from ray_precheck.trace.flow import Meeting, flow_of
 from tests.unit.commands.locate.run_records import MeasuredForTest, record, tensor
 
 REDUCE, LINEAR = "Distributed.all_reduce.0.forward", "Functional.linear.0.forward"

@@ -4,9 +4,13 @@ import math
 
 import pytest
 
-from ray_precheck.commands.locate.walk.estimate import Differences, estimated_error
-from ray_precheck.commands.locate.walk.evidence import ValueEvidence
-from ray_precheck.commands.locate.walk.noise import narrow_sum_of, suspicious
+from ray_precheck.commands.locate.walk.estimate import (
+    Differences,
+    estimated_error,
+    narrow_sum_of,
+    suspicious,
+)
+from ray_precheck.commands.locate.walk.nouns import ValueEvidence
 from tests.unit.commands.locate.run_records import record, tensor
 
 UNIT = 4 * 2.0**-23

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.commands.locate.walk import estimated
-from ray_precheck.commands.locate.walk.estimated import (
+from ray_precheck.commands.locate.walk import estimate
+from ray_precheck.commands.locate.walk.estimate import (
     EstimatedEvidence,
     statistics_difference,
 )
@@ -28,7 +28,7 @@ def test_finite_numbers_are_compared_as_all_others_are(
 ) -> None:
     pair = _item(**{name: ours}), _item(**{name: theirs})
     at_once = statistics_difference(*pair)
-    monkeypatch.setattr(estimated, "_are_finite", lambda numbers: False)
+    monkeypatch.setattr(estimate, "_are_finite", lambda numbers: False)
     assert statistics_difference(*pair) == at_once
 
 

@@ -18,7 +18,7 @@ from ray_precheck.commands.locate.exchange import (
 )
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import header
+from ray_precheck.store.tables import header
 from ray_precheck.trace.side import open_side
 
 pytestmark = pytest.mark.unit

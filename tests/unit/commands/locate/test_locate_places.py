@@ -2,9 +2,16 @@
 
 import json
 
-from ray_precheck.commands.locate.walk.graph import graph_dot, graph_json, reached_from
-from ray_precheck.commands.locate.walk.places import DumpRoots, cells_of_root, passed_rows, ranked
-from ray_precheck.commands.locate.walk.roots import Located, Passed, Root, RootKind
+from ray_precheck.commands.locate.walk.nouns import Located, Passed, Root, RootKind
+from ray_precheck.commands.locate.walk.places import (
+    DumpRoots,
+    cells_of_root,
+    graph_dot,
+    graph_json,
+    passed_rows,
+    ranked,
+    reached_from,
+)
 
 
 def _root(kind, key, place=0, own=None):

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.commands.locate.located import located_in
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.commands.locate.plan import drawing_calls, plan_location
-from ray_precheck.commands.locate.walk.roots import RootKind
+from ray_precheck.commands.locate.search import located_in
+from ray_precheck.commands.locate.walk.nouns import RootKind
 from ray_precheck.trace.side import open_side
 
 sys.path.append(str(Path(__file__).parents[2] / "trace"))

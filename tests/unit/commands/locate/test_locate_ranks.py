@@ -8,7 +8,7 @@ import pytest
 
 from ray_precheck.commands.locate import pairs as location_pairs
 from ray_precheck.commands.locate.pairs import has_tensor_files
-from ray_precheck.commands.locate.rows import PAIR_TABLES
+from ray_precheck.commands.locate.report import PAIR_TABLES
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.errors import DumpError

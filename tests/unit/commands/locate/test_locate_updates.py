@@ -3,7 +3,7 @@
 import pytest
 
 from ray_precheck.commands.locate.walk.estimate import explained_update
-from ray_precheck.commands.locate.walk.evidence import ValueEvidence
+from ray_precheck.commands.locate.walk.nouns import ValueEvidence
 from tests.unit.commands.locate.run_records import record, tensor
 
 RATE = 1e-3

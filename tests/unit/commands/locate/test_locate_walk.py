@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from ray_precheck.commands.locate.walk.evidence import OwnError
-from ray_precheck.commands.locate.walk.roots import RootKind
+from ray_precheck.commands.locate.walk.nouns import OwnError, RootKind
 from tests.unit.commands.locate.run_records import (
     MeasuredForTest,
     record,

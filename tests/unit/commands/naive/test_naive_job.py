@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.commands.naive.contrast import Contrast
+from ray_precheck.commands.naive.contrast import Contrast, OutputContrast
 from ray_precheck.commands.naive.job import NAIVE_TABLES, NaiveJob, NaiveOpener, contrast_row
-from ray_precheck.commands.naive.units import OutputContrast
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.schema.result import Outcome, Verdict, skipped
 from ray_precheck.schema.task import Task, TaskPayload
-from ray_precheck.store.columns import decode_row
+from ray_precheck.store.tables import decode_row
 
 pytestmark = pytest.mark.unit
 TASK = Task(0, "Torch.mul.0", 0.0)

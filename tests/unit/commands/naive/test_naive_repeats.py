@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.check.attempt import Failure, Measured
-from ray_precheck.commands.naive.runs import first_unlike
+from ray_precheck.commands.naive.contrast import first_unlike
 from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.check.judge import Compared
-from ray_precheck.commands.naive.units import OutputContrast, contrasted
+from ray_precheck.commands.naive.contrast import OutputContrast, contrasted
 from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor
 

@@ -13,10 +13,9 @@ from ray_precheck.commands.overflow.job import OverflowPayload, look, overflow_j
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.running.dumps_job import DumpsJob, DumpsRunner
 from ray_precheck.running.run import made_here
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.done import Done
+from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.task import DeviceSlot
+from ray_precheck.schema.task import DeviceSlot, Done
 
 sys.path.append(str(Path(__file__).parents[2] / "trace"))
 from tests.unit.trace.overflow_records import INF, forward, tensor, write_dump

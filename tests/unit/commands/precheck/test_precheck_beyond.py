@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ray_precheck.commands.precheck.beyond import beyond_limit, is_rounding, times_cell
+from ray_precheck.commands.precheck.summary import beyond_limit, is_rounding, times_cell
 
 pytestmark = pytest.mark.unit
 

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase
 from report_runs import summary_of, wrong
 
-from ray_precheck.commands.precheck import json_file as machine_file
-from ray_precheck.commands.precheck.closing import closing_lines
-from ray_precheck.commands.precheck.json_file import json_lines
-from ray_precheck.commands.precheck.junit import (
-    WHOLE_RUN,
-    call_seconds,
-    junit_lines,
+from ray_precheck.commands.precheck import ci_files as machine_file
+from ray_precheck.commands.precheck.ci_files import WHOLE_RUN, call_seconds, json_lines, junit_lines
+from ray_precheck.commands.precheck.closing import (
+    RankSummary,
+    RunPhase,
+    RunState,
+    closing_lines,
+    combined,
 )
-from ray_precheck.commands.precheck.ranks_summary import RankSummary, combined
-from ray_precheck.commands.precheck.state import RunPhase, RunState
 from ray_precheck.commands.precheck.summary import Summary, summarise
 from ray_precheck.errors import UsageError
 from ray_precheck.schema.environment import Environment, environment_to_dict

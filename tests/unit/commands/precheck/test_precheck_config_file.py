@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.commands.precheck.config_file import CheckerConfig, read_checker_config
+from ray_precheck.commands.precheck.command import CheckerConfig, read_checker_config
 from ray_precheck.errors import UsageError
 
 pytestmark = pytest.mark.unit

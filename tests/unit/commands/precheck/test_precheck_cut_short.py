@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from ray_precheck.cli import main
-from ray_precheck.dump.cut_short import KILLED, cut_note, end_of_log
-from ray_precheck.dump.folders import find_dumps
+from ray_precheck.dump.folders import KILLED, cut_note, end_of_log, find_dumps
 from tests.unit.commands.small_captures import write_capture
 
 pytestmark = pytest.mark.unit

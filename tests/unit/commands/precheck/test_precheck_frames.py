@@ -9,9 +9,9 @@ from ray_precheck.commands.precheck.run import PrecheckReport
 from ray_precheck.commands.precheck.summary import Summary
 from ray_precheck.replay.job import done_of
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
-from ray_precheck.store.columns import added_setting
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import start_run
+from ray_precheck.store.tables import added_setting
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.capture.writing.shards import sketch_part
+from ray_precheck.capture.recording.measures import sketch_part
 from ray_precheck.commands.compare.run import compare_captures
 from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.errors import UsageError

@@ -10,7 +10,7 @@ import pytest
 
 import ray_precheck
 from ray_precheck.cli import NOTHING_CHECKED, PASSED, UNUSABLE, main
-from ray_precheck.options.arguments import installed_versions
+from ray_precheck.options.commands import installed_versions
 
 pytestmark = pytest.mark.unit
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from junitparser import JUnitXml, TestSuite
 
-import ray_precheck.commands.precheck.ranks
+import ray_precheck.commands.precheck.run
 import ray_precheck.running.session
 from ray_precheck.cli import NOTHING_CHECKED, STOPPED, UNUSABLE, main
-from ray_precheck.commands.precheck.ranks import RanksReport, run_ranks
+from ray_precheck.commands.precheck.run import RanksReport, run_ranks
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.errors import DumpError, ResumeError, StoppedError, UsageError
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.store.result_tables import read_rows
+from ray_precheck.store.results import read_rows
 
 pytestmark = pytest.mark.unit
 
@@ -162,7 +162,7 @@ def test_a_signal_between_two_dumps_ends_it_resumably(
     def stop_on_signal() -> Iterator[threading.Event]:
         yield stop
 
-    run = ray_precheck.commands.precheck.ranks.run
+    run = ray_precheck.commands.precheck.run.run
 
     def run_and_be_told(*arguments: Any, **options: Any) -> Any:
         report = run(*arguments, **options)
@@ -171,7 +171,7 @@ def test_a_signal_between_two_dumps_ends_it_resumably(
 
     with monkeypatch.context() as patched:
         patched.setattr(ray_precheck.running.session, "stop_on_signal", stop_on_signal)
-        patched.setattr(ray_precheck.commands.precheck.ranks, "run", run_and_be_told)
+        patched.setattr(ray_precheck.commands.precheck.run, "run", run_and_be_told)
         report = ran(root)
     assert (report.completed, len(report.ranks), report.total) == (False, 1, 3)
     assert ran(root, resume_csv=report.folder).completed
@@ -182,7 +182,7 @@ def test_a_signal_between_two_dumps_ends_it_resumably(
 def test_a_run_that_stops_ends_all_of_them(
     root: Path, monkeypatch: pytest.MonkeyPatch, raises: bool
 ) -> None:
-    run = ray_precheck.commands.precheck.ranks.run
+    run = ray_precheck.commands.precheck.run.run
 
     def stopped(config: RunConfig, **options: Any) -> Any:
         report = run(config, **options)
@@ -192,7 +192,7 @@ def test_a_run_that_stops_ends_all_of_them(
             raise StoppedError("the disk is full")
         return replace(report, completed=False, stop_reason="the disk is full")
 
-    monkeypatch.setattr(ray_precheck.commands.precheck.ranks, "run", stopped)
+    monkeypatch.setattr(ray_precheck.commands.precheck.run, "run", stopped)
     report = ran(root)
     assert (report.completed, report.stop_reason) == (False, "the disk is full")
     assert len(report.ranks) == (1 if raises else 2)
@@ -204,7 +204,7 @@ def test_a_stop_before_the_first_row_leaves_nothing_to_go_on_with(
     def stopped(config: RunConfig, **options: Any) -> Any:
         raise StoppedError("stopped before a row was written")
 
-    monkeypatch.setattr(ray_precheck.commands.precheck.ranks, "run", stopped)
+    monkeypatch.setattr(ray_precheck.commands.precheck.run, "run", stopped)
     with pytest.raises(StoppedError, match="before a row was written"):
         ran(root)
 
@@ -266,13 +266,13 @@ def test_the_file_for_ci_names_what_was_not_checked_and_not_begun(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / "step0/rank0/dump.json").write_text("{")
-    run = ray_precheck.commands.precheck.ranks.run
+    run = ray_precheck.commands.precheck.run.run
 
     def stopped(config: RunConfig, **options: Any) -> Any:
         report = run(config, **options)
         return replace(report, completed=False, stop_reason="the disk is full")
 
-    monkeypatch.setattr(ray_precheck.commands.precheck.ranks, "run", stopped)
+    monkeypatch.setattr(ray_precheck.commands.precheck.run, "run", stopped)
     code, suites, xml, machine = ci_files(root)
     assert code == machine["exit_code"] == STOPPED
     assert (xml.tests, xml.skipped, xml.errors) == (5, 2, 3)
@@ -317,14 +317,14 @@ def test_a_folder_without_a_dump_is_exit_code_2_and_one_line(
 def test_what_was_stopped_prints_the_command_that_goes_on_with_all(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = ray_precheck.commands.precheck.ranks.run
+    run = ray_precheck.commands.precheck.run.run
 
     def stopped(*arguments: Any, **options: Any) -> Any:
         return replace(run(*arguments, **options), completed=False)
 
     out = root.parent / "out"
     with monkeypatch.context() as patched:
-        patched.setattr(ray_precheck.commands.precheck.ranks, "run", stopped)
+        patched.setattr(ray_precheck.commands.precheck.run, "run", stopped)
         assert main([*LINE, str(root), "-o", str(out)]) == STOPPED
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.endswith(f"-o {out} -csv_path {out}")

@@ -10,7 +10,7 @@ import pytest
 from ray_precheck.commands.precheck.run import PrecheckReport, run
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.store.result_tables import read_rows
+from ray_precheck.store.results import read_rows
 
 pytestmark = pytest.mark.unit
 

@@ -21,8 +21,8 @@ SLOW = """
 import sys, time
 from ray_precheck.commands.compare import run as comparing
 from ray_precheck.cli import main
-from ray_precheck.commands.compare import forks
-from ray_precheck.commands.compare import forks as here
+from ray_precheck.commands.compare import run as forks
+from ray_precheck.commands.compare import run as here
 from ray_precheck.commands.compare.job import ComparisonRunner
 from ray_precheck.runtime import driving
 

@@ -10,18 +10,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from report_runs import compared, output, summary_of
 
-from ray_precheck.commands.precheck.beyond import beyond_limit, nearness
 from ray_precheck.commands.precheck.closing import format_summary
 from ray_precheck.commands.precheck.summary import (
     WORST_OUTPUTS,
     Summary,
     WorstOutput,
+    beyond_limit,
+    nearness,
     summarise,
     worst_of,
 )
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, OutputCheck, TaskResult, Verdict, failed, skipped
-from ray_precheck.store.result_tables import read_rows
+from ray_precheck.store.results import read_rows
 from ray_precheck.store.resume import RunFiles, load_done, run_files
 from ray_precheck.store.settings import RunSettings, note_environment, save_settings
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_precheck.trace.alignment.align import How, Match, align
-from ray_precheck.trace.alignment.calls import Call, Shape
-from ray_precheck.trace.alignment.families import family_of
+from ray_precheck.trace.alignment.calls import Call, Shape, family_of
 from ray_precheck.trace.side import API, GRADIENTS, MODULE
 
 pytestmark = pytest.mark.unit

@@ -5,9 +5,8 @@ import random
 
 import pytest
 
-from ray_precheck.trace.alignment.anchors import anchors
-from ray_precheck.trace.alignment.calls import Call
-from ray_precheck.trace.alignment.features import features_of
+from ray_precheck.trace.alignment.calls import Call, features_of
+from ray_precheck.trace.alignment.order import anchors
 from ray_precheck.trace.side import API
 
 pytestmark = pytest.mark.unit

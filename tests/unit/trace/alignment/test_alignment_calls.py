@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.trace.alignment.calls import Call, calls_of
-from ray_precheck.trace.alignment.families import family_of
+from ray_precheck.trace.alignment.calls import Call, calls_of, family_of
 from ray_precheck.trace.side import API, GRADIENTS, MODULE, open_side
 
 pytestmark = pytest.mark.unit

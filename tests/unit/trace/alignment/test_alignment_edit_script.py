@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_precheck.trace.alignment import edit_script
-from ray_precheck.trace.alignment.edit_script import Box, Run, kept_runs
+from ray_precheck.trace.alignment import order
+from ray_precheck.trace.alignment.order import Box, Run, kept_runs
 
 pytestmark = pytest.mark.unit
 
@@ -42,8 +42,8 @@ def test_it_is_as_long_as_the_table_says_however_many_rows_are_kept(
     target: list[int], golden: list[int], rows: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(edit_script, "_ROWS_KEPT", rows)
-        patch.setattr(edit_script, "_FREQUENT", rows)
+        patch.setattr(order, "_ROWS_KEPT", rows)
+        patch.setattr(order, "_FREQUENT", rows)
         found = pairs(target, golden)
     assert_increasing_and_equal(found, target, golden)
     assert len(found) == longest(target, golden)
@@ -54,7 +54,7 @@ def test_stretches_of_a_long_box_never_cross(
     target: list[int], golden: list[int], stretch: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(edit_script, "_STRETCH", stretch)
+        patch.setattr(order, "_STRETCH", stretch)
         assert_increasing_and_equal(pairs(target, golden), target, golden)
 
 
@@ -62,7 +62,7 @@ def test_stretches_find_an_edit_that_is_shorter_than_they_are() -> None:
     golden = [at * at % 101 for at in range(400)]
     target = [*golden[:150], 7, 7, *golden[150:300], *golden[303:]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(edit_script, "_STRETCH", 40)
+        patch.setattr(order, "_STRETCH", 40)
         assert len(pairs(target, golden)) == 397
 
 

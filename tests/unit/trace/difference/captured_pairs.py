@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.dump.mapped import MappedTensors
-from ray_precheck.trace.difference.measuring import rows_of_operators
-from ray_precheck.trace.difference.reading import Reading, Source
-from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
+from ray_precheck.trace.difference.measuring import Reading, Source, rows_of_operators
+from ray_precheck.trace.difference.rows import ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.registry import STANDARDS, judge_rows
 from ray_precheck.trace.items import Item, items_of
 

@@ -9,9 +9,13 @@ from captured_pairs import from_files
 from captured_pairs import judged as judge
 
 from ray_precheck.dump.mapped import MappedTensor
-from ray_precheck.trace.difference.elements import element_difference
-from ray_precheck.trace.difference.magnitudes import beside_mask, is_out_of_range, scaled_distance
-from ray_precheck.trace.difference.row import ERROR, PASS, WARNING, ComparisonMode, TensorRow
+from ray_precheck.trace.difference.elements import (
+    beside_mask,
+    element_difference,
+    is_out_of_range,
+    scaled_distance,
+)
+from ray_precheck.trace.difference.rows import ERROR, PASS, WARNING, ComparisonMode, TensorRow
 
 pytestmark = pytest.mark.unit
 RANDOM = np.random.default_rng(0)

@@ -21,16 +21,16 @@ from captured_pairs import (
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.dump.sketches import SketchFile, read_sketches
 from ray_precheck.numerics.sketch import sketch
-from ray_precheck.trace.difference.measuring import rows_of_operators
-from ray_precheck.trace.difference.reading import (
+from ray_precheck.trace.difference.measuring import (
     Reading,
     Source,
     common_kinds,
     kinds_of,
     mode_of,
     reading_of,
+    rows_of_operators,
 )
-from ray_precheck.trace.difference.row import ComparisonMode
+from ray_precheck.trace.difference.rows import ComparisonMode
 from ray_precheck.trace.difference.standards.registry import BLIND
 from ray_precheck.trace.side import open_side
 

@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 from planted_captures import MODES, write_side
 
-from ray_precheck.store.columns import encode_row
-from ray_precheck.trace.difference.cells import cells, encode_rows, headings
-from ray_precheck.trace.difference.measuring import rows_of_operators
-from ray_precheck.trace.difference.reading import reading_of
-from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
+from ray_precheck.store.tables import encode_row
+from ray_precheck.trace.difference.measuring import reading_of, rows_of_operators
+from ray_precheck.trace.difference.rows import (
+    ComparisonMode,
+    TensorRow,
+    cells,
+    encode_rows,
+    headings,
+)
 from ray_precheck.trace.difference.standards.registry import STANDARDS, judge_rows
 from ray_precheck.trace.side import CaptureSide, open_side
 

@@ -7,7 +7,7 @@ from captured_pairs import items, record, statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_precheck.trace.difference.pairing import pair_items
+from ray_precheck.trace.difference.measuring import pair_items
 from ray_precheck.trace.items import Item, items_of
 
 pytestmark = pytest.mark.unit

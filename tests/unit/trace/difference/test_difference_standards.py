@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from captured_pairs import from_files, from_statistics, judged, record, statistics
 
-from ray_precheck.trace.difference.cells import metric_cells
-from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
+from ray_precheck.trace.difference.rows import ComparisonMode, TensorRow, metric_cells
 from ray_precheck.trace.difference.standards.auto import judge_by_auto
 from ray_precheck.trace.difference.standards.registry import NO_ELEMENTS, STANDARDS, judge_rows
 

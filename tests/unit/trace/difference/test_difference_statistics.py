@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from captured_pairs import items, statistics
 
-from ray_precheck.trace.difference import statistics as room
-from ray_precheck.trace.difference.statistics import relative, statistics_cells
+from ray_precheck.trace.difference import rows as room
+from ray_precheck.trace.difference.rows import relative, statistics_cells
 from ray_precheck.trace.items import Item
 
 pytestmark = pytest.mark.unit

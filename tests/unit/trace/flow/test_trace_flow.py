@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_precheck.trace.flow.flow import FlowRecord, flow_of, writes_in_place
+from ray_precheck.trace.flow import FlowRecord, flow_of, writes_in_place
 from ray_precheck.trace.items import items_of
 from ray_precheck.trace.side import entry_of
 from tests.unit.commands.locate.run_records import WHERE, record, tensor

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.trace.flow.meetings import (
+from ray_precheck.trace.flow import (
     Meeting,
     meetings_of,
     overwritten,

@@ -1,1 +1,0 @@
-"""Verifying that a capture of MindSpore changes nothing; MindSpore's half of `capture.verifying`."""

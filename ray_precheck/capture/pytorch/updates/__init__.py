@@ -1,1 +1,0 @@
-"""The updates that optimizers and gradient scalers make in a captured step."""

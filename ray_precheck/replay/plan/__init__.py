@@ -1,1 +1,0 @@
-"""The calls to check, their order and their estimated cost."""

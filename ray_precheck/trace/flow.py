@@ -1,0 +1,310 @@
+"""The data flow of a capture: which record gave each value that a record gets.
+
+Comes in: the records of a capture in the order of its file, which is that of the run, and the contents of
+its tensors where they were read. Goes out: a `Flow`. Called by `walk`, for both sides.
+
+A dump gives tensors no identity. Equal contents are the surest sign of one tensor; then equal statistics: Max
+and Min to the last bit, Mean and Norm but for the order of their sums, which a view changes. Where several
+records gave such a value the last one counts. A change in place is a record that gives the changed value, so
+that later readers find it. A digest of the capture (`md5`, which is a CRC-32 of the bytes) counts where
+it has no statistics.
+
+Which calls of several ranks are one collective. A capture says in which group of ranks a collective ran;
+the ranks of a group call its collectives in the same order. So the n-th `all_reduce` of a group on one rank
+belongs to the n-th on each other rank. Sends and receives are counted for each pair of ranks.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ray_precheck.numerics.statistics import FIELDS, MAX, MIN
+from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
+from ray_precheck.trace.side import CaptureSide, RecordEntry
+
+# Sums of float32 in another order: as for `difference.elements`.
+_CLOSE = 1e-5
+# Of equal extremes (zeros, ones, masks) there may be thousands: so many of the last ones are looked at.
+_MOST_ALIKE = 16
+_NO_CHANGES = ("__index__", "__int__", "__invert__", "__iter__")
+Content = Callable[[str, str], str]
+
+
+@dataclass(slots=True)
+class FlowRecord:
+    """A record with its values, read once: `outputs` are what it gives, `inputs` what it gets, which are
+    arguments, parameters and incoming gradients."""
+
+    entry: RecordEntry
+    items: Sequence[Item]
+    inputs: list[Item] = field(init=False)
+    outputs: list[Item] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inputs = [item for item in self.items if item.part != OUTPUT]
+        self.outputs = [item for item in self.items if item.part == OUTPUT]
+
+
+class Producer(NamedTuple):
+    """The record that gave a value: its key, the path of the value in it, and its place in the run.
+
+    `by_content` says that the bytes agree; else the statistics do.
+    """
+
+    key: str
+    path: str
+    place: int
+    by_content: bool
+
+
+@dataclass(slots=True)
+class Flow:
+    """Who gave each value. `producers` has them by key and path of the getter; `used` are the keys and paths
+    of values that a later record gets, `first` those of values that no record gave, at their first use."""
+
+    producers: dict[tuple[str, str], Producer] = field(default_factory=dict)
+    used: set[tuple[str, str]] = field(default_factory=set)
+    first: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+
+    def producer(self, key: str, path: str) -> Producer | None:
+        """Return who gave a value to a record; None where no record did."""
+        return self.producers.get((key, path))
+
+
+class _Given(NamedTuple):
+    mean: Any
+    norm: Any
+    place: Producer
+
+
+def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Flow:
+    """Return the data flow of a capture; `content` tells what the file of a value holds, "" for unknown."""
+    flow = Flow()
+    by_content: dict[tuple[str, int], Producer] = {}
+    by_marks: dict[tuple[Any, ...], list[_Given]] = {}
+    firsts: dict[tuple[Any, ...], tuple[str, str]] = {}
+    for place, record in enumerate(records):
+        key = record.entry.key
+        for item in record.inputs:
+            if item.element is None or not _is_followed(item):
+                continue
+            found = _producer_of(key, item, content, by_content, by_marks)
+            if found is not None:
+                flow.producers[key, item.path] = found
+                flow.used.add((found.key, found.path))
+            else:
+                mark = (*mark_of(item), item.norm, item.digest)
+                flow.first[key, item.path] = firsts.setdefault(mark, (key, item.path))
+        for item in record.outputs:
+            if item.element is None or not _is_followed(item):
+                continue
+            given_by = Producer(key, item.path, place, by_content=False)
+            known = content(key, item.path) if content else ""
+            if known:
+                by_content[known, _count(item)] = given_by._replace(by_content=True)
+            given = _Given(item.mean, item.norm, given_by)
+            alike = by_marks.setdefault(mark_of(item), [])
+            alike.append(given)
+            if len(alike) > _MOST_ALIKE:
+                del alike[0]
+    return flow
+
+
+def _is_followed(item: Item) -> bool:
+    """Return whether a value is a tensor with elements; numbers carry no identity."""
+    return item.is_tensor and 0 not in item.element["shape"]  # type: ignore[index]
+
+
+def _count(item: Item) -> int:
+    return math.prod(item.shape or ())
+
+
+def writes_in_place(call: str) -> bool:
+    """Return whether a call changes its first argument, by its name: `add_`, `__setitem__`, `__iadd__`."""
+    name = call.rpartition(".")[0].rpartition(".")[2]
+    if name.startswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name not in _NO_CHANGES)
+    return name.endswith("_")
+
+
+def mark_of(item: Item) -> tuple[Any, ...]:
+    """Return what all views of a tensor have in common; its digest where there are no statistics."""
+    element = item.element or {}
+    high, low = element.get(MAX), element.get(MIN)
+    if type(high) is not float or type(low) is not float:  # nearly all are
+        high = item.number(MAX)
+        if high is None:
+            return (item.dtype, _count(item), item.digest)
+        low = item.number(MIN)
+    # NaN is not equal to itself.
+    return (item.dtype, _count(item), "nan" if high != high else high, "nan" if low != low else low)
+
+
+def _producer_of(
+    key: str,
+    item: Item,
+    content: Content | None,
+    by_content: dict[tuple[str, int], Producer],
+    by_marks: dict[tuple[Any, ...], list[_Given]],
+) -> Producer | None:
+    known = content(key, item.path) if content else ""
+    if known:
+        found = by_content.get((known, _count(item)))
+        if found is not None:
+            return found
+    mark = mark_of(item)
+    if mark[-1] in ("", None) and not known:
+        return None
+    alike = reversed(by_marks.get(mark, ()))
+    return next((given.place for given in alike if _is_close(item, given)), None)
+
+
+def _is_close(item: Item, given: _Given) -> bool:
+    """Return whether Mean and Norm agree, but for the order of sums."""
+    mean, norm = item.mean, item.norm
+    if norm is None or given.norm is None or mean is None or given.mean is None:
+        return norm is given.norm and mean is given.mean
+    if not (math.isfinite(norm) and math.isfinite(given.norm)):
+        return True
+    root = math.sqrt(max(1, _count(item)))
+    least = max(abs(mean), abs(given.mean), abs(norm) / root)
+    return (
+        math.isclose(norm, given.norm, rel_tol=_CLOSE) and abs(mean - given.mean) <= _CLOSE * least
+    )
+
+
+_PREFIXES = ("Distributed.", "MintDistributed.")
+_SENDS, _RECEIVES = ("send", "isend"), ("recv", "irecv")
+_WORLD = "world"
+_RANGES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+
+
+class Meeting(NamedTuple):
+    """The collective that a record belongs to.
+
+    `operation` is its name without prefix and number, `group` the ranks of its group as ranges, or the
+    name of the group where the capture does not say these, and `number` counts the calls of this
+    operation in this group. `peer` is the other rank of a send or receive, None of any other.
+    """
+
+    operation: str
+    group: str
+    number: int
+    peer: int | None = None
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that take part besides the own one; () where they are not known."""
+        if self.peer is not None:
+            return (self.peer,)
+        return ranks_in(self.group)
+
+    def name_on(self, rank: int) -> str:
+        """Return what all records of the collective are called, whatever rank they are of."""
+        if self.peer is None:
+            return f"{self.operation}#{self.number} in {self.group}"
+        ends = (rank, self.peer) if self.operation in _SENDS else (self.peer, rank)
+        return f"from {ends[0]} to {ends[1]}#{self.number}"
+
+
+def is_collective(call: str) -> bool:
+    """Return whether a call exchanges tensors with other ranks."""
+    return call.startswith(_PREFIXES)
+
+
+def operation_of(call: str) -> str:
+    """Return the name of a collective without prefix and number: `all_reduce`."""
+    return call.rpartition(".")[0].rpartition(".")[2]
+
+
+def overwritten(record: FlowRecord) -> tuple[str, ...]:
+    """Return the paths of what a collective got and never read: a broadcast reads the tensor of one rank,
+    which is the one that did not change."""
+    if not is_collective(record.entry.call) or operation_of(record.entry.call) != "broadcast":
+        return ()
+    given = next((item for item in record.items if item.part == OUTPUT and item.is_tensor), None)
+    return tuple(
+        item.path
+        for item in record.items
+        if given is not None and item.part == INPUT and item.is_tensor and not _same(item, given)
+    )
+
+
+def _same(item: Item, other: Item) -> bool:
+    names = (*FIELDS, "md5")
+    return all(item.statistic(name) == other.statistic(name) for name in names)
+
+
+def meetings_of(side: CaptureSide) -> dict[str, Meeting]:
+    """Return the meetings of the collectives of a capture by the keys of their records."""
+    counts: Counter[tuple[str, str, int | None]] = Counter()
+    found = {}
+    for entry in side.entries:
+        if not is_collective(entry.call):
+            continue
+        record = side.record(entry)
+        operation = operation_of(entry.call)
+        group = _group_name(record)
+        peer = _peer(operation, items_of(record, entry.key), ranks_in(group))
+        counted = _counted(operation, peer), group, peer
+        found[entry.key] = Meeting(operation, group, counts[counted], peer)
+        counts[counted] += 1
+    return found
+
+
+def _counted(operation: str, peer: int | None) -> str:
+    """Return what is counted together: `send` and `isend` are alike for their receiver."""
+    return operation if peer is None else operation.removeprefix("i")
+
+
+def _group_name(record: Mapping[str, Any]) -> str:
+    """Return the ranks of a group; else its name, which MindSpore's collectives get as an argument."""
+    told = record.get("group")
+    ranks = told.get("group_ranks") if isinstance(told, dict) else None
+    if isinstance(ranks, list) and ranks and all(type(each) is int for each in ranks):
+        return ranges_of(ranks)
+    named = record.get("input_kwargs")
+    given = named.get("group") if isinstance(named, dict) else None
+    name = given.get("value") if isinstance(given, dict) else None
+    return name if isinstance(name, str) else _WORLD
+
+
+def _peer(operation: str, items: Sequence[Item], ranks: Sequence[int]) -> int | None:
+    """Return the other rank, which may be told by its place in the group."""
+    if operation not in (*_SENDS, *_RECEIVES):
+        return None
+    for path in ("input.1", "input.dst", "input.src", "input.group_dst", "input.group_src"):
+        for item in items:
+            value = (item.element or {}).get("value")
+            if item.path == path and type(value) is int:
+                if "group_" not in path:
+                    return value
+                return ranks[value] if 0 <= value < len(ranks) else None
+    return None
+
+
+def ranges_of(ranks: Sequence[int]) -> str:
+    """Return ranks as ranges: `0-7,9`."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+@lru_cache(maxsize=256)
+def ranks_in(ranges: str) -> tuple[int, ...]:
+    """Return the ranks of ranges; () for what is none."""
+    if not _RANGES.fullmatch(ranges):
+        return ()
+    found: list[int] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)
