@@ -2,7 +2,8 @@
 
 Comes in: NumPy arrays of any size, and the name of a format of `schema.dtypes`. Goes out: slices, norms,
 flags of equal values (NaN and infinities that agree are); rounded values in the format's carrier, and the
-spacing of its numbers in float64. Called by every pass over arrays, and where numbers are made, benched and judged.
+spacing of its numbers in float64. Called by every pass over arrays, and where numbers are made, benched and
+judged.
 """
 
 import math

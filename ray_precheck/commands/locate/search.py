@@ -1,11 +1,11 @@
 """What the parts of a search for the operator to blame share, their report, and the search by statistics.
 
-Goes out: a `LocationSearch`, made by `run` for its own part, and those of `search_pairs` and `exchange`; and a
-`LocationReport`, read by the command line, by a diagnosis, and by programs that import the package.
+Goes out: a `LocationSearch`, made by `run` for its own part, and those of `search_pairs` and `exchange`; and
+a `LocationReport`, read by the command line, by a diagnosis, and by programs that import the package.
 
 Also here: which dumps are searched, and with which golden ones; the walk through one pair of dumps, with
-what was measured of them; and the search of dumps without files of tensors, by statistics or sketches: there a
-piece of the job is a pair of dumps.
+what was measured of them; and the search of dumps without files of tensors, by statistics or sketches:
+there a piece of the job is a pair of dumps.
 """
 
 import time
