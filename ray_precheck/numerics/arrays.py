@@ -1,8 +1,9 @@
 """How arrays of numbers are read, compared and rounded to a number format.
 
 Comes in: NumPy arrays of any size, and the name of a format of `schema.dtypes`. Goes out: slices, norms,
-flags of equal values (NaN and infinities that agree are); rounded values in the format's carrier, and the spacing
-of its numbers in float64. Called by every pass over arrays, and where numbers are made, benched and judged.
+flags of equal values (NaN and infinities that agree are); rounded values in the format's carrier, and the
+spacing of its numbers in float64. Called by every pass over arrays, and where numbers are made, benched and
+judged.
 """
 
 import math

@@ -160,15 +160,20 @@ if sys.argv[1] == "weight":
     with torch.no_grad():
         net[2].weight.to_local()[3] *= 1.02
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
-if sys.argv[1] == "kernel":
-    WrongOnRank1().__enter__()
-net(torch.randn(5, 16)).full_tensor().square().mean().backward()
-optimizer.step()
+for step in range(2):
+    if step and sys.argv[1] == "two":
+        WrongOnRank1().__enter__()
+    net(torch.randn(5, 16)).full_tensor().square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
 dist.destroy_process_group()
 """
 
 
-COMPARE = ("compare", "-gp", "right", "-o", "out", "--standard", "auto")
+def compared(folder: Path, target: str, step: int) -> "subprocess.CompletedProcess[str]":
+    """Compare a step with that of the right run."""
+    sides = ("-tp", f"{target}/step{step}", "-gp", f"right/step{step}")
+    return run(folder, "compare", *sides, "-o", "out", "--standard", "auto")
 
 
 def parallel(folder: Path, **worlds: int) -> None:
@@ -178,17 +183,17 @@ def parallel(folder: Path, **worlds: int) -> None:
         launcher = (
             f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node={world}"
         )
-        words = ("capture", "-o", name, "--sketch", "--steps", "0", "--")
+        words = ("capture", "-o", name, "--sketch", "--steps", "0-1", "--")
         done = run(folder, *words, *launcher.split(), "train.py", name)
         assert done.returncode == 0, done.stderr
 
 
 def test_runs_of_other_numbers_of_ranks_are_compared_by_their_whole_tensors(tmp_path: Path) -> None:
-    parallel(tmp_path, right=1, two=2, kernel=2)
-    honest = run(tmp_path, *COMPARE, "-tp", "two")
+    parallel(tmp_path, right=1, two=2)
+    honest = compared(tmp_path, "two", 0)
     assert honest.returncode == 0, honest.stdout + honest.stderr
     assert " 0 error, 0 unmatched" in honest.stdout
-    kernel = run(tmp_path, *COMPARE, "-tp", "kernel")
+    kernel = compared(tmp_path, "two", 1)  # in which a kernel of one rank is wrong
     assert kernel.returncode == 1, kernel.stdout + kernel.stderr
     first = kernel.stdout.partition("first errors, in the order of the run:\n")[2].lstrip()
     assert first.startswith("Functional.gelu.0.forward, "), kernel.stdout
@@ -199,7 +204,7 @@ def test_no_operator_is_to_blame_for_a_weight_that_was_another_before_the_step(
     tmp_path: Path,
 ) -> None:
     parallel(tmp_path, right=1, weight=2)
-    weight = run(tmp_path, *COMPARE, "-tp", "weight")
+    weight = compared(tmp_path, "weight", 0)
     assert weight.returncode == 0, weight.stdout + weight.stderr
     first = weight.stdout.partition("first warnings:\n")[2].lstrip()
     assert first.startswith("Functional.linear.1.forward: input.1 (2.weight): "), weight.stdout

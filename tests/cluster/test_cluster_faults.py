@@ -96,23 +96,11 @@ def test_an_error_that_poisons_the_device_is_not_held_against_later_records(
     assert set(rest["Forward Test Success"]) == {"pass"}
 
 
-def test_memory_that_the_estimate_misses_is_an_error_of_that_record_alone(
-    tmp_path: Path, cluster_address: str
-) -> None:
-    dump = write_dump(tmp_path / "dump.json", additions(5), broken("bessel_y1"), additions(5, 50))
-    report = precheck(dump, out=tmp_path / "out", address=cluster_address, max_memory_gib=0.5)
-    rows = report.results.set_index("API Name")["Forward Test Success"]
-    assert rows["Torch.special.bessel_y1.0"] == "error"
-    assert set(rows.drop("Torch.special.bessel_y1.0")) == {"pass"}
-    (message,) = report.results.query("`Forward Test Success` == 'error'")["Message"]
-    assert message == "ran out of memory: MemoryError (a worker may take 0.5 GiB, --max-memory)"
-
-
 @pytest.fixture(scope="module")
 def lingering(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dump of a real step, with calls of all sizes between its own that wait for `GO`."""
-    calls = json.loads(TORCH_DUMP.read_text())["data"]
-    long = [broken("modified_bessel_i1", number, 2 * number + 4) for number in range(200)]
+    calls = dict(list(json.loads(TORCH_DUMP.read_text())["data"].items())[:80])
+    long = [broken("modified_bessel_i1", number, 4 * number + 4) for number in range(100)]
     return write_dump(tmp_path_factory.mktemp("lingering") / "dump.json", calls, *long)
 
 

@@ -35,7 +35,11 @@ def alone(root: Path, cluster_address: str) -> list[tuple[bytes, bytes]]:
     return found
 
 
-@pytest.mark.parametrize("joins", [True, False])
+@pytest.mark.parametrize(
+    "joins",
+    # That a cluster is joined: test_cluster_captured_ranks.
+    [False, pytest.param(True, marks=pytest.mark.exhaustive)],
+)
 def test_ranks_share_a_session_and_write_the_bytes_of_runs_of_their_own(
     root: Path,
     alone: list[tuple[bytes, bytes]],

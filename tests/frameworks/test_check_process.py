@@ -132,7 +132,7 @@ class TestBatches:
         assert_is_checked(report)
         core = min(os.sched_getaffinity(0))
         hog = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
-        hogs = [subprocess.Popen([sys.executable, "-c", hog]) for _ in range(11)]
+        hogs = [subprocess.Popen([sys.executable, "-c", hog]) for _ in range(6)]
         limit_s = 3 * alone_s  # Twice would do, but cores that are shared are slow as well.
         try:
             report, took_s = first_check(second, limit_s)

@@ -1,9 +1,11 @@
 """Every snippet of Python in the documents runs as it stands, behind the lines that its reader has.
 
-Each runs in a process of its own, `python test_snippets.py PLACE FOLDER`, because it may hook a framework for
-good. `precheck` starts a cluster, so that its snippet is run by tests/cluster/test_cluster_command.py.
+Each runs in a process of its own, because it may hook a framework for good: a child of
+`python test_snippets.py FOLDER PLACE...`, which has imported torch once for all. `precheck` starts a
+cluster, so that its snippet is run by tests/cluster/test_cluster_command.py.
 """
 
+import gc
 import json
 import os
 import re
@@ -133,18 +135,50 @@ READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("place", sorted(snippets().keys() - {_STARTS_A_CLUSTER}))
-def test_a_snippet_runs_as_it_stands(place: str, tmp_path: Path) -> None:
-    assert place in READERS, "say above what the reader of this snippet has"
+PLACES = sorted(snippets().keys() - {_STARTS_A_CLUSTER})
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Return what each snippet has printed, and what it said on stderr, by its place."""
+    folder = tmp_path_factory.mktemp("snippets")
     done = subprocess.run(
-        [sys.executable, __file__, place, str(tmp_path)],
-        capture_output=True, text=True, timeout=200, check=False,
+        [sys.executable, __file__, str(folder), *PLACES],
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(f"{place} has run\n")
+    return {
+        place: [(folder / str(number) / name).read_text() for name in ("stdout", "stderr")]
+        for number, place in enumerate(PLACES)
+    }
 
 
-def main(place: str, folder: Path) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_a_snippet_runs_as_it_stands(place: str, outputs: dict[str, list[str]]) -> None:
+    assert place in READERS, "say above what the reader of this snippet has"
+    printed, said = outputs[place]
+    assert printed.endswith(f"{place} has run\n"), said
+
+
+def main(folder: Path, places: list[str]) -> None:
+    """Run snippets, each in a child of this process and in a folder of its own."""
+    # Before the children, which begin with it, as with the compiler that its optimizers import.
+    import torch._dynamo  # noqa: F401
+
+    gc.freeze()  # Else each child looks at all of torch once more when it ends, which takes 0.6 s.
+
+    for number, place in enumerate(places):
+        own = folder / str(number)
+        own.mkdir()
+        if os.fork() == 0:
+            for descriptor, name in ((1, "stdout"), (2, "stderr")):
+                os.dup2(os.open(own / name, os.O_CREAT | os.O_WRONLY), descriptor)
+            run_snippet(place, own)
+            sys.exit()
+        os.wait()
+
+
+def run_snippet(place: str, folder: Path) -> None:
     """Run a snippet in a folder."""
     os.chdir(folder)
     given = {"__name__": "snippet", **READERS[place](folder)}
@@ -157,4 +191,4 @@ def main(place: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -20,7 +20,6 @@ from typing import Any
 from ray_precheck.commands.locate.exchange import Exchanged, exchanges_of, recompute_exchanges
 from ray_precheck.commands.locate.job import LocationJob
 from ray_precheck.commands.locate.options import LocationConfig
-from ray_precheck.commands.locate.pairs import has_tensor_files, search_pairs
 from ray_precheck.commands.locate.plan import (
     LOCATION_TABLES,
     LocationPlan,
@@ -35,7 +34,9 @@ from ray_precheck.commands.locate.search import (
     LocationSearch,
     PartEnd,
     dumps_to_locate,
+    has_tensor_files,
     located_in,
+    search_pairs,
 )
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked

@@ -53,7 +53,9 @@ def wide(generator: Rng, std: float, dtype: str = "float32") -> list[Statistical
     return laws.normal(drawn(generator.normal(0, std, 4096), dtype), 0.0, 1.0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", pytest.param("float16", marks=pytest.mark.exhaustive)]
+)
 def test_a_deviation_of_1_percent_is_found_in_125_000_elements(dtype: str) -> None:
     # A small call draws three times.
     assert found(lambda r: wide(r, 1.01, dtype), 3 * 31) == 20

@@ -30,7 +30,12 @@ def there_and_back(name: str) -> str:
     return decode_name(decode_row(result_row(skipped(0, name, "", False)))[0])
 
 
-@pytest.mark.parametrize("character", ["\\", "\n", "\r", "\x00", '"', "=", ","], ids=ascii)
+@pytest.mark.parametrize(
+    "character",
+    # A carriage return and a zero are escaped as a new line is.
+    ["\\", "\n", '"', "=", ",", *(pytest.param(c, marks=pytest.mark.exhaustive) for c in "\r\0")],
+    ids=ascii,
+)
 def test_ten_million_characters_that_must_be_escaped_take_time_in_proportion(
     character: str,
 ) -> None:

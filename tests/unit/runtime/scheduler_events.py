@@ -1,5 +1,6 @@
 """Events for a scheduler, and what to look for among its commands."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,8 @@ from mock_pool import JOB, answers, broken, make_tasks
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
 from ray_precheck.runtime.scheduling.commands import Command, Forget, Record, SendBatch
-from ray_precheck.runtime.scheduling.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.scheduler import Dispatch, Scheduler
+from ray_precheck.runtime.scheduling.slots import SlotTable
 from ray_precheck.schema.task import BatchReport, Cause, Done, MeasuredTask, Task
 
 TIMEOUT_S = 30.0
@@ -111,3 +113,21 @@ def measure(made: Scheduler, batch: SendBatch, nbytes: int | None = None) -> lis
         MeasuredTask(task.index, task.nbytes if nbytes is None else nbytes) for task in batch.tasks
     )
     return made.batch_done(batch.slot, batch.ticket, BatchReport((), measured=tasks))
+
+
+# What no command tells of before it matters: tests look at it here and nowhere else.
+
+
+def dispatch_of(made: Scheduler) -> Dispatch:
+    """Return what a scheduler has still to send."""
+    return made._dispatch
+
+
+def crashes_of(made: Scheduler) -> Counter[tuple[int, Cause]]:
+    """Return the crashes that were counted, by the record and the cause."""
+    return made._dispatch.crash_counts._crashes
+
+
+def slots_of(made: Scheduler) -> SlotTable:
+    """Return the slots."""
+    return made._slots

@@ -4,11 +4,13 @@ import pytest
 from mock_pool import broken
 from scheduler_events import (
     break_at,
+    dispatch_of,
     finish,
     forgotten,
     huge,
     indices,
     sending,
+    slots_of,
     staged,
 )
 
@@ -97,8 +99,8 @@ class TestFilesAhead:
         made.worker_lost("cpu:0", batch.ticket, "died")
         commands = [made.start_failed("cpu:0", "no driver") for _ in range(START_ATTEMPTS)][-1]
         assert commands == [Forget(reserved.ticket), GiveUpDevice("cpu:0", "no driver")]
-        assert [task.index for task in made._dispatch.queue.tasks] == [1, 2]
-        assert made._slots.kept == 0
+        assert [task.index for task in dispatch_of(made).queue.tasks] == [1, 2]
+        assert slots_of(made).kept == 0
 
     def test_a_quarantined_record_does_not_wait_behind_the_files_of_the_next_batch(self) -> None:
         made = self.ahead(3)
@@ -115,7 +117,7 @@ class TestFilesAhead:
         made = self.ahead(2)
         batch = sending(made.worker_ready("cpu:0"))
         made.worker_lost("cpu:0", batch.ticket, "died")
-        assert not made._dispatch.queue
+        assert not dispatch_of(made).queue
         assert not made.finished
 
     def test_a_bench_elsewhere_is_sent_its_files_and_gets_one_batch_ahead(self) -> None:

@@ -2,7 +2,16 @@
 
 import pytest
 from mock_pool import answers, broken, make_tasks
-from scheduler_events import TINY_S, break_at, finish, forgotten, scheduler, staged
+from scheduler_events import (
+    TINY_S,
+    break_at,
+    dispatch_of,
+    finish,
+    forgotten,
+    scheduler,
+    slots_of,
+    staged,
+)
 
 from ray_precheck.runtime.scheduling.commands import Command, SendBatch, Stage, StartWorker
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
@@ -31,7 +40,7 @@ def busy(costs: list[float], slots: int = 1) -> tuple[Scheduler, SendBatch, Send
 
 def waiting(made: Scheduler) -> list[int]:
     """The records of the queue."""
-    return sorted(task.index for task in made._dispatch.queue.tasks)
+    return sorted(task.index for task in dispatch_of(made).queue.tasks)
 
 
 def test_it_goes_on_with_the_next_and_gets_another() -> None:
@@ -68,8 +77,8 @@ def test_nobody_is_blamed_for_what_a_lost_worker_had_not_begun(how: str) -> None
     assert forgotten(commands) == [second.ticket]
     assert waiting(made) == list(range(2, 20))
     kept = [
-        *made._dispatch.crash_counts.quarantined,
-        *filter(None, [made._slots[SLOT].quarantined]),
+        *dispatch_of(made).crash_counts.quarantined,
+        *filter(None, [slots_of(made)[SLOT].quarantined]),
     ]
     assert [task.index for task in kept] == [1]
     assert made.in_flight == 0
@@ -104,7 +113,7 @@ def test_who_is_to_run_alone_does_not_wait_behind_more_than_one() -> None:
     made, first, second = busy([0.1] * 200, slots=2)
     (other, its_next) = begun(made, "cpu:1")
     made.worker_lost("cpu:1", other.ticket, "gone")
-    assert made._dispatch.alone
+    assert dispatch_of(made).alone
     assert batches(finish(made, first)) == []
     (alone,) = batches(finish(made, second))
     assert len(alone.tasks) == 1

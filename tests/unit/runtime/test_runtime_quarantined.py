@@ -4,6 +4,8 @@ import pytest
 from mock_pool import PROVISIONAL, answer, answers, broken, make_tasks, provisional, said
 from scheduler_events import (
     break_at,
+    crashes_of,
+    dispatch_of,
     finish,
     huge,
     indices,
@@ -80,7 +82,7 @@ class TestFailures:
         batch = sending(made.worker_ready("cpu:0"))
         sent = len(batch.tasks)
         break_at(made, batch, 0)
-        assert made._dispatch.queue.cost_left_s == pytest.approx(0.001 * 79)
+        assert dispatch_of(made).queue.cost_left_s == pytest.approx(0.001 * 79)
         assert sent > 1
 
     def test_it_runs_alone_on_a_fresh_worker_before_what_has_not_run(self) -> None:
@@ -143,7 +145,7 @@ class TestFailures:
         batch = sending(made.worker_ready("cpu:0"))
         (result,) = recorded(break_at(made, batch, 0, Cause.OVER_BUDGET))
         assert (said(result), result.verdict) == ((Outcome.SKIPPED, "broke"), Verdict.SKIP)
-        assert not made._dispatch.crash_counts.quarantined
+        assert not dispatch_of(made).crash_counts.quarantined
 
     def test_crashes_of_different_causes_do_not_add_up(self) -> None:
         made = scheduler(tiny(1))
@@ -266,7 +268,7 @@ class TestLostWorkers:
         finish(made, first)
         commands = made.worker_lost("cpu:0", 0, "died")
         assert commands == [StartWorker("cpu:0")]
-        assert made._dispatch.crash_counts._crashes.total() == 0
+        assert crashes_of(made).total() == 0
 
     def test_a_worker_that_starts_is_not_lost_but_fails_to_start(self) -> None:
         assert scheduler(tiny(1)).worker_lost("cpu:0", 0, "died") == []

@@ -9,6 +9,8 @@ from scheduler_events import (
     TIMEOUT_S,
     TINY_S,
     break_at,
+    crashes_of,
+    dispatch_of,
     finish,
     huge,
     indices,
@@ -136,7 +138,7 @@ class TestBatches:
 
     def test_every_record_of_a_batch_has_a_limit_of_its_own(self) -> None:
         made = scheduler(make_tasks([0.0625, 0.03125]))
-        made._dispatch.queue.cost_left_s = 100.0
+        dispatch_of(made).queue.cost_left_s = 100.0
         limits = sending(made.worker_ready("cpu:0")).limits_s
         assert limits == (TIMEOUT_S + COST_SLACK * 0.0625, TIMEOUT_S + COST_SLACK * 0.03125)
 
@@ -306,7 +308,7 @@ class TestDraining:
         halted = answers(batch.tasks[: count - 1])
         commands = made.batch_done("cpu:0", batch.ticket, halted)
         assert recorded(commands) == list(halted.results)
-        assert made._dispatch.crash_counts._crashes.total() == 0
+        assert crashes_of(made).total() == 0
         assert made.finished
 
     def test_nor_does_a_worker_that_was_lost(self) -> None:
@@ -314,7 +316,7 @@ class TestDraining:
         batch = sending(made.worker_ready("cpu:0"))
         made.drain()
         assert made.worker_lost("cpu:0", batch.ticket, "no answer", Cause.OUT_OF_MEMORY) == []
-        assert made._dispatch.crash_counts._crashes.total() == 0
+        assert crashes_of(made).total() == 0
 
     def test_a_verdict_that_is_due_is_recorded(self) -> None:
         made = scheduler(huge(2))

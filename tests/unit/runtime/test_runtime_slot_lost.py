@@ -6,6 +6,8 @@ import pytest
 from mock_pool import answer, make_tasks
 from scheduler_events import (
     break_at,
+    crashes_of,
+    dispatch_of,
     finish,
     forgotten,
     huge,
@@ -14,6 +16,7 @@ from scheduler_events import (
     recorded,
     scheduler,
     sending,
+    slots_of,
     staged,
 )
 
@@ -58,7 +61,7 @@ class TestItsBatch:
         sending(made.worker_ready("cpu:0"))
         made.worker_ready("cpu:1")
         assert made.slot_lost("cpu:0", GONE) == []
-        assert made._dispatch.crash_counts._crashes == {(0, Cause.LOST): 1}
+        assert crashes_of(made) == {(0, Cause.LOST): 1}
         assert CRASHES_NEEDED[Cause.LOST] > 1
         again = sending(made.wake())
         assert (again.slot, again.tasks[0].index) == ("cpu:1", 0)
@@ -96,7 +99,7 @@ class TestItsBatch:
         made.drain()
         assert made.slot_lost("cpu:0", GONE) == []
         assert made.finished
-        assert [task.index for task in made._dispatch.queue.tasks] == [0, 1]
+        assert [task.index for task in dispatch_of(made).queue.tasks] == [0, 1]
 
 
 class TestWhatItKeeps:
@@ -105,7 +108,7 @@ class TestWhatItKeeps:
         first, second, third = (sending(made.worker_ready(f"cpu:{i}")) for i in range(3))
         break_at(made, first, 0)
         assert starts(finish(made, second)) == ["cpu:1"]
-        assert made._slots["cpu:1"].quarantined == first.tasks[0]
+        assert slots_of(made)["cpu:1"].quarantined == first.tasks[0]
         made.slot_lost("cpu:1", GONE)
         assert not made.finished
         assert starts(finish(made, third)) == ["cpu:2"]
@@ -132,8 +135,8 @@ class TestWhatItKeeps:
         assert isinstance(batch, SendBatch)
         assert isinstance(reserved, Prepare)
         assert made.slot_lost("cpu:0", GONE) == [Forget(reserved.ticket)]
-        assert made._slots.kept == 0
-        assert [task.index for task in made._dispatch.queue.tasks] == [1, 2]
+        assert slots_of(made).kept == 0
+        assert [task.index for task in dispatch_of(made).queue.tasks] == [1, 2]
         assert forgotten(made.slot_lost("cpu:0", GONE)) == []
 
 
@@ -171,4 +174,4 @@ class TestTheSlot:
         made.worker_ready("cpu:1")
         assert made.slot_lost("cpu:1", GONE) == []
         assert made.slot_lost("nobody", GONE) == []
-        assert made._slots.idle() == []
+        assert slots_of(made).idle() == []

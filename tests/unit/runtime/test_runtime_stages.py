@@ -6,6 +6,8 @@ import pytest
 from mock_pool import answer, answers, at_ratio, make_tasks, said
 from scheduler_events import (
     break_at,
+    crashes_of,
+    dispatch_of,
     finish,
     forgotten,
     huge,
@@ -15,6 +17,7 @@ from scheduler_events import (
     scheduler,
     sending,
     sent_to,
+    slots_of,
     staged,
     tiny,
 )
@@ -123,7 +126,7 @@ class TestTwoStages:
     @pytest.mark.parametrize(("ratio", "count"), [(1.0, 4), (2.0, 2)])
     def test_a_batch_behind_one_begins_when_that_is_done(self, ratio: float, count: int) -> None:
         made = _with_backlog(3.35)
-        made.model = made._dispatch.model = at_ratio(ratio)
+        made.model = dispatch_of(made).model = at_ratio(ratio)
         first, second = _two_batches(made)
         # Of 3.35 s the first batch takes 0.4 s: when the second begins they have not enough to do.
         assert (len(first.tasks), first.stage) == (count, Stage.CHECK)
@@ -166,7 +169,7 @@ class TestTwoStages:
 
     def test_what_was_measured_before_a_crash_is_kept(self) -> None:
         made = staged(_small_but_worth(3))
-        made._dispatch.queue.cost_left_s = 100.0
+        dispatch_of(made).queue.cost_left_s = 100.0
         made.worker_ready("bench:0")
         batch = sending(made.worker_ready("cpu:0"))
         assert len(batch.tasks) == 3
@@ -178,7 +181,7 @@ class TestTwoStages:
         assert StartWorker("cpu:0") in commands
         alone = sending(made.worker_ready("cpu:0"))
         assert (alone.tasks, alone.stage) == (batch.tasks[1:2], Stage.CHECK)
-        assert [task.index for task in made._dispatch.queue.tasks] == [2]
+        assert [task.index for task in dispatch_of(made).queue.tasks] == [2]
 
     def test_the_run_teaches_the_model(self) -> None:
         made = staged(huge(1))
@@ -219,7 +222,7 @@ class TestBrokenBenches:
         assert StartWorker("bench:0") in commands
         whole = sending(made.wake())
         assert (whole.slot, whole.tasks, whole.stage) == ("cpu:0", batch.tasks, Stage.CHECK)
-        assert made._dispatch.crash_counts._crashes.total() == 0
+        assert crashes_of(made).total() == 0
         assert recorded(finish(made, whole)) == [answer(batch.tasks[0])]
         assert made.finished
 
@@ -233,7 +236,7 @@ class TestBrokenBenches:
 
     def test_what_the_bench_had_not_begun_is_checked_too(self) -> None:
         made = staged(_small_but_worth(3))
-        made._dispatch.queue.cost_left_s = 100.0
+        dispatch_of(made).queue.cost_left_s = 100.0
         batch, commands = half_done(made)
         over = break_at(made, sending(commands), 1, Cause.OVER_BUDGET)
         assert [result.index for result in recorded(over)] == [0, 1]
@@ -247,7 +250,7 @@ class TestBrokenBenches:
         sent = [sent_to(measure(made, batch))["bench:0"] for batch in (first, second)]
         commands = made.worker_lost("bench:0", sent[0].ticket, "died")
         assert {*forgotten(commands)} == {b.ticket for b in (first, second, *sent)}
-        assert [task.index for task in made._dispatch.alone] == [0, 1]
+        assert [task.index for task in dispatch_of(made).alone] == [0, 1]
         assert made.bench.is_empty
 
     def test_a_late_answer_of_a_bench_changes_nothing(self) -> None:
@@ -304,7 +307,7 @@ class TestDraining:
         batches, benches = transfers_made(made, 3)
         made.drain()
         assert made.wake() == []
-        busy = made._slots["cpu:0"]
+        busy = slots_of(made)["cpu:0"]
         made.batch_done("cpu:0", busy.ticket, answers(list(busy.batch.values())))
         assert made.busy_slots == ["bench:0"]
         for batch, bench in zip(batches[:2], benches, strict=True):
@@ -333,7 +336,7 @@ class TestPlaces:
         assert not sent_to([*measure(made, third), *measure(made, fourth)])
         commands = made.place_lost("m1", [])
         assert forgotten(commands) == [fourth.ticket]
-        assert [task.index for task in made._dispatch.alone] == [3]
+        assert [task.index for task in dispatch_of(made).alone] == [3]
         assert made.bench.busy() == ["bench:0"]
         assert made.bench.in_flight == 2
 
@@ -358,7 +361,7 @@ class TestPlaces:
         assert not made.finished
         commands = made.place_lost("m1", ["bench:0"])
         assert forgotten(commands) == [batch.ticket for batch in batches]
-        assert sorted(task.index for task in made._dispatch.alone) == [0, 1]
+        assert sorted(task.index for task in dispatch_of(made).alone) == [0, 1]
         assert made.bench.is_empty
 
     def test_a_core_that_joins_is_started_and_used(self) -> None:
@@ -381,7 +384,7 @@ class TestPlaces:
         made = scheduler(huge(2))
         made.drain()
         assert made.add_slot("npu:9", "npu:9") == []
-        assert "npu:9" not in made._slots
+        assert "npu:9" not in slots_of(made)
 
 
 class TestCopies:
