@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ray_precheck.capture.pytorch.tensors import sketch as on_device  # noqa: E402
+from ray_precheck.capture.pytorch.tensors import sketching as on_device  # noqa: E402
 from ray_precheck.capture.recording.measures import local_part  # noqa: E402
 from ray_precheck.numerics.sketch import sketch  # noqa: E402
 from ray_precheck.numerics.statistics import health_of  # noqa: E402
