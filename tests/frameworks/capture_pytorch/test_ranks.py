@@ -69,38 +69,23 @@ def done(all_done: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def run_ranks(script: str, world: int = 2) -> None:
-    """Run a script in several processes, each a rank.
-
-    Another program may take the port on which they meet before the first of them has it; then they wait for
-    ever, and meet once more on another port.
-    """
-    for patience_s in (120, 240):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        processes = []
-        for rank in range(world):
-            environ = os.environ | {
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "RANK": str(rank),
-                "WORLD_SIZE": str(world),
-                "OMP_NUM_THREADS": "1",
-            }
-            command = [sys.executable, "-c", _BEGIN + script]
-            processes.append(
-                subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
-            )
-        try:
-            errors = [process.communicate(timeout=patience_s)[1] for process in processes]
-        except subprocess.TimeoutExpired:
-            for process in processes:
-                process.kill()
-                process.communicate()
-            continue
-        assert [process.returncode for process in processes] == [0] * world, errors
-        return
-    raise AssertionError("the ranks came to no end, on two ports")
+    """Run a script in several processes, each a rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(world):
+        environ = os.environ | {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-c", _BEGIN + script]
+        processes.append(subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate(timeout=240)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * world, errors
 
 
 def records(out: Path, rank: int) -> dict[str, Any]:
