@@ -29,7 +29,13 @@ from ray_precheck.capture.settings import (
     FULL,
     CaptureSettings,
 )
-from ray_precheck.capture.writing.claim import claim, remove_earlier, require_unwritten, size_of
+from ray_precheck.capture.writing.claim import (
+    claim,
+    new_folder,
+    remove_earlier,
+    require_unwritten,
+    size_of,
+)
 from ray_precheck.errors import UsageError
 
 
@@ -201,8 +207,7 @@ class Session:
             if not self._is_claimed:
                 self._claim(name)
             require_unwritten(folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            new_folder(folder)
         return None if self.account.failure else folder
 
     @contextmanager

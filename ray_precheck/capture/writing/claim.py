@@ -24,6 +24,8 @@ from ray_precheck.foreign import from_json, read_file
 CONFIGURATION = "capture.json"
 # Where the dumps go and how many stay does not change what is in them.
 _OTHERS = ("path", "max_bytes", "keep_steps")
+# How often a folder is made that others remove meanwhile: at most once for each rank that begins with it.
+_TRIES = 100
 
 
 def require_own(settings: CaptureSettings, framework: str = "") -> None:
@@ -133,19 +135,53 @@ def _shown(value: Any) -> str:
 def remove_earlier(path: Path, name: str, began: float) -> int:
     """Remove what an earlier run left of this process: folders older than `began`, seconds of the epoch.
 
-    `name` is `rank{R}`, or `proc{PID}`, which stands for all processes without a rank. Returns how many
-    were removed; steps that this run does not reach are among them.
+    `name` is `rank{R}`, or `proc{PID}`, which stands for all processes without a rank. One that still lives
+    belongs to this run, though it may have begun before this process: its folder stays. Returns how many were
+    removed; steps that this run does not reach are among them.
     """
     pattern = name if name.startswith("rank") else "proc*"
     removed = 0
     for folder in earlier_dumps(path, began, pattern):
-        if _is_written(folder):
+        if _is_written(folder) or _is_of_another(folder):
             continue
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             folder.parent.rmdir()
         removed += 1
     return removed
+
+
+def _is_of_another(folder: Path) -> bool:
+    """Return whether the folder of a process is that of another one of this machine, which lives."""
+    number = folder.name.removeprefix("proc")
+    if not number.isdigit() or int(number) == os.getpid():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        pass
+    return True
+
+
+def new_folder(folder: Path) -> None:
+    """Make the folder of a rank in a step anew.
+
+    Other ranks remove the folder of the step where it is empty, perhaps between the two that are made here.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+            return
+        except (FileNotFoundError, FileExistsError):
+            if not tries_left:
+                raise
 
 
 def require_unwritten(folder: Path) -> None:

@@ -1,6 +1,10 @@
 """A folder has dumps of one configuration."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from threading import Thread
 
@@ -12,6 +16,8 @@ from ray_precheck.capture.writing.claim import (
     CONFIGURATION,
     claim,
     earlier_dumps,
+    new_folder,
+    remove_earlier,
     require_own,
     size_of,
 )
@@ -105,6 +111,40 @@ def test_folders_that_are_older_than_a_run_are_found(tmp_path: Path) -> None:
     changed = (tmp_path / "step0" / "rank0").stat().st_mtime
     assert earlier_dumps(tmp_path, changed) == []
     assert earlier_dumps(tmp_path, changed + 1) == [tmp_path / "step0" / "rank0"]
+
+
+def test_the_folder_of_another_process_of_the_run_stays_while_that_lives(tmp_path: Path) -> None:
+    """Two processes without a rank: the second begins when the first has its folder, and no log in it yet."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        folder = tmp_path / "step0" / f"proc{other.pid}"
+        new_folder(folder)
+        os.utime(folder, (0, 0))
+        own = tmp_path / "step1" / f"proc{os.getpid()}"
+        new_folder(own)
+        os.utime(own, (0, 0))
+        assert remove_earlier(tmp_path, own.name, time.time()) == 1
+        assert folder.is_dir()
+        assert not own.exists()
+        other.kill()
+    assert remove_earlier(tmp_path, own.name, time.time()) == 1
+    assert not (tmp_path / "step0").exists()
+
+
+def test_the_folder_of_a_step_may_be_removed_while_a_rank_makes_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, make = [], Path.mkdir
+
+    def mkdir(path: Path, *arguments: object, **named: object) -> None:
+        if path.name == "rank1" and len(made) < 3:
+            made.append(path)
+            path.parent.rmdir()  # as rank 0 does that has just removed its earlier dump
+        make(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    new_folder(tmp_path / "step0" / "rank1")
+    assert (tmp_path / "step0" / "rank1").is_dir()
+    assert len(made) == 3
 
 
 def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
