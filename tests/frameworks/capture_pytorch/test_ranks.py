@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import types
@@ -29,12 +28,14 @@ pytestmark = [
 ]
 
 Test = TypeVar("Test", bound=Callable[..., None])
+# The ranks meet at a file: a port may be another program's, or still that of a group that is being destroyed.
 _BEGIN = """
-import sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 from torch.distributed import all_reduce
 from ray_precheck.capture import Capture
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+def meet(file):
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
 """
 # What the ranks do, by the name of its test. They do one after the other: to start costs seconds.
 _SCRIPTS: dict[str, str] = {}
@@ -58,7 +59,7 @@ def all_done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"out = {str(folder / name)!r}\ntorch.manual_seed(rank)\n{script}"
         for name, script in _SCRIPTS.items()
     )
-    run_ranks("\n".join(parts))
+    run_ranks("\n".join(parts), folder / "meeting")
     return folder
 
 
@@ -68,21 +69,16 @@ def done(all_done: Path, request: pytest.FixtureRequest) -> Path:
     return all_done / request.function.__name__
 
 
-def run_ranks(script: str, world: int = 2) -> None:
-    """Run a script in several processes, each a rank."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def run_ranks(script: str, meeting: Path, world: int = 2) -> None:
+    """Run a script in several processes, each a rank; they meet at a file."""
     processes = []
     for rank in range(world):
         environ = os.environ | {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
             "RANK": str(rank),
             "WORLD_SIZE": str(world),
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, "-c", _BEGIN + script]
+        command = [sys.executable, "-c", f"{_BEGIN}meet({str(meeting)!r})\n{script}"]
         processes.append(subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True))
     errors = [process.communicate(timeout=240)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * world, errors
@@ -152,7 +148,7 @@ def test_collectives_of_single_tensors_have_one_record_each(done: Path) -> None:
 dist.destroy_process_group()
 capture = Capture(out, step_by="manual").start()
 torch.ones(2) + 1
-dist.init_process_group("gloo")
+meet(f"{out}.meeting")
 capture.stop()
 """)
 def test_a_process_that_becomes_a_rank_has_the_folder_of_that_rank(done: Path) -> None:
