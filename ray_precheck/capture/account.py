@@ -23,8 +23,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.capture.settings import BY_FORWARD, BY_OPTIMIZER, CaptureSettings, numbers_text
+from ray_precheck.capture.settings import BY_FORWARD, BY_OPTIMIZER, CaptureSettings
 from ray_precheck.descriptors.descriptor import find_framework
+from ray_precheck.options.declared import ranges_of
 
 # A header has so many places; further ones are counted. A sentence names fewer.
 MOST_PLACES = 100
@@ -106,14 +107,12 @@ def _what(settings: CaptureSettings, wrote: Sequence[Account]) -> str:
     records = sum(account.records for account in wrote)
     if not dumps:
         return f"no step came to its end, in {settings.path}"
-    whose = f" of rank {numbers_text(ranks)}" if ranks else ""
+    whose = f" of rank {ranges_of(ranks)}" if ranks else ""
     count = f"{dumps} dump{'s' * (dumps != 1)}, {records:,} record{'s' * (records != 1)}"
     replaced = ", in the place of an earlier run's" if any(a.replaced for a in wrote) else ""
     removed = sum(account.removed for account in wrote)
     kept = f", {removed} earlier dumps removed by --keep-steps" if removed else ""
-    return (
-        f"step {numbers_text(steps)}{whose} captured in {settings.path} ({count}{kept}){replaced}"
-    )
+    return f"step {ranges_of(steps)}{whose} captured in {settings.path} ({count}{kept}){replaced}"
 
 
 def _steps_that_never_came(settings: CaptureSettings, wrote: Sequence[Account]) -> list[str]:
@@ -124,7 +123,7 @@ def _steps_that_never_came(settings: CaptureSettings, wrote: Sequence[Account]) 
     missing = [step for step in settings.steps if step not in captured and step >= reached]
     if not missing:
         return []
-    return [f"step {numbers_text(missing)} never came: {_made(settings, reached)}"]
+    return [f"step {ranges_of(missing)} never came: {_made(settings, reached)}"]
 
 
 def _what_was_dark(wrote: Sequence[Account]) -> list[str]:
@@ -181,13 +180,12 @@ def _why_nothing(settings: CaptureSettings, accounts: Sequence[Account]) -> str:
         )
     if settings.steps is not None and min(settings.steps) >= seen.steps:
         return (
-            f"steps {numbers_text(settings.steps)} were asked for, and"
-            f" {_made(settings, seen.steps)}"
+            f"steps {ranges_of(settings.steps)} were asked for, and {_made(settings, seen.steps)}"
         )
     ranks = {account.rank for account in accounts if account.rank is not None}
     if settings.ranks is not None and ranks.isdisjoint(settings.ranks):
-        there = f"rank {numbers_text(ranks)}" if ranks else "no rank"
-        return f"ranks {numbers_text(settings.ranks)} were asked for, and there was {there}"
+        there = f"rank {ranges_of(ranks)}" if ranks else "no rank"
+        return f"ranks {ranges_of(settings.ranks)} were asked for, and there was {there}"
     calls = f"a model was called {seen.model_calls} times"
     return f"{framework.title} was imported, {calls}, and no step was reached"
 

@@ -30,10 +30,11 @@ from ray_precheck.capture.capturing import (
 from ray_precheck.capture.msprobe_config import DebuggerConfig, read_config
 from ray_precheck.capture.recording.recorder import CallName, SeenCall
 from ray_precheck.capture.session import Session, say
-from ray_precheck.capture.settings import CaptureSettings, numbers_text
+from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.writing.elements import FrameworkValues
 from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.errors import UsageError
+from ray_precheck.options.declared import ranges_of
 
 # The file is looked at again after this time: while capturing, and while `dump_enable` is false.
 _INTERVAL_S, _INTERVAL_OFF_S = 0.5, 3.0
@@ -233,7 +234,7 @@ class PrecisionDebugger:
         for text in entries_without_a_call([account]):
             say(text)
         if not account.captured and not account.removed and not account.failure:
-            asked = f", step {numbers_text(steps)} was asked for" if steps is not None else ""
+            asked = f", step {ranges_of(steps)} was asked for" if steps is not None else ""
             say(
                 f"nothing was captured: start() was called {self._starts} times, step()"
                 f" {account.steps} times{asked}"

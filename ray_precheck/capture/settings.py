@@ -346,17 +346,6 @@ def numbers_of(name: str, given: object) -> frozenset[int] | None:
     return frozenset(found) or None
 
 
-def numbers_text(numbers: Iterable[int]) -> str:
-    """Return numbers as `numbers_of` reads them: 0-2,5."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
 def settings_to_json(settings: CaptureSettings) -> dict[str, Any]:
     """Return settings as values of JSON, which `settings_from_json` reads."""
     found = {**asdict(settings), "path": str(settings.path)}

@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ray_precheck.numerics.statistics import FIELDS, MAX, MIN
+from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
 from ray_precheck.trace.side import CaptureSide, RecordEntry
 
@@ -285,17 +286,6 @@ def _peer(operation: str, items: Sequence[Item], ranks: Sequence[int]) -> int | 
                     return value
                 return ranks[value] if 0 <= value < len(ranks) else None
     return None
-
-
-def ranges_of(ranks: Sequence[int]) -> str:
-    """Return ranks as ranges: `0-7,9`."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 @lru_cache(maxsize=256)

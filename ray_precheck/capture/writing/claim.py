@@ -16,10 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.capture.settings import CaptureSettings, numbers_text, settings_to_json
+from ray_precheck.capture.settings import CaptureSettings, settings_to_json
 from ray_precheck.capture.writing.log import LOG, open_locked
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import from_json, read_file
+from ray_precheck.options.declared import ranges_of
 
 CONFIGURATION = "capture.json"
 # Where the dumps go and how many stay does not change what is in them.
@@ -126,7 +127,7 @@ def _require_same(path: Path, known: dict[str, Any], wanted: dict[str, Any]) -> 
 
 def _shown(value: Any) -> str:
     if isinstance(value, list) and value and all(isinstance(each, int) for each in value):
-        return numbers_text(value)
+        return ranges_of(value)
     if value is None or value == []:
         return "not given"
     return str(value)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.overflow.records import NonFinite
 
 
@@ -134,7 +135,7 @@ def arrival(group: object) -> str:
     ranks = group.get("group_ranks") if isinstance(group, dict) else None
     if not isinstance(ranks, list) or not ranks or not all(type(each) is int for each in ranks):
         return ARRIVAL
-    return f"{ARRIVAL} (group of ranks {_ranges(ranks)})"
+    return f"{ARRIVAL} (group of ranks {ranges_of(ranks)})"
 
 
 def joined_rows(rows: Sequence[OverflowRow]) -> list[OverflowRow]:
@@ -192,16 +193,6 @@ def _meeting(api: str, words: tuple[str, ...]) -> str:
     """Return what the records of one communication have in common: the key, or that it is from one rank to
     another."""
     return "point to point" if api.startswith(words) else api
-
-
-def _ranges(ranks: Iterable[int]) -> str:
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _numbers(text: str) -> Iterable[str]:

@@ -29,7 +29,7 @@ from ray_precheck.commands.locate.walk.nouns import (
     WalkState,
 )
 from ray_precheck.commands.locate.walk.places import DumpRoots
-from ray_precheck.trace.flow import ranges_of
+from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.items import Item
 
 # As for a single record: an output that differs by more than so many times what explains it is wrong.

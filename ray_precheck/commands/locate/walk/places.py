@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ray_precheck.commands.locate.walk.nouns import INHERITED, Located, Passed, Root, RootKind
-from ray_precheck.trace.flow import ranges_of
+from ray_precheck.options.declared import ranges_of
 
 COLUMNS = (
     "Place",

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.flow import (
     Meeting,
     meetings_of,
     overwritten,
-    ranges_of,
     ranks_in,
 )
 from ray_precheck.trace.side import open_side
