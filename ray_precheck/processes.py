@@ -21,7 +21,13 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+    from concurrent.futures import ThreadPoolExecutor
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -38,6 +44,20 @@ def end_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+# A process that asks to end with its parent ends with the *thread* that started it, so one thread that
+# lives as long as this process starts them all.
+_LAUNCHER: list["ThreadPoolExecutor"] = []
+
+
+def launch(start: Callable[[], "subprocess.Popen[bytes]"]) -> "subprocess.Popen[bytes]":
+    """Start a process that is to end with this one (`end_with_parent`)."""
+    if not _LAUNCHER:
+        from concurrent.futures import ThreadPoolExecutor
+
+        _LAUNCHER.append(ThreadPoolExecutor(1, thread_name_prefix="launcher"))
+    return _LAUNCHER[0].submit(start).result()
 
 
 def adopt_orphans() -> bool:

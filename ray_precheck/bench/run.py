@@ -12,7 +12,7 @@ passed on.
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +35,14 @@ Tensor = torch.Tensor
 _Run = Callable[[Iterator[Tensor]], list[Any]]
 _OWN = "--bench-module FILE can add one"
 _PLACE = TorchPlace(device="cpu", widen=True)
+
+
+def load_bench(framework: str) -> None:
+    """Import what the bench of a framework imports at its first calls; nothing is computed."""
+    # torch imports sympy by it at the first backward pass.
+    with suppress(ImportError):
+        importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    References(framework)
 
 
 class References:

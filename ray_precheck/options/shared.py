@@ -164,6 +164,10 @@ def _device_ids(default: tuple[int, ...], rule: Rule, help_line: str, more: str)
     )
 
 
+# The address by which Ray is started on this machine, as for `ray.init`.
+LOCAL = "local"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions:
     """Where it runs.
@@ -190,8 +194,9 @@ class PlaceOptions:
     address: str = option(
         "",
         "--address",
-        help="a running Ray cluster (default: start one here)",
-        more="`auto`, or `host:port`. A cluster started for the run is stopped at its end",
+        help="a running Ray cluster (default: Ray is started here where the run is long enough)",
+        more="`auto`, or `host:port`; `local` starts Ray here also for a short run. A Ray that was started"
+        " for the run is stopped at its end",
     )
     device_type: str = option(
         "auto",
@@ -206,6 +211,11 @@ class PlaceOptions:
         help="captured tensors have the same paths on every machine: workers read them themselves",
         takes=Takes.NOTHING,
     )
+
+    @property
+    def joins(self) -> bool:
+        """Whether a cluster is asked for that runs already."""
+        return self.address not in ("", LOCAL)
 
 
 def _require_core_ids(name: str, devices: Any) -> None:
@@ -330,8 +340,8 @@ _PROCESSES = Number("the count of processes", most=4096)
 class LimitOptions:
     """The limits of a record, and the numbers of processes.
 
-    `max_memory_gib` 0 is a share of the machine's memory. `spares` and `bench_workers` None are the
-    defaults that their help names.
+    `max_memory_gib` 0 is a share of the machine's memory. `bench_workers` None is the default that its help
+    names.
     """
 
     section: ClassVar[str] = "time, memory, processes"
@@ -355,17 +365,6 @@ class LimitOptions:
         type=float,
         metavar="GIB",
         rule=Number("the memory of a record in GiB", 0, 1e6, whole=False),
-    )
-    spares: int | None = option(
-        None,
-        "--spares",
-        help="processes that each device keeps ready to replace a broken one (default: 1 on the CPU,"
-        " else 0)",
-        more="They start after a minute or the first crash. On an accelerator a second process takes"
-        " memory of the device",
-        type=int,
-        metavar="N",
-        rule=Number("the count of spare processes", most=_PROCESSES.most),
     )
     bench_workers: int | None = option(
         None,

@@ -7,6 +7,7 @@ again.
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ray_precheck.accuracy.standards.base import Standard, added_headings
@@ -25,7 +26,7 @@ from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.frameworks.base import require_framework
 from ray_precheck.options.declared import group_of
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.job import done_of
+from ray_precheck.replay.job import done_of, load_checker
 from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.replay.selection import Selection, select_calls, selection_of
 from ray_precheck.running.run import Feature, JobType, Report
@@ -141,6 +142,7 @@ class CallsFeature(Feature[JobType, Report]):
         self.fingerprint = selected.fingerprint()
         self.reads = selected.reads
         self.places = selected.places
+        self.load = partial(load_checker, selected.framework)
 
     def plan(self, job: JobType, done: set[str], progress: Progress) -> TaskPlan:
         """Plan every call that is not done; those that need no run are settled with their reason."""

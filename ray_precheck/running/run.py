@@ -23,6 +23,7 @@ from ray_precheck.runtime.job import Job, Pieces
 from ray_precheck.runtime.places.choice import Places
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.runtime.workers.fork_server import Load
 from ray_precheck.schema.task import DeviceSlot, Done, Task
 from ray_precheck.store.opening import opened_run
 from ray_precheck.store.results import count_verdicts
@@ -51,7 +52,7 @@ class Feature(ABC, Generic[JobType, Report]):
     `names` are all its pieces, `fingerprint` the settings that another run must have to go on with this one,
     `reads` the files that must be the same, `places` the devices, which were found before any file was made;
     None where every row is made in this process: then the job need be no more than its `Pieces`. With
-    `plans_long` the plan is made while workers start.
+    `plans_long` the plan is made while workers start. `load` imports what their processes need.
     """
 
     tables: Tables
@@ -60,6 +61,7 @@ class Feature(ABC, Generic[JobType, Report]):
     reads: Reads = MappingProxyType({})
     places: Places | None = None
     plans_long = False
+    load: Load | None = None
 
     @abstractmethod
     def job(self, files: RunFiles, done: set[str]) -> JobType:
@@ -108,6 +110,10 @@ def run_job(
     ):
         files, done = opened.files, opened.done & names
         session.on_files(feature.to_go_on_with(files))
+        # First of all, because nothing takes as long as its imports.
+        server = None
+        if feature.load is not None and feature.places is not None and done < names:
+            server = session.cluster.fork_server(feature.load)
         show = session.show and feature.is_shown
         before = count_verdicts(files.result, done, feature.tables) if done and show else Counter()
         job = feature.job(files, opened.done)
@@ -116,7 +122,7 @@ def run_job(
         )
         planning = _planning(feature, job, opened.done, progress, held)
         setting = RunSetting(
-            config, session.cluster, feature.places, files, progress, session.stop_requested
+            config, session.cluster, feature.places, files, progress, session.stop_requested, server
         )
         end = drive_to_end(job, planning, setting, is_new=opened.is_new)
         return feature.report(files, end)

@@ -14,10 +14,10 @@ from typing import Any
 from ray_precheck.foreign import first_line
 from ray_precheck.runtime.actors import ActorError, ActorPulses, Actors, CallFailed
 from ray_precheck.runtime.job import Job
-from ray_precheck.runtime.places.devices import DEFAULT_SPARES
 from ray_precheck.runtime.scheduling.commands import SendBatch, Stage
 from ray_precheck.runtime.scheduling.queue import bench_threads
 from ray_precheck.runtime.shipper import Shipper
+from ray_precheck.runtime.workers.fork_server import ServerAddress
 from ray_precheck.runtime.workers.process import START_TIMEOUT_S
 from ray_precheck.runtime.workers.worker import Order, Worker
 from ray_precheck.schema.task import BENCH, DeviceSlot
@@ -33,13 +33,12 @@ _LATE_INTERVAL_S = 1.0
 class WorkerOptions:
     """How workers are started, and their limits.
 
-    `spares` is how many processes a worker keeps ready, None for the number that its kind of device
-    allows; `bench_budget_s` is how long a bench may take.
+    `bench_budget_s` is how long a bench may take; `server` forks check processes on the driver's machine.
     """
 
-    spares: int | None = None
     bench_budget_s: float = 600.0
     debug: bool = False
+    server: ServerAddress | None = None
 
 
 @dataclass(slots=True)
@@ -101,12 +100,11 @@ class Crew:
         if label in self._starting:
             return  # The worker starts already: its slot was lost and moved at the same time.
         if label not in self._workers:
-            spares = DEFAULT_SPARES.get(slot.kind, 0)
-            if self.options.spares is not None and slot.kind != BENCH:
-                spares = self.options.spares
-            opener = self.job.opener(is_home=slot.node_id == self.home)
+            is_home = slot.node_id == self.home
+            opener = self.job.opener(is_home=is_home)
+            server = self.options.server if is_home else None
             self._workers[label] = self.actors.start(
-                Worker, slot.node_id, slot, opener, spares, debug=self.options.debug
+                Worker, slot.node_id, slot, opener, server, debug=self.options.debug
             )
             self._homes[label] = slot.node_id
             self._turns[label] = 0

@@ -10,11 +10,15 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from ray_precheck.errors import PrecheckError
 from ray_precheck.options.shared import JobOptions
+from ray_precheck.runtime.actors import Actors
+from ray_precheck.runtime.crew import WorkerOptions
+from ray_precheck.runtime.driver import DriveOptions, Driver
 from ray_precheck.runtime.job import Job, Pieces
+from ray_precheck.runtime.local_actors import LocalActors
 from ray_precheck.runtime.places.choice import Cluster, Places
 from ray_precheck.runtime.places.devices import local_node
 from ray_precheck.runtime.places.placement import place_slots
@@ -22,17 +26,20 @@ from ray_precheck.runtime.places.probe import PACKAGE
 from ray_precheck.runtime.places.scratch import sweep
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
+from ray_precheck.runtime.workers.fork_server import ServerAddress
 from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import note_caveat
 from ray_precheck.store.timeline import Timeline
 
-if TYPE_CHECKING:
-    from ray_precheck.runtime.driver import Driver
-
-# Ray is not started before a plan had this time to be finished: a plan without tasks needs no Ray.
+# A plan of so many pieces takes half a second, and says whether a Ray is needed. Where there are more,
+# workers start before it is finished, unless that is soon.
+_FEW_PIECES = 20_000
 _PATIENCE_S = 0.5
+# A run that is estimated at less, on one core, stays in this process: Ray's start and end, of which it
+# would be a tenth or more, take longer than all else that is not a call (scripts/README, "Speed").
+SMALL_S = 60.0
 # Rows that need no worker are on the disk after this time at the latest.
 _BATCH_S = 0.5
 
@@ -49,7 +56,7 @@ class TaskPlan:
 class RunSetting:
     """The things that the session has opened for a run: its devices, its files and its progress bar.
 
-    `places` is None where every row is written without a worker.
+    `places` is None where every row is written without a worker; `server` forks check processes here.
 
     `stop_requested` is asked between two events whether the run has to stop; None for Ctrl-C and
     SIGTERM.
@@ -61,6 +68,7 @@ class RunSetting:
     files: RunFiles
     progress: Progress
     stop_requested: Callable[[], bool] | None = None
+    server: ServerAddress | None = None
 
 
 def drive(job: Pieces, planning: "Future[TaskPlan]", setting: RunSetting) -> bool:
@@ -72,22 +80,22 @@ def drive(job: Pieces, planning: "Future[TaskPlan]", setting: RunSetting) -> boo
         StoppedError: the disk, the writer or every device is gone; rows on the disk stay.
         PrecheckError: planning failed, or no cluster answers.
     """
-    plan = _soon(planning)
+    plan = _soon(planning, None if len(job.names) <= _FEW_PIECES else _PATIENCE_S)
     sweep()
     if plan is not None and not plan.tasks:
         return write_rows(job, plan.settled, setting)
     with ExitStack() as opened:
         # What has tasks is a whole job.
-        driver = _open_driver(cast("Job", job), setting, opened)
+        driver = _open_driver(cast("Job", job), plan, setting, opened)
         driver.launch()
         plan = planning.result()
         return driver.run(plan.tasks, plan.settled, setting.progress)
 
 
-def _soon(planning: "Future[TaskPlan]") -> TaskPlan | None:
-    """Return the plan if it is finished within `_PATIENCE_S`, else None."""
+def _soon(planning: "Future[TaskPlan]", patience_s: float | None) -> TaskPlan | None:
+    """Return the plan if it is finished in so many seconds, else None."""
     try:
-        return planning.result(timeout=_PATIENCE_S)
+        return planning.result(timeout=patience_s)
     except TimeoutError:
         return None
 
@@ -127,23 +135,20 @@ def _batches(settled: Iterable[Done]) -> Iterator[list[Done]]:
         yield batch
 
 
-def _open_driver(job: Job, setting: RunSetting, opened: ExitStack) -> "Driver":
-    """Open the cluster, and return a driver that is closed with `opened`."""
+def _open_driver(
+    job: Job, plan: TaskPlan | None, setting: RunSetting, opened: ExitStack
+) -> "Driver":
+    """Open the cluster, or do without one, and return a driver that is closed with `opened`."""
     config, places = setting.config, setting.places
     if places is None:
         raise ValueError("a plan with tasks needs places")
-    nodes = places.nodes if places.are_open else setting.cluster.nodes(show=False)
+    stays = setting.cluster.is_local and plan is not None and _is_small(plan.tasks)
+    actors: Actors = LocalActors() if stays else _ray_actors(setting, places)
+    nodes = actors.nodes()
     stop_requested = setting.stop_requested or opened.enter_context(stop_on_signal()).is_set
-    # Imported here: Ray takes half a second that a wrong option should not cost.
-    from ray_precheck.runtime.crew import WorkerOptions
-    from ray_precheck.runtime.driver import DriveOptions, Driver
-    from ray_precheck.runtime.places.cluster import Roster
-    from ray_precheck.runtime.ray_actors import RayActors
-
-    version = local_node().versions.get(PACKAGE, "")
     driver = Driver(
         job,
-        RayActors(Roster(nodes, version, setting.progress.say)),
+        actors,
         places.request,
         place_slots(places.request, nodes),
         setting.files,
@@ -151,9 +156,23 @@ def _open_driver(job: Job, setting: RunSetting, opened: ExitStack) -> "Driver":
         DriveOptions(
             config.timeout_s,
             config.bench_workers,
-            WorkerOptions(config.spares, config.bench_budget_s, config.debug),
+            WorkerOptions(config.bench_budget_s, config.debug, setting.server),
             partial(note_caveat, setting.files.settings),
         ),
     )
     opened.callback(driver.close)
     return driver
+
+
+def _is_small(tasks: Sequence[Task]) -> bool:
+    return sum(task.cost_s for task in tasks) < SMALL_S
+
+
+def _ray_actors(setting: RunSetting, places: Places) -> Actors:
+    nodes = places.nodes if places.are_open else setting.cluster.nodes(show=False)
+    # Imported here: Ray takes half a second that a wrong option should not cost.
+    from ray_precheck.runtime.places.cluster import Roster
+    from ray_precheck.runtime.ray_actors import RayActors
+
+    version = local_node().versions.get(PACKAGE, "")
+    return RayActors(Roster(nodes, version, setting.progress.say))

@@ -73,12 +73,14 @@ class Writer:
         self._journal().complete(order)
 
     def close(self) -> None:
-        """Close the timeline, so that it is JSON for every reader, even if the writer that began it has
-        died."""
+        """Close the files; the timeline so that it is JSON for every reader, even if the writer that began it
+        has died."""
         if self._timeline is None and self._opened is not None and self._files.timeline.exists():
             self._timeline = Timeline.open(self._files.timeline)
         if self._timeline is not None:
             self._timeline.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def _journal(self) -> Journal:
         if self._opened is None:

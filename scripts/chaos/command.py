@@ -216,9 +216,7 @@ class Command:
         if kind == WRITER:
             return [one for one in everyone if title(one).startswith("ray::Writer")][:1]
         actors = [one for one in everyone if title(one).startswith("ray::Worker")]
-        checks = [
-            one for one in everyone if "ray_precheck.runtime.workers.check_process" in title(one)
-        ]
+        checks = [one for one in everyone if "ray_precheck.runtime.workers." in title(one)]
         group = chance.choice([each for each in (actors, checks) if each] or [[]])
         return [chance.choice(group)] if group else []
 

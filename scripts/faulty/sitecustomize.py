@@ -19,7 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-CHECK_PROCESS = "ray_precheck.runtime.workers.check_process"
+# A check process, or the server that forks them.
+CHECKS = "ray_precheck.runtime.workers."
 _poisoned = False
 
 
@@ -165,7 +166,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-if CHECK_PROCESS in sys.orig_argv:
+if any(each.startswith(CHECKS) for each in sys.orig_argv):
     match os.environ.get("FAULTY_START", ""):
         case "segfault":
             _segfault()

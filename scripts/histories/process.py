@@ -44,15 +44,15 @@ class SimulatedWorker(Worker):
     ) -> None:
         self.machine = machine
         super().__init__(slot, *others, **options)
-        self._wanted_spares = 0
 
     @property
     def process(self) -> "Process | None":
         """The simulated process of this worker, None while it has none."""
         return self._process  # type: ignore[return-value]
 
-    def _launch(self) -> Any:
-        return Process(self.machine, self._slot)
+    def _launch(self, server: Any) -> str:
+        self._process = Process(self.machine, self._slot)  # type: ignore[assignment]
+        return self._process.wait_ready()  # type: ignore[union-attr]
 
 
 class Process:
@@ -149,7 +149,7 @@ class Process:
 
 def without_a_machine() -> dict[str, Any]:
     """Return stand-ins for the functions of `worker` that would change this process."""
-    return {"pin_process": lambda slot: None, "_allow_descriptors": lambda: None}
+    return {"_allow_descriptors": lambda: None}
 
 
 WORKER_MODULE: Any = worker_module

@@ -206,11 +206,10 @@ def measured_run(
             "PYTHONPATH": str(PRETEND),
             "PRETEND_BARRIER": f"{folder / 'ready'}:{devices}",
         }
-        # No spares: pretend devices stand for accelerators, which have none.
         arguments = [
             "run_ut", "-api_info", str(dump), "-o", str(folder / "out"),
             "-d", *map(str, range(devices)),
-            "--device-type", "cpu", "--bench-workers", "0", "--spares", "0",
+            "--device-type", "cpu", "--bench-workers", "0",
         ]  # fmt: skip
         code = f"import sys\n{prelude}\nfrom ray_precheck.cli import entry\nsys.exit(entry())"
         command = (

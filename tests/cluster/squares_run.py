@@ -13,7 +13,6 @@ from squares import TABLES, Squares
 from together import begin_together
 
 from ray_precheck.runtime.actors import Actors
-from ray_precheck.runtime.crew import WorkerOptions
 from ray_precheck.runtime.driver import DriveOptions, Driver
 from ray_precheck.runtime.places.cluster import Roster, open_cluster
 from ray_precheck.runtime.places.placement import DeviceRequest, place_slots
@@ -46,7 +45,7 @@ def run_squares(
     progress = Progress(len(job.tasks), len(done), show=show)
     request = DeviceRequest("cpu", ids=tuple(range(devices)))
     left = [task for task in job.tasks if task.name not in done]
-    options = DriveOptions(timeout_s=3.0, workers=WorkerOptions(spares=0))
+    options = DriveOptions(timeout_s=3.0)
     slots = place_slots(request, actors.nodes())
 
     def stop_requested() -> bool:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cluster
 
 STAYS_ON = """
 import sys
-if "ray_precheck.runtime.workers.check_process" in sys.orig_argv:
+if "ray_precheck.runtime.workers." in " ".join(sys.orig_argv):
     import ray_precheck.frameworks.pytorch.backend as module
     opened = module.TorchBackend.__init__
     def init(self, kind):

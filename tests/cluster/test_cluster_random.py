@@ -49,7 +49,7 @@ def test_the_rows_of_distributions_are_the_same_on_two_devices_and_after_a_kill(
 
 SLIGHTLY_WRONG = """
 import sys
-if "ray_precheck.runtime.workers.check_process" in sys.orig_argv:
+if "ray_precheck.runtime.workers." in " ".join(sys.orig_argv):
     import torch
     randn, attention = torch.randn, torch.nn.functional.scaled_dot_product_attention
     torch.randn = lambda *size: randn(*size) * 1.01

@@ -1,5 +1,7 @@
 """The process that runs APIs, watched without Ray: how it breaks, and how soon another takes over."""
 
+import contextlib
+import importlib
 import os
 import platform
 import signal
@@ -9,8 +11,10 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -19,13 +23,14 @@ from records import row_of
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
-from ray_precheck.replay.job import PrecheckOpener
-from ray_precheck.runtime.places.devices import DEFAULT_SPARES
+from ray_precheck.replay.job import PrecheckOpener, load_checker
+from ray_precheck.runtime.job import Tell
+from ray_precheck.runtime.places.devices import slot_variables
 from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.runtime.workers import process as process_module
-from ray_precheck.runtime.workers import worker
+from ray_precheck.runtime.workers.fork_server import ForkServer, ServerAddress
 from ray_precheck.runtime.workers.messages import Work
-from ray_precheck.runtime.workers.process import CheckProcess
+from ray_precheck.runtime.workers.process import CheckProcess, process_environment
 from ray_precheck.runtime.workers.worker import Order, Turns, Worker
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import BatchReport, Cause, DeviceSlot, TaskPayload
@@ -39,7 +44,8 @@ TENSOR = b'{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4], "Max
 @pytest.fixture(autouse=True, scope="module")
 def _faulty() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(FAULTY))
+        # The second is where a check process finds this module.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(FAULTY), str(Path(__file__).parent)]))
         # Set by the worker for its processes; put back after the tests.
         for name in ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
             patch.setenv(name, "")
@@ -94,10 +100,18 @@ def assert_is_checked(report: BatchReport) -> None:
     assert row_of(report.results[0]).forward is not Verdict.SKIP
 
 
-@pytest.fixture
-def process() -> Iterator[CheckProcess]:
-    made = CheckProcess(SLOT, opener())
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerAddress]:
+    made = ForkServer(partial(load_checker, "pytorch"), process_environment(False))
+    yield made.address
+    made.close()
+
+
+@pytest.fixture(params=[False, True], ids=["own", "fork"])
+def process(request: pytest.FixtureRequest, server: ServerAddress) -> Iterator[CheckProcess]:
+    made = CheckProcess(SLOT, opener(), server if request.param else None)
     made.wait_ready()
+    assert made.is_forked is request.param
     yield made
     made.close()
 
@@ -301,7 +315,7 @@ class TestEnds:
 class TestBatchesInTurn:
     @pytest.fixture(scope="class")
     def opened(self) -> Iterator[Worker]:
-        made = Worker(SLOT, opener(), spares=0)
+        made = Worker(SLOT, opener())
         made.open(0)
         yield made
         made.close()
@@ -371,42 +385,160 @@ class TestBatchesInTurn:
         assert row_of(run(made, GOOD, turn=14).results[0]).forward is Verdict.PASS
 
     def test_a_worker_that_was_told_to_end_begins_no_other(self) -> None:
-        made = Worker(SLOT, opener(), spares=0)
+        made = Worker(SLOT, opener())
         made.open(0)
         made.halt()
         assert run(made, GOOD) == BatchReport(())
         made.close()
 
 
-class TestSpares:
-    def test_a_spare_takes_over_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(worker, "SPARES_AFTER_S", 0.0)
-        made = Worker(SLOT, opener(), spares=1)
-        begin = time.monotonic()
+def own_server(tmp_path: Path, code: str = "") -> ForkServer:
+    """Return a server that imports nothing but a module with this code."""
+    (tmp_path / "loaded.py").write_text(code)
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    return ForkServer(
+        partial(importlib.import_module, "loaded"),
+        {**process_environment(False), "PYTHONPATH": path},
+    )
+
+
+class TestForks:
+    def test_one_is_ready_long_before_one_that_imports(self, server: ServerAddress) -> None:
+        started_s = {}
+        for name, address in (("fork", server), ("own", None), ("fork", server)):
+            begin = time.monotonic()
+            with contextlib.closing(CheckProcess(SLOT, opener(), address)) as made:
+                made.wait_ready()
+            started_s[name] = time.monotonic() - begin
+        assert started_s["fork"] < started_s["own"] / 2
+
+    def test_it_has_all_cores_and_sees_the_device_of_its_slot_alone(
+        self, server: ServerAddress
+    ) -> None:
+        slot = DeviceSlot("gpu", 0, "", "", "3")
+        with contextlib.closing(CheckProcess(slot, opener(), server)) as made:
+            with pytest.raises(DeviceError):  # this machine has no GPU
+                made.wait_ready()
+            variables = slot_variables(slot)
+            assert variables["CUDA_VISIBLE_DEVICES"] == "3"
+        with contextlib.closing(
+            CheckProcess(SLOT, _Telling(("CUDA_VISIBLE_DEVICES",)), server)
+        ) as made:
+            caveat = made.wait_ready()
+        assert caveat == repr(([""], 1))  # on the CPU it sees no GPU, and has its slot's core
+
+    def test_a_fault_of_the_server_costs_its_processes_and_nothing_else(
+        self, tmp_path: Path
+    ) -> None:
+        server = own_server(tmp_path)
+        made = Worker(SLOT, opener(), server.address)
         made.open(0)
-        start_s = time.monotonic() - begin
-        (spare,) = made._spares
-        spare.wait_ready()
-        # It is ready; what it said is put back for the one who will ask.
-        spare.wait_ready = lambda: None  # type: ignore[method-assign]
-        report = run(made, payload(1, "Torch.special.entr.0"))
+        assert is_fork(made)
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(run, made, payload(1, "Torch.special.ndtri.0"))
+            time.sleep(1)
+            os.kill(server.address.pid, signal.SIGKILL)
+            report = running.result(60)
         assert report.failure is not None
-        begin = time.monotonic()
+        assert report.failure.cause is Cause.KILLED  # which the record is not blamed for at once
         made.open(1)
-        takeover_s = time.monotonic() - begin
-        assert made._process is spare
-        assert takeover_s < start_s
-        assert row_of(run(made, GOOD, turn=2).results[0]).forward is Verdict.PASS
+        assert not is_fork(made)
+        assert_is_checked(run(made, GOOD, turn=2))
         made.close()
+        server.close()
 
-    def test_a_first_crash_makes_a_spare_wanted(self) -> None:
-        made = Worker(SLOT, opener(), spares=1)
+    @pytest.mark.parametrize(
+        ("code", "reason"),
+        [
+            (
+                "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
+                "the import has started 1 threads",
+            ),
+            ("opened = open('/dev/kmsg')", "the import has opened the device kmsg"),
+            ("raise ImportError('no such driver\\nmore')", "the import failed: no such driver"),
+            ("import os; os._exit(3)", "its fork server died"),
+        ],
+    )
+    def test_where_forking_is_not_safe_a_process_starts_on_its_own(
+        self, code: str, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        server = own_server(tmp_path, code)
+        made = Worker(SLOT, opener(), server.address, debug=True)
         made.open(0)
-        run(made, GOOD)
-        assert made._spares == []  # a run that is over soon gains nothing from one
-        run(made, payload(1, "Torch.special.entr.0"), turn=2)
-        assert len(made._spares) == 1
+        assert not is_fork(made)
+        assert_is_checked(run(made, GOOD))
+        made.close()
+        server.close()
+        assert f"cpu:0: no fork of a process that has imported: {reason}" in capfd.readouterr().err
+
+    def test_a_fork_that_cannot_open_its_device_is_followed_by_a_process_that_can(
+        self, server: ServerAddress
+    ) -> None:
+        made = Worker(SLOT, _RefusingForks(), server)
+        assert made.open(0) == "on its own"
         made.close()
 
-    def test_a_second_process_takes_no_memory_of_a_device_unasked(self) -> None:
-        assert DEFAULT_SPARES == {"cpu": 1, "npu": 0, "gpu": 0}
+    def test_a_stopped_server_is_not_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(process_module, "SILENT_S", 1.0)
+        server = own_server(tmp_path)
+        os.kill(server.address.pid, signal.SIGSTOP)
+        made = Worker(SLOT, opener(), server.address)
+        made.open(0)
+        assert not is_fork(made)
+        made.close()
+        server.close()
+
+    def test_no_other_user_gets_a_fork(self, tmp_path: Path) -> None:
+        if os.getuid():
+            pytest.skip("only root can become somebody else")
+        server = own_server(tmp_path)
+        code = (
+            "import os, socket, sys; os.setuid(65534)\n"
+            "line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+            "line.connect(chr(0) + sys.argv[1]); print(line.recv(100))"
+        )
+        command = [sys.executable, "-c", code, server.address.name]
+        assert subprocess.run(command, capture_output=True, check=True).stdout == b"b''\n"
+        server.close()
+
+    def test_they_end_with_the_server(self, tmp_path: Path) -> None:
+        server = own_server(tmp_path)
+        made = CheckProcess(SLOT, opener(), server.address)
+        made.wait_ready()
+        child = psutil.Process(made.pid)
+        server.close()
+        assert psutil.wait_procs([child], timeout=60)[1] == []
+        made.close()
+
+
+def is_fork(made: Worker) -> bool:
+    process = made._process
+    assert process is not None
+    return process.is_forked
+
+
+@dataclass(frozen=True)
+class _Telling:
+    """Opens a runner whose caveat tells variables of the process, and how many cores it has."""
+
+    names: tuple[str, ...]
+    memory_limit_bytes: int = 0
+
+    def open(self, slot: DeviceSlot, tell: Tell) -> Any:
+        found = [os.environ.get(name) for name in self.names]
+        return SimpleNamespace(caveat=repr((found, len(os.sched_getaffinity(0)))))
+
+
+@dataclass(frozen=True)
+class _RefusingForks:
+    """Opens a runner in a process that its worker has started, and raises in a fork of a server."""
+
+    parent: int = field(default_factory=os.getpid)
+    memory_limit_bytes: int = 0
+
+    def open(self, slot: DeviceSlot, tell: Tell) -> Any:
+        if os.getppid() != self.parent:
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+        return SimpleNamespace(caveat="on its own")

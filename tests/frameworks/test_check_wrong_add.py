@@ -21,7 +21,7 @@ TENSOR = b'{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4], "Max
 # special.entr raises, after which a device has to prove itself.
 _PLANTED = """
 import os, sys
-if "ray_precheck.runtime.workers.check_process" in sys.orig_argv:
+if "ray_precheck.runtime.workers." in " ".join(sys.orig_argv):
     import torch
     right = torch.Tensor.__add__
     def __add__(self, other):

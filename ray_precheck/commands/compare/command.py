@@ -53,7 +53,7 @@ JSON = Option(
     section=OutFolderOptions.section,
 )
 # Options of the groups that mean nothing here: a comparison runs on processor cores.
-_WITHOUT = WITHOUT_DEVICE | {"spares"}
+_WITHOUT = WITHOUT_DEVICE
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ray_precheck.commands.locate.search import LocationReport
 
 # Options of the groups that mean nothing here: captured results are replayed on processor cores.
-_WITHOUT = WITHOUT_DEVICE | {"spares"}
+_WITHOUT = WITHOUT_DEVICE
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:

@@ -41,6 +41,7 @@ from ray_precheck.commands.locate.search import (
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
+from ray_precheck.replay.job import load_checker
 from ray_precheck.running.run import Feature, RunEnd, planned, run_each, run_job
 from ray_precheck.running.session import (
     RunSession,
@@ -132,6 +133,8 @@ class _Replay(Feature[LocationJob, tuple[RunFiles, RunEnd]]):
         )
         # Before any file is made: an error about what is installed leaves nothing behind.
         settings_of_replay(target, golden, None, 1)
+        frameworks = {side.header.framework for side in self._sides if side is not None}
+        self.load = partial(load_checker, *sorted(frameworks))
         sides = {"target": target} | ({"golden": golden} if golden else {})
         self.names = list(dict.fromkeys(payload.name for payload in plan.payloads))
         self.fingerprint = search.fingerprint(

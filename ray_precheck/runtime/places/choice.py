@@ -32,6 +32,8 @@ from ray_precheck.runtime.places.placement import (
 )
 from ray_precheck.runtime.places.probe import PACKAGE
 from ray_precheck.runtime.stop_signal import signals_held
+from ray_precheck.runtime.workers.fork_server import KEPT_SERVERS, ForkServers, Load, ServerAddress
+from ray_precheck.runtime.workers.process import process_environment
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.task import DeviceSlot
 
@@ -114,12 +116,26 @@ class Places:
 
 
 class Cluster:
-    """The cluster of a run, or of several: opened when it is first needed, until `opened` is closed."""
+    """The cluster of a run, or of several, and the fork servers of this machine: opened when they are first
+    needed, until `opened` is closed."""
 
     def __init__(self, config: JobOptions, opened: ExitStack) -> None:
         self._config = config
         self._opened = opened
         self._nodes: list[Node] = []
+        self._servers = KEPT_SERVERS[-1] if KEPT_SERVERS else opened.enter_context(ForkServers())
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nobody has asked for a Ray, and none has been opened: a run may do without."""
+        return not (self._config.address or self._nodes or ray_is_running())
+
+    def fork_server(self, load: Load) -> ServerAddress | None:
+        """Return a server that forks check processes which have run `load`; None where workers cannot reach
+        one of this process, or the system has none."""
+        if self._config.joins or ray_is_running():
+            return None
+        return self._servers.open(load, process_environment(self._config.debug))
 
     def nodes(self, *, show: bool) -> list[Node]:
         """Return the nodes there are now, the driver's first.
@@ -129,7 +145,7 @@ class Cluster:
         """
         if not self._nodes:
             self._nodes = open_nodes(self._config, self._opened, show=show)
-        elif self._config.address:
+        elif self._config.joins:
             # Ray is imported by then.
             from ray_precheck.runtime.places.cluster import Roster
 
@@ -157,7 +173,7 @@ def find_places(
             has a Ray of its own that cannot be used.
     """
     here = local_node()
-    joins = bool(config.address) or ray_is_running()
+    joins = config.joins or ray_is_running()
     nodes = cluster.nodes(show=show) if joins else [here]
     request = DeviceRequest.of(config, "cpu")
     usable = usable_nodes(request, nodes)
@@ -186,14 +202,16 @@ def ray_is_running() -> bool:
 
 def open_nodes(config: JobOptions, opened: ExitStack, *, show: bool) -> list[Node]:
     """Start or join the cluster of a run until `opened` is closed; return its nodes."""
-    prepare_environment(own_cluster=not config.address, debug=config.debug)
+    prepare_environment(own_cluster=not config.joins, debug=config.debug)
     opened.enter_context(passed_on(debug=config.debug))
     # Imported here: Ray takes half a second that a wrong option should not cost.
     from ray_precheck.runtime.places.cluster import open_cluster
 
     with signals_held():
         return opened.enter_context(
-            open_cluster(config.address, debug=config.debug, say=_sayer(show))
+            open_cluster(
+                config.address if config.joins else "", debug=config.debug, say=_sayer(show)
+            )
         )
 
 

@@ -22,9 +22,6 @@ from ray_precheck.runtime.places.probe import VISIBLE_DEVICES, AskedFacts, Facts
 from ray_precheck.schema.task import BENCH, DeviceSlot
 
 RAY_RESOURCES = {"npu": "NPU", "gpu": "GPU"}
-# Spare processes that a worker keeps ready, by kind of device: a second process takes memory of an
-# accelerator.
-DEFAULT_SPARES = {"cpu": 1, "npu": 0, "gpu": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +223,16 @@ def move_slots(slots: Sequence[DeviceSlot], nodes: Sequence[Node]) -> list[Devic
     return moved
 
 
-def pin_process(slot: DeviceSlot) -> None:
-    """Let this process see the slot's device alone; must run before the framework is imported.
+def slot_variables(slot: DeviceSlot) -> dict[str, str]:
+    """Return the variables by which a process sees the slot's device alone; they must be set before it opens
+    a device.
 
     Every kind's variable is set, so that a worker on the CPU takes no accelerator.
     """
-    for kind, variable in VISIBLE_DEVICES.items():
-        os.environ[variable] = slot.visible if kind == slot.kind else ""
+    return {
+        variable: slot.visible if kind == slot.kind else ""
+        for kind, variable in VISIBLE_DEVICES.items()
+    }
 
 
 def pin_to_core(slot: DeviceSlot) -> None:

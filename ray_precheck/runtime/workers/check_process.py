@@ -41,29 +41,34 @@ from ray_precheck.schema.task import BENCH, Done
 
 
 def main() -> None:
-    """Serve a pipe until it is closed. The arguments of the command line: the descriptor of the pipe,
-    the parent's process id, the descriptor of the wakeup."""
-    parent = int(sys.argv[2])
+    """Serve a pipe until it is closed. The arguments of the command line: the descriptor of the pipe, the
+    parent's process id, the descriptors of the wakeup and of the board."""
+    pipe, parent, wakeup, board = map(int, sys.argv[1:])
+    serve(pipe, parent, wakeup, board)
+
+
+def serve(pipe_fd: int, parent: int, wakeup_fd: int, board_fd: int) -> None:
+    """Run records until the pipe is closed; the process ends with its `parent` at the latest."""
     end_with_parent(parent)
     _be_the_first_to_go()
-    pipe = Connection(int(sys.argv[1]))
+    pipe = Connection(pipe_fd)
     # Signals to all processes of a terminal or a job are for the driver, which lets running batches finish.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
-        _check(receive(pipe), pipe, WakeupSender(int(sys.argv[3])))
+        _check(receive(pipe), pipe, WakeupSender(wakeup_fd), mmap.mmap(board_fd, 1))
     except DeviceDied as death:
         _die_like(death.exit_code)
 
 
-def _check(start: Start, pipe: Connection, sender: WakeupSender) -> None:
+def _check(start: Start, pipe: Connection, sender: WakeupSender, board: mmap.mmap) -> None:
     """Open the device, and run batches until the pipe is closed.
 
     Raises:
         DeviceDied: the child process that has the device has ended.
     """
     with _all_kept():
-        runner, error = caught(partial(_open, start))
+        runner, error = caught(partial(_open, start, board))
     if runner is None:
         # A framework may raise anything at its import; the first line is the reason.
         assert error is not None
@@ -155,10 +160,9 @@ def _all_cores() -> Iterator[None]:
         os.sched_setaffinity(0, own)
 
 
-def _open(start: Start) -> Runner:
-    """Load what the job needs and open the device, on the core of this slot."""
+def _open(start: Start, board: mmap.mmap) -> Runner:
+    """Load what the job needs and open the device, on the core of this slot; `board` takes the phase."""
     pin_to_core(start.slot)
-    board = mmap.mmap(start.phase_fd, 1)
     opener = start.opener
     runner = opener.open(start.slot, partial(setitem, board, 0))
     if start.slot.kind in ("cpu", BENCH) and opener.memory_limit_bytes:

@@ -75,14 +75,10 @@ def seal(content: object) -> Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message to a check process: its device and the job's opener.
-
-    `phase_fd` is the descriptor of a file of one byte, to which the process writes its phase.
-    """
+    """The first message to a check process: its device and the job's opener."""
 
     slot: DeviceSlot
     opener: Opener
-    phase_fd: int
 
 
 @dataclass(frozen=True, slots=True)

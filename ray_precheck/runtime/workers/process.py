@@ -17,15 +17,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
 from ray_precheck.errors import DeviceError
 from ray_precheck.private_parts import DEBUG
-from ray_precheck.processes import descendants, is_stopped, module_command, python_path
+from ray_precheck.processes import (
+    descendants,
+    is_stopped,
+    launch,
+    module_command,
+    python_path,
+)
 from ray_precheck.runtime.job import Opener
+from ray_precheck.runtime.places.devices import slot_variables
+from ray_precheck.runtime.workers.fork_server import ForkedProcess, Refused, ServerAddress
 from ray_precheck.runtime.workers.messages import (
     Answer,
     Sealed,
@@ -48,6 +56,9 @@ from ray_precheck.schema.task import (
 )
 
 START_TIMEOUT_S = 300.0
+# A fork has imported everything, and has only its device to open. One that takes longer waits for a thread
+# that it does not have.
+FORKED_TIMEOUT_S = 60.0
 # A process that was stopped (SIGSTOP) or not heard from for so long is given up as one that died.
 SILENT_S = 60.0
 # How long to wait for the end of a killed process: the kernel cannot kill a process that hangs in a
@@ -66,15 +77,19 @@ _LONGEST_LINE = 200
 # are kept; blocks over 32 MiB are returned at once, as by default (mallopt(3)).
 _HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
 
-# A process that asks to end with its parent ends with the *thread* that started it (prctl(2),
-# PR_SET_PDEATHSIG), so one thread that lives as long as this process starts all check processes.
-_LAUNCHER = ThreadPoolExecutor(1, thread_name_prefix="launcher")
-
 
 class CheckProcess:
     """A check process, which runs records one after the other; `close` ends it."""
 
-    def __init__(self, slot: DeviceSlot, opener: Opener, *, debug: bool = False) -> None:
+    def __init__(
+        self,
+        slot: DeviceSlot,
+        opener: Opener,
+        server: ServerAddress | None = None,
+        *,
+        debug: bool = False,
+    ) -> None:
+        """Start a process: a fork of the server's, where there is one, else one of its own."""
         self._debug = debug
         self._handovers_s: deque[float] = deque()
         self._stopped_s, self._looked_at = 0.0, -math.inf
@@ -84,16 +99,24 @@ class CheckProcess:
         self._pipe, child_end = Pipe()
         self._wakeup = Wakeup()
         with child_end, self._wakeup.far_end() as wakeup_fd:
-            handles = (child_end.fileno(), board_fd, wakeup_fd)
-            self._popen = _LAUNCHER.submit(self._launch, handles).result()
-        os.close(board_fd)
-        self._send(Start(slot, opener, board_fd))
+            handles = (child_end.fileno(), wakeup_fd, board_fd)
+            self._popen: ForkedProcess | subprocess.Popen[bytes]
+            try:
+                if server is not None:
+                    output = self._stderr.fileno()
+                    self._popen = ForkedProcess(server, (*handles, output), slot_variables(slot))
+                else:
+                    self._popen = launch(partial(self._start, slot, handles))
+            finally:
+                os.close(board_fd)
+        self._send(Start(slot, opener))
 
-    def _launch(self, handles: tuple[int, int, int]) -> "subprocess.Popen[bytes]":
+    def _start(self, slot: DeviceSlot, handles: tuple[int, int, int]) -> "subprocess.Popen[bytes]":
+        pipe, *others = map(str, handles)
         arguments = module_command("ray_precheck.runtime.workers.check_process")
         return subprocess.Popen(
-            [*arguments, str(handles[0]), str(os.getpid()), str(handles[2])],
-            env=_environment(self._debug),
+            [*arguments, pipe, str(os.getpid()), *others],
+            env={**process_environment(self._debug), **slot_variables(slot)},
             pass_fds=handles,
             stdin=subprocess.DEVNULL,
             stdout=self._stderr,
@@ -104,6 +127,11 @@ class CheckProcess:
     def pid(self) -> int:
         """The id of the process."""
         return self._popen.pid
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it is the fork of a server."""
+        return isinstance(self._popen, ForkedProcess)
 
     @property
     def is_closed(self) -> bool:
@@ -118,21 +146,30 @@ class CheckProcess:
         Raises:
             DeviceError: the process did not start within `START_TIMEOUT_S`, died, or failed; the text
                 says which.
+            Refused: its fork server does not fork, or has died.
         """
         try:
-            begun = time.monotonic()
-            while not self._pipe.poll(_LOOK_S):
-                if self._look() >= SILENT_S:
-                    raise DeviceError(f"its process was {_STOPPED} while it started")
-                if time.monotonic() - begun > START_TIMEOUT_S:
-                    raise DeviceError(f"it did not start in {START_TIMEOUT_S:g} s")
+            if isinstance(self._popen, ForkedProcess):
+                self._await(self._popen.await_fork, START_TIMEOUT_S)
+                self._await(self._pipe.poll, FORKED_TIMEOUT_S)
+            self._await(self._pipe.poll, START_TIMEOUT_S)
             started: Started = receive(self._pipe)
+        except Refused:
+            raise
         except (EOFError, OSError):
             how = self._death()[1]
             raise DeviceError(f"its process died while it started ({how})") from None
         if started.failure:
             raise DeviceError(started.failure)
         return started.caveat
+
+    def _await(self, is_there: Callable[[float], bool], limit_s: float) -> None:
+        begun = time.monotonic()
+        while not is_there(_LOOK_S):
+            if self._look() >= SILENT_S:
+                raise DeviceError(f"its process was {_STOPPED} while it started")
+            if time.monotonic() - begun > limit_s:
+                raise DeviceError(f"it did not start in {limit_s:g} s")
 
     def submit(self, batch: Sequence[Work]) -> None:
         """Send a batch to the process, which begins it after the batches that it has."""
@@ -352,7 +389,7 @@ def _shared_byte() -> tuple[mmap.mmap, int]:
     return mmap.mmap(handle, 1), handle
 
 
-def _environment(debug: bool) -> dict[str, str]:
+def process_environment(debug: bool) -> dict[str, str]:
     """Return the environment of a check process: it has `_HEAP`, unless the user has set these variables;
     `debug` goes on to it."""
     told = {DEBUG: "1"} if debug else {}

@@ -12,16 +12,19 @@ numbers the batches of a worker from 1 on without a gap; Ray may begin the calls
 
 import math
 import resource
+import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
+from ray_precheck.errors import DeviceError
+from ray_precheck.foreign import caught
 from ray_precheck.runtime.job import Opener
-from ray_precheck.runtime.places.devices import pin_process
 from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.runtime.workers.fork_server import Refused, ServerAddress
 from ray_precheck.runtime.workers.messages import Sealed, Work
 from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.runtime.workers.shared import CAN_LEND
@@ -65,10 +68,6 @@ class Turns:
             self._changed.notify_all()
 
 
-# Shorter runs gain nothing from a spare, whose start takes up to 3 s of the worker's core.
-SPARES_AFTER_S = 60.0
-
-
 @dataclass(frozen=True, slots=True)
 class Order:
     """A batch for a worker: the payloads of its records, and for each of them the limit in seconds and
@@ -91,7 +90,7 @@ class Order:
 class Worker:
     """Runs batches in a check process. `open` comes first, and again for a fresh process.
 
-    `spares` is the number of check processes that are kept ready to replace one that broke.
+    Check processes are forks of the `server`, where there is one and as long as it forks.
     """
 
     # The threads that answer calls, by name, and the methods that each answers: while one thread runs
@@ -104,23 +103,26 @@ class Worker:
     }
 
     def __init__(
-        self, slot: DeviceSlot, opener: Opener, spares: int, *, debug: bool = False
+        self,
+        slot: DeviceSlot,
+        opener: Opener,
+        server: ServerAddress | None = None,
+        *,
+        debug: bool = False,
     ) -> None:
         self._slot = slot
         self._opener = opener
+        self._server = server
         self._debug = debug
-        self._wanted_spares = spares
         self._process: CheckProcess | None = None
-        self._spares: list[CheckProcess] = []
         self._made: dict[int, dict[int, Sealed]] = {}
         self._halted = threading.Event()
+        self._is_ended = False
         self._turns = Turns()
-        self._opened_at = 0.0
-        pin_process(slot)
         _allow_descriptors()
 
     def open(self, last_turn: int) -> str:
-        """Take a fresh check process: a spare where there is one, else a new one.
+        """Take a fresh check process.
 
         Batches up to `last_turn` were meant for the process before, and are not run any more. Returns
         a sentence about a limit of the device's precision, "" for none.
@@ -129,16 +131,32 @@ class Worker:
             DeviceError: the process could not start; the text says why.
         """
         self._turns.forget(last_turn)
-        if self._process is None:
-            self._opened_at = time.monotonic()
-        else:
+        if self._process is not None:
             self._process.close()
-            # A process was replaced, so others may break too: spares may start at once.
-            self._opened_at = 0.0
-        self._process = self._spares.pop(0) if self._spares else self._launch()
-        caveat = self._process.wait_ready()
-        self._keep_spares()
-        return caveat
+        if self._server is not None:
+            caveat, error = caught(partial(self._launch, self._server))
+            if caveat is not None:
+                return caveat
+            # Whatever a fork cannot do, a process of its own may; it also says best what is wrong.
+            self._server = None
+            if self._debug:
+                print(
+                    f"{self._slot.label}: no fork of a process that has imported: {error}",
+                    file=sys.stderr,
+                )
+        return self._launch(None)
+
+    def _launch(self, server: ServerAddress | None) -> str:
+        """Start a check process and wait until it is ready; see `open`."""
+        self._process = CheckProcess(self._slot, self._opener, server, debug=self._debug)
+        if self._is_ended:
+            self._process.close()
+            raise DeviceError("its worker was ended")
+        try:
+            return self._process.wait_ready()
+        except (DeviceError, Refused):
+            self._process.close()
+            raise
 
     def run(
         self,
@@ -170,9 +188,6 @@ class Worker:
             report, sealed = process.collect(
                 work, order.limits_s, self._halted.is_set, budget_s=order.budget_s
             )
-            if report.failure is not None:
-                self._opened_at = 0.0
-            self._keep_spares()
         if sealed:
             self._made[order.ticket] = sealed
         return report
@@ -200,19 +215,10 @@ class Worker:
         self._halted.set()
 
     def close(self) -> None:
-        """End all processes."""
-        for process in [*self._spares, *filter(None, [self._process])]:
-            process.close()
-        self._spares, self._process = [], None
-
-    def _launch(self) -> CheckProcess:
-        return CheckProcess(self._slot, self._opener, debug=self._debug)
-
-    def _keep_spares(self) -> None:
-        if self._halted.is_set() or time.monotonic() - self._opened_at < SPARES_AFTER_S:
-            return
-        while len(self._spares) < self._wanted_spares:
-            self._spares.append(self._launch())
+        """End the process, and start no other."""
+        self._is_ended = True
+        if self._process is not None:
+            self._process.close()
 
 
 def _work(

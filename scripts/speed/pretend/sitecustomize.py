@@ -17,7 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-CHECK_PROCESS = "ray_precheck.runtime.workers.check_process"
+# A check process, or the server that forks them.
+CHECKS = "ray_precheck.runtime.workers."
 CHECKER = "ray_precheck.check.checker"
 BARRIER = "PRETEND_BARRIER"
 LONGEST_START_S = 240.0
@@ -79,5 +80,5 @@ def _pretend() -> None:
     sys.modules[CHECKER] = module
 
 
-if CHECK_PROCESS in sys.orig_argv:
+if any(each.startswith(CHECKS) for each in sys.orig_argv):
     _pretend()

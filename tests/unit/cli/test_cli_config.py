@@ -164,7 +164,6 @@ NUMBERS = [
     ("seed", "--seed"),
     ("timeout_s", "--timeout"),
     ("max_memory_gib", "--max-memory"),
-    ("spares", "--spares"),
     ("bench_workers", "--bench-workers"),
     ("bench_budget_s", "--bench-budget"),
 ]
@@ -183,20 +182,20 @@ def test_a_number_that_no_option_can_mean_is_one_sentence(
     assert len(text) < 200
 
 
-@pytest.mark.parametrize(("field", "option"), [NUMBERS[1], NUMBERS[5]])
+@pytest.mark.parametrize(("field", "option"), [NUMBERS[1], NUMBERS[4]])
 def test_no_time_at_all_is_refused(field: str, option: str) -> None:
     with pytest.raises(UsageError, match=rf"^{option} 0 is wrong: .* larger than 0 and at most"):
         config(**{field: 0}).validate()
 
 
-@pytest.mark.parametrize(("field", "option"), [NUMBERS[0], NUMBERS[3], NUMBERS[4]])
+@pytest.mark.parametrize(("field", "option"), [NUMBERS[0], NUMBERS[3]])
 def test_a_count_is_whole(field: str, option: str) -> None:
     with pytest.raises(UsageError, match=rf"^{option} 1.5 is wrong: .* a whole number at least 0"):
         config(**{field: 1.5}).validate()
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    made = config(seed=np.int64(3), timeout_s=np.float32(2.5), spares=0, bench_workers=np.int8(2))
+    made = config(seed=np.int64(3), timeout_s=np.float32(2.5), bench_workers=np.int8(2))
     made.validate()
     assert made.fingerprint("digest", "pytorch", "cpu")["seed"] == "3"
 

@@ -14,9 +14,9 @@ from ray_precheck.runtime.places.devices import (
     choose_kind,
     local_node,
     move_slots,
-    pin_process,
     place_ids,
     require_plugins,
+    slot_variables,
     visible_devices,
 )
 from ray_precheck.runtime.places.probe import VISIBLE_DEVICES, Facts
@@ -255,17 +255,9 @@ class TestPinning:
         ("kind", "variable", "other"),
         [("npu", NPU_VARIABLE, GPU_VARIABLE), ("gpu", GPU_VARIABLE, NPU_VARIABLE)],
     )
-    def test_a_worker_sees_its_device_alone(
-        self, monkeypatch: pytest.MonkeyPatch, kind: str, variable: str, other: str
-    ) -> None:
-        monkeypatch.setenv(variable, "0,1,2,3")
-        monkeypatch.setenv(other, "0")
-        pin_process(DeviceSlot(kind, 1, "n0", "", "5"))
-        assert os.environ[variable] == "5"
-        assert os.environ[other] == ""
+    def test_a_worker_sees_its_device_alone(self, kind: str, variable: str, other: str) -> None:
+        slot = DeviceSlot(kind, 1, "n0", "", "5")
+        assert slot_variables(slot) == {variable: "5", other: ""}
 
-    def test_a_worker_on_the_cpu_sees_no_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for variable in VISIBLE_DEVICES.values():
-            monkeypatch.setenv(variable, "0,1")
-        pin_process(DeviceSlot("cpu", 3, "n0", "", ""))
-        assert [os.environ[variable] for variable in VISIBLE_DEVICES.values()] == ["", ""]
+    def test_a_worker_on_the_cpu_sees_no_device(self) -> None:
+        assert set(slot_variables(DeviceSlot("cpu", 3, "n0", "", "")).values()) == {""}

@@ -1,0 +1,364 @@
+"""The process that imports the frameworks once, and forks a check process whenever a worker asks for one.
+
+Comes in: what to import, then requests with the descriptors of a new check process. Goes out: check processes
+that are ready in tens of milliseconds, where an import takes seconds; their pages are shared. The driver
+starts it while it plans, and the workers of this machine connect to it (`ForkServer.address`).
+
+It opens no device and computes nothing, so that no thread is lost by a fork. Where an import has started a
+thread or opened a device all the same (`_unsafe`), it refuses, and check processes start on their own, as
+they do on systems without abstract sockets (unix(7), Linux alone). Each connection lives as long as its
+check process: the server ends a process whose worker has closed it, and tells how the process ended. If the
+server dies, the kernel ends its check processes, and workers start others on their own.
+"""
+
+import contextlib
+import gc
+import os
+import pickle
+import secrets
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from ray_precheck.foreign import caught, first_line
+from ray_precheck.processes import end_with_parent, launch, module_command
+
+Load = Callable[[], None]
+"""Imports what the check processes of a job need; pickled for the server."""
+
+_IS_KNOWN = sys.platform == "linux"
+# The first answer to a request: a process id, or 0 and a reason. The second: an exit code (waitpid(2)).
+_NUMBER = struct.Struct("<i")
+_MOST_BYTES = 1 << 16
+# Devices of the system that every process may have open; any other under /dev belongs to a driver.
+_HARMLESS = ("null", "zero", "full", "random", "urandom", "tty", "pts/", "shm/", "ptmx", "console")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """The name of a server's abstract socket, and its process id."""
+
+    name: str
+    pid: int
+
+
+class ForkServer:
+    """A server and its check processes; `close` ends all of them."""
+
+    def __init__(self, load: Load, environment: Mapping[str, str]) -> None:
+        """Start a server, which imports while this process goes on."""
+        name = f"ray_precheck-{os.getpid()}-{secrets.token_hex(8)}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(f"\0{name}")
+            listener.listen(socket.SOMAXCONN)
+            command = module_command("ray_precheck.runtime.workers.fork_server")
+            self._popen = launch(
+                lambda: subprocess.Popen(
+                    [*command, str(listener.fileno()), str(os.getpid())],
+                    env=dict(environment),
+                    pass_fds=(listener.fileno(),),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._popen.stdin as stdin:
+            stdin.write(pickle.dumps(load))
+        self.address = ServerAddress(name, self._popen.pid)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the server has not ended."""
+        return self._popen.poll() is None
+
+    def close(self) -> None:
+        """End the server, and with it every check process that it has forked."""
+        self._popen.kill()
+        self._popen.wait()
+
+
+class ForkServers:
+    """The servers of a command, one for each thing to import and environment; closing ends them."""
+
+    def __init__(self) -> None:
+        self._servers: dict[tuple[Any, ...], ForkServer] = {}
+
+    def open(self, load: Load, environment: Mapping[str, str]) -> ServerAddress | None:
+        """Return a server, started where there is none yet; None on a system that has no such sockets."""
+        if not _IS_KNOWN:
+            return None
+        key = (pickle.dumps(load), frozenset(environment.items()))
+        server = self._servers.get(key)
+        if server is None or not server.is_alive:
+            server = self._servers[key] = ForkServer(load, environment)
+        return server.address
+
+    def __enter__(self) -> "ForkServers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._servers.values():
+            server.close()
+
+
+# Where a process runs one command after the other, as tests do, it keeps its servers here; the last count.
+KEPT_SERVERS: list[ForkServers] = []
+
+
+class Refused(OSError):
+    """There is no such server any more, or it does not fork; the text says why."""
+
+
+class ForkedProcess:
+    """A check process that a server has forked, with the methods of `subprocess.Popen` that its worker
+    uses."""
+
+    def __init__(
+        self, address: ServerAddress, handles: tuple[int, ...], variables: Mapping[str, str]
+    ) -> None:
+        """Ask for a process, which gets these descriptors and environment variables."""
+        self._server = address.pid
+        self._pid = 0
+        self._code: int | None = None
+        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._line.connect(f"\0{address.name}")
+            socket.send_fds(self._line, [pickle.dumps(dict(variables))], handles)
+        except OSError:  # Nobody listens, as `await_fork` finds.
+            pass
+
+    @property
+    def pid(self) -> int:
+        """The process id; that of the server until the process is there."""
+        return self._pid or self._server
+
+    def await_fork(self, seconds: float) -> bool:
+        """Wait until the process is there; return whether it is.
+
+        Raises:
+            Refused: the server does not fork, or has died.
+        """
+        if self._pid:
+            return True
+        self._line.settimeout(seconds)
+        try:
+            answer = self._line.recv(_MOST_BYTES)
+        except TimeoutError:
+            return False
+        except OSError:  # The request was not even read.
+            answer = b""
+        if not answer:
+            raise Refused("its fork server died")
+        self._pid = _NUMBER.unpack_from(answer)[0]
+        if not self._pid:
+            raise Refused(answer[_NUMBER.size :].decode())
+        return True
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code of the process, negative for a signal; as one that was killed where its server
+        died, which has taken it along.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended in so many seconds.
+        """
+        if self._code is None:
+            self._line.settimeout(timeout)
+            try:
+                answer = self._line.recv(_MOST_BYTES)
+            except TimeoutError:
+                raise subprocess.TimeoutExpired("check process", timeout) from None
+            except OSError:
+                answer = b""
+            self._code = _NUMBER.unpack(answer)[0] if answer else -signal.SIGKILL
+            self._line.close()
+        return self._code
+
+    def kill(self) -> None:
+        """Kill the process, if it has not ended."""
+        if self._code is not None:
+            return
+        # A server that is stopped does not hear of the end of the line.
+        if self._pid and not self._has_ended():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        if self._pid:
+            with contextlib.suppress(OSError):
+                self._line.shutdown(socket.SHUT_WR)
+        else:
+            self._code = -signal.SIGKILL
+            self._line.close()
+
+    def _has_ended(self) -> bool:
+        """Return whether the server has told the exit code, after which the process id may be another's."""
+        try:
+            return bool(self._line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:
+            return False
+
+
+@dataclass(slots=True)
+class _Server:
+    """The server's side; `lines` are the connections, each with the process that was forked for it, 0 before.
+
+    `refusal` says why it does not fork, "" where it does.
+    """
+
+    listener: socket.socket
+    cores: set[int]
+    refusal: str
+    lines: dict[socket.socket, int] = field(default_factory=dict)
+    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+
+    def serve(self) -> NoReturn:
+        """Answer requests until this process is killed."""
+        bell, ringer = socket.socketpair()
+        ringer.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(ringer.fileno())
+        self.selector.register(self.listener, selectors.EVENT_READ)
+        self.selector.register(bell, selectors.EVENT_READ)
+        while True:
+            for key, _ in self.selector.select():
+                if key.fileobj is self.listener:
+                    self._accept()
+                elif key.fileobj is bell:
+                    bell.recv(_MOST_BYTES)
+                    self._reap()
+                elif key.fileobj in self.lines:
+                    self._hear(key.fileobj)
+
+    def _accept(self) -> None:
+        line, _ = self.listener.accept()
+        credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * _NUMBER.size)
+        if struct.unpack("<3i", credentials)[1] != os.getuid():
+            line.close()  # An abstract socket has no permissions: everybody can connect.
+            return
+        self.lines[line] = 0
+        self.selector.register(line, selectors.EVENT_READ)
+
+    def _hear(self, line: socket.socket) -> None:
+        """Take a request, or the end of a connection, after which its process has no worker any more."""
+        try:
+            message, handles, _, _ = socket.recv_fds(line, _MOST_BYTES, 8)
+        except OSError:
+            message, handles = b"", []
+        pid = self.lines[line]
+        if not message:
+            self.selector.unregister(line)
+            if pid:
+                os.kill(pid, signal.SIGKILL)  # It is a zombie at least, so the number is its own.
+            else:
+                self._hang_up(line)
+        elif self.refusal:
+            self._tell(line, _NUMBER.pack(0) + self.refusal.encode()[:1024])
+        else:
+            child = os.fork()
+            if child == 0:
+                self._become(pickle.loads(message), handles)
+            self.lines[line] = child
+            self._tell(line, _NUMBER.pack(child))
+        for handle in handles:
+            os.close(handle)
+
+    def _tell(self, line: socket.socket, answer: bytes) -> None:
+        with contextlib.suppress(OSError):  # The worker is gone; the end of the line is read next.
+            line.send(answer)
+
+    def _hang_up(self, line: socket.socket) -> None:
+        del self.lines[line]
+        with contextlib.suppress(KeyError):
+            self.selector.unregister(line)
+        line.close()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                for line in [line for line, each in self.lines.items() if each == pid]:
+                    self._tell(line, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
+                    self._hang_up(line)
+
+    def _become(self, variables: Mapping[str, str], handles: list[int]) -> NoReturn:
+        """Run a check process in this one, which was just forked, until its end."""
+        server = os.getppid()
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            pipe, wakeup, board, output = handles
+            kept = {*handles, 0, 1, 2}
+            for name in os.listdir("/proc/self/fd"):
+                # Connections of other processes must end with these, and the epoll and the bell are the
+                # server's.
+                with contextlib.suppress(OSError):
+                    if int(name) not in kept and _is_of_server(int(name)):
+                        os.close(int(name))
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+            os.environ.update(variables)
+            os.sched_setaffinity(0, self.cores)
+            from ray_precheck.runtime.workers.check_process import serve
+
+            serve(pipe, server, wakeup, board)
+            code = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            raise SystemExit(1) from None
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def _is_of_server(handle: int) -> bool:
+    """Return whether a descriptor is a socket or an epoll: all of these are the server's own."""
+    target = os.readlink(f"/proc/self/fd/{handle}")
+    return target.startswith("socket:") or target == "anon_inode:[eventpoll]"
+
+
+def _unsafe() -> str:
+    """Return why this process must not be forked, "" where it may."""
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        return f"the import has started {threads - 1} threads"
+    for entry in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(entry.path).removeprefix("/dev/")
+            if target[:1] != "/" and ":" not in target and not target.startswith(_HARMLESS):
+                return f"the import has opened the device {target}"
+    return ""
+
+
+def main() -> None:
+    """Import what the standard input asks for, then serve. The arguments of the command line: the
+    descriptor of the listening socket, the parent's process id."""
+    end_with_parent(int(sys.argv[2]))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    listener.set_inheritable(False)
+    cores = os.sched_getaffinity(0)
+    # Libraries that count the cores when they are loaded start threads for all that they see.
+    os.sched_setaffinity(0, {min(cores)})
+    gc.disable()
+    # What is unpickled imports, too.
+    _, error = caught(lambda: pickle.load(sys.stdin.buffer)())
+    # What was imported stays for ever; a collection would touch, and so copy, every page that children share.
+    gc.freeze()
+    gc.enable()
+    # The check process that is started on its own says what is wrong with the framework.
+    refusal = _unsafe() if error is None else f"the import failed: {first_line(error)}"
+    _Server(listener, cores, refusal).serve()
+
+
+if __name__ == "__main__":
+    main()
