@@ -28,8 +28,7 @@ from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import done_of
 from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.replay.selection import Selection, select_calls, selection_of
-from ray_precheck.running.run import Feature, JobType, Report
-from ray_precheck.running.session import RunSession
+from ray_precheck.running.run import Feature, JobType, Report, RunSession
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import Places, find_places
 from ray_precheck.runtime.progress import Progress, StageProgress

@@ -25,7 +25,7 @@ from ray_precheck.capture.settings import ALL_RISKS, FULL, RAISE, STRUCTURE, Cap
 from ray_precheck.capture.writing.elements import PlainElements, quoted
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.dump.scan import ByteRange
-from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.errors import OverflowBornError
 from ray_precheck.inputs.roles.table import looks_of
 from ray_precheck.trace.overflow.births import SUSPICIOUS, Walk

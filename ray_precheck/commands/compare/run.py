@@ -36,11 +36,14 @@ from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file
 from ray_precheck.options.declared import settings_of
 from ray_precheck.processes import end_with_parent
-from ray_precheck.running.run import Feature, RunEnd, run_each, run_job
-from ray_precheck.running.session import (
+from ray_precheck.running.run import (
+    Feature,
+    RunEnd,
     RunSession,
     Series,
     results_folder,
+    run_each,
+    run_job,
     session_of_several,
 )
 from ray_precheck.runtime.driving import TaskPlan

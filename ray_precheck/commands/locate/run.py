@@ -41,11 +41,15 @@ from ray_precheck.commands.locate.search import (
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
-from ray_precheck.running.run import Feature, RunEnd, planned, run_each, run_job
-from ray_precheck.running.session import (
+from ray_precheck.running.run import (
+    Feature,
+    RunEnd,
     RunSession,
     Series,
+    planned,
     results_folder,
+    run_each,
+    run_job,
     session_of_several,
 )
 from ray_precheck.runtime.driving import TaskPlan

@@ -20,8 +20,7 @@ from ray_precheck.replay.selected import (
     find_selected,
     read_options,
 )
-from ray_precheck.running.run import RunEnd, run_job
-from ray_precheck.running.session import resumed_table, session_of_one
+from ray_precheck.running.run import RunEnd, resumed_table, run_job, session_of_one
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in

@@ -16,14 +16,12 @@ import numpy as np
 
 from ray_precheck.check.attempt import Measured
 from ray_precheck.dump.folders import one_dump
-from ray_precheck.dump.names import split_key
 from ray_precheck.dump.parse import Dump, DumpCall, open_dump
-from ray_precheck.dump.scan import ByteRange
+from ray_precheck.dump.scan import ByteRange, split_key
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import PrecheckJob, PrecheckOpener, PrecheckRunner, done_of
 from ray_precheck.replay.selected import CallsFeature, find_selected, read_options
-from ray_precheck.running.run import RunEnd, run_job
-from ray_precheck.running.session import resumed_table, session_of_one
+from ray_precheck.running.run import RunEnd, resumed_table, run_job, session_of_one
 from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import DeviceSlot, Done, Phase, TaskPayload

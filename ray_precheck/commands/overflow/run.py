@@ -22,8 +22,15 @@ from ray_precheck.dump.folders import FoundDumps, find_dumps
 from ray_precheck.errors import DumpError
 from ray_precheck.options.declared import settings_of
 from ray_precheck.running.dumps_job import DumpsJob, digest_of_dumps
-from ray_precheck.running.run import Feature, RunEnd, planned, run_job
-from ray_precheck.running.session import RunSession, resumed_table, session_of_one
+from ray_precheck.running.run import (
+    Feature,
+    RunEnd,
+    RunSession,
+    planned,
+    resumed_table,
+    run_job,
+    session_of_one,
+)
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.progress import Progress

@@ -30,11 +30,13 @@ from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import PrecheckJob
 from ray_precheck.replay.selected import CallsFeature, find_selected, read_options
 from ray_precheck.replay.selection import Demands, NothingSelected, selection_of
-from ray_precheck.running.run import RunEnd, run_each, run_job
-from ray_precheck.running.session import (
+from ray_precheck.running.run import (
+    RunEnd,
     RunSession,
     Series,
     resumed_table,
+    run_each,
+    run_job,
     session_of_one,
     session_of_several,
 )

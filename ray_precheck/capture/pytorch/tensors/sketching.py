@@ -30,7 +30,7 @@ from ray_precheck.capture.recording.measures import (
     sketch_part,
 )
 from ray_precheck.capture.writing.elements import health_field
-from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.numerics.arrays import smallest_normal
 from ray_precheck.numerics.sketch import (
     BLOCK,

@@ -13,7 +13,7 @@ import pytest
 from junitparser import JUnitXml, TestSuite
 
 import ray_precheck.commands.precheck.run
-import ray_precheck.running.session
+import ray_precheck.running.run
 from ray_precheck.cli import NOTHING_CHECKED, STOPPED, UNUSABLE, main
 from ray_precheck.commands.precheck.run import RanksReport, run_ranks
 from ray_precheck.dump.folders import find_dumps
@@ -170,7 +170,7 @@ def test_a_signal_between_two_dumps_ends_it_resumably(
         return report
 
     with monkeypatch.context() as patched:
-        patched.setattr(ray_precheck.running.session, "stop_on_signal", stop_on_signal)
+        patched.setattr(ray_precheck.running.run, "stop_on_signal", stop_on_signal)
         patched.setattr(ray_precheck.commands.precheck.run, "run", run_and_be_told)
         report = ran(root)
     assert (report.completed, len(report.ranks), report.total) == (False, 1, 3)
