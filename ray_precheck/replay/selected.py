@@ -33,9 +33,9 @@ from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import Places, find_places
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.schema.environment import Environment
-from ray_precheck.store.resume import RunFiles, error_folder
+from ray_precheck.store.resume import error_folder
 from ray_precheck.store.settings import Reads
-from ray_precheck.store.tables import API_TABLES, Tables, added_setting
+from ray_precheck.store.tables import API_TABLES, RunFiles, Tables, added_setting
 
 
 @dataclass(frozen=True, slots=True)

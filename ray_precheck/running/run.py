@@ -26,8 +26,10 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.schema.task import DeviceSlot, Done, Task
-from ray_precheck.store.opening import (
+from ray_precheck.store.results import count_verdicts
+from ray_precheck.store.resume import (
     NewFiles,
+    discard_run,
     new_stamp,
     newest_of,
     newest_there,
@@ -36,10 +38,8 @@ from ray_precheck.store.opening import (
     reserved_stamp,
     stamp_in,
 )
-from ray_precheck.store.results import count_verdicts
-from ray_precheck.store.resume import RunFiles, discard_run
 from ray_precheck.store.settings import Reads
-from ray_precheck.store.tables import Tables
+from ray_precheck.store.tables import RunFiles, Tables
 
 # Ray and its workers, which import the bench's framework, take so much longer to start than a process that
 # is there: less work is done in the command's own process.

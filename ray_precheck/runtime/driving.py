@@ -24,8 +24,8 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import note_caveat
+from ray_precheck.store.tables import RunFiles
 from ray_precheck.store.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import open_file, open_text
 from ray_precheck.schema.result import MACHINE_REASONS, Verdict, call_verdict, verdict_in
-from ray_precheck.store.repair import rows_below
+from ray_precheck.store.journal import rows_below
 from ray_precheck.store.tables import (
     API_TABLES,
     BOM,

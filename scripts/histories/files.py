@@ -13,8 +13,9 @@ from typing import Any
 
 from ray_precheck.schema.task import Done
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, load_done, resume_run, run_files, start_run
+from ray_precheck.store.resume import load_done, resume_run, start_run
 from ray_precheck.store.settings import RunSettings, save_settings
+from ray_precheck.store.tables import RunFiles, run_files
 from scripts.histories.answers import Choices, Say
 from scripts.histories.disk import Died, Disk
 from scripts.histories.rules import Ledger, read_files, require

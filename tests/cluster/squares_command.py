@@ -31,7 +31,7 @@ from ray_precheck.running.run import (
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.tables import RunFiles
 
 PAUSE_S = float(os.environ.get("SQUARES_PAUSE_S", "0"))
 

@@ -19,7 +19,8 @@ from ray_precheck.runtime.places.cluster import Roster, open_cluster
 from ray_precheck.runtime.places.placement import DeviceRequest, place_slots
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.ray_actors import RayActors
-from ray_precheck.store.resume import RunFiles, hold_files, start_run
+from ray_precheck.store.resume import hold_files, start_run
+from ray_precheck.store.tables import RunFiles
 
 STAMP = "20260101000000"
 COUNT = 600

@@ -54,8 +54,8 @@ from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome
 from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.results import read_table
-from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import TENSOR_FOLDER, reads_of_dumps
+from ray_precheck.store.tables import RunFiles
 from ray_precheck.trace.difference.rows import ComparisonMode
 from ray_precheck.trace.side import CaptureSide, float32_note, without_collector
 

@@ -29,7 +29,7 @@ from ray_precheck.frameworks.base import require_framework
 from ray_precheck.operators.drawing import DRAWING, Never
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.task import Task, TaskPayload
-from ray_precheck.store.repair import decoded_rows
+from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import Tables, decode_name, encode_name, encode_row, encode_text
 from ray_precheck.trace.alignment.align import How, align
 from ray_precheck.trace.alignment.calls import Call, calls_of

@@ -55,8 +55,8 @@ from ray_precheck.running.run import (
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import TENSOR_FOLDER, reads_of_dumps
+from ray_precheck.store.tables import RunFiles
 from ray_precheck.trace.side import CaptureSide, float32_note, open_side
 
 

@@ -60,9 +60,9 @@ from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Done
 from ray_precheck.store.results import read_table
-from ray_precheck.store.resume import RunFiles, remove_run
+from ray_precheck.store.resume import remove_run
 from ray_precheck.store.settings import reads_of_dumps
-from ray_precheck.store.tables import encode_name, encode_row, encode_text
+from ray_precheck.store.tables import RunFiles, encode_name, encode_row, encode_text
 from ray_precheck.trace.difference.measuring import reading_of
 from ray_precheck.trace.flow import FlowRecord, flow_of, meetings_of, overwritten
 from ray_precheck.trace.overflow.births import follow

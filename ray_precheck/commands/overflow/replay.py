@@ -26,10 +26,9 @@ from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import DeviceSlot, Done, Phase, TaskPayload
 from ray_precheck.schema.values import HostTensor
-from ray_precheck.store.repair import decoded_rows
+from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.results import ResultRow, parse_result_row
-from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.tables import API_TABLES
+from ray_precheck.store.tables import API_TABLES, RunFiles
 from ray_precheck.trace.overflow.records import FollowedRecord, bad_of, opened
 from ray_precheck.trace.side import API, RecordEntry, record_from_json
 

@@ -35,11 +35,11 @@ from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
-from ray_precheck.store.repair import decoded_rows
+from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.results import read_table
-from ray_precheck.store.resume import RunFiles, remove_run
+from ray_precheck.store.resume import remove_run
 from ray_precheck.store.settings import mark_completed, reads_of_dumps
-from ray_precheck.store.tables import decode_name, encode_row, header, replace_file
+from ray_precheck.store.tables import RunFiles, decode_name, encode_row, header, replace_file
 from ray_precheck.trace.overflow.headroom import Headroom, Trend, trends
 from ray_precheck.trace.overflow.rows import HEADROOM, OverflowRow, joined_rows
 

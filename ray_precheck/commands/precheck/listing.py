@@ -31,9 +31,9 @@ from ray_precheck.replay.selection import select_calls, selection_of
 from ray_precheck.running.run import resumed_table
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.task import Task
-from ray_precheck.store.resume import load_done, run_files
+from ray_precheck.store.resume import load_done
 from ray_precheck.store.settings import load_settings
-from ray_precheck.store.tables import API_TABLES
+from ray_precheck.store.tables import API_TABLES, run_files
 
 FindBench = Callable[[ApiName], object]
 

@@ -45,9 +45,8 @@ from ray_precheck.schema.environment import environment_to_dict
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.error_data import load_error_data
 from ray_precheck.store.results import read_table
-from ray_precheck.store.resume import RESULT_STEM, RunFiles, run_files
 from ray_precheck.store.settings import note_environment, noted_environment
-from ray_precheck.store.tables import API_TABLES
+from ray_precheck.store.tables import API_TABLES, RESULT_STEM, RunFiles, run_files
 
 if TYPE_CHECKING:
     import pandas

@@ -45,12 +45,12 @@ from ray_precheck.schema.dtypes import is_differentiable
 from ray_precheck.schema.environment import Environment, environment_from_dict
 from ray_precheck.schema.result import Verdict, verdict_in
 from ray_precheck.store.results import ResultRow, headings_of, parse_result_row, read_columns
-from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import RunSettings, load_settings
 from ray_precheck.store.tables import (
     DETAIL_COLUMNS,
     DISTRIBUTION,
     RESULT_COLUMNS,
+    RunFiles,
     decode_name,
 )
 from ray_precheck.trace.sources import source_lines

@@ -11,8 +11,8 @@ from ray_precheck.replay.job import done_of
 from ray_precheck.runtime.recorder import Writer
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import Done
-from ray_precheck.store.resume import RunFiles, start_run
-from ray_precheck.store.tables import API_TABLES, decode_row, whole_rows
+from ray_precheck.store.resume import start_run
+from ray_precheck.store.tables import API_TABLES, RunFiles, decode_row, whole_rows
 from ray_precheck.store.timeline import Track
 
 pytestmark = pytest.mark.unit

@@ -9,10 +9,11 @@ from store_results import DETAIL_HEADER, contents, encoded, files_in, names_in, 
 from ray_precheck.errors import ResumeError
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, resume_run, start_run
+from ray_precheck.store.resume import resume_run, start_run
 from ray_precheck.store.settings import load_settings
 from ray_precheck.store.tables import (
     DETAIL_COLUMNS,
+    RunFiles,
     added_columns,
     added_setting,
     decode_row,

@@ -12,8 +12,9 @@ from store_results import contents, encoded, files_in, names_in, open_journal, p
 
 from ray_precheck.errors import PrecheckError
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, hold_files, resume_run, start_run
+from ray_precheck.store.resume import hold_files, resume_run, start_run
 from ray_precheck.store.settings import RunSettings, save_settings
+from ray_precheck.store.tables import RunFiles
 
 pytestmark = pytest.mark.unit
 

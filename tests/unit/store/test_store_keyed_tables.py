@@ -7,10 +7,9 @@ import pytest
 
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Done
-from ray_precheck.store.journal import Journal
-from ray_precheck.store.repair import repair
-from ray_precheck.store.resume import RunFiles, resume_run, run_files, start_run
-from ray_precheck.store.tables import Tables, encode_name, encode_row, header
+from ray_precheck.store.journal import Journal, repair
+from ray_precheck.store.resume import resume_run, start_run
+from ray_precheck.store.tables import RunFiles, Tables, encode_name, encode_row, header, run_files
 
 pytestmark = pytest.mark.unit
 

@@ -9,16 +9,8 @@ from store_results import RESULT_HEADER, encoded, files_in, open_journal, passed
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.results import count_verdicts
-from ray_precheck.store.resume import (
-    RunFiles,
-    discard_run,
-    error_folder,
-    load_done,
-    new_run_files,
-    run_files,
-    start_run,
-)
-from ray_precheck.store.tables import BOM
+from ray_precheck.store.resume import discard_run, error_folder, load_done, new_run_files, start_run
+from ray_precheck.store.tables import BOM, RunFiles, run_files
 
 pytestmark = pytest.mark.unit
 

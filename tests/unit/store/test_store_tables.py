@@ -9,12 +9,19 @@ import pytest
 from ray_precheck.errors import ResumeError
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Done
-from ray_precheck.store.journal import Journal
-from ray_precheck.store.repair import names_in, repair
+from ray_precheck.store.journal import Journal, names_in, repair
 from ray_precheck.store.results import count_verdicts, read_done
-from ray_precheck.store.resume import RunFiles, load_done, resume_run, run_files, start_run
+from ray_precheck.store.resume import load_done, resume_run, start_run
 from ray_precheck.store.settings import load_settings
-from ray_precheck.store.tables import API_TABLES, Tables, encode_name, encode_row, header
+from ray_precheck.store.tables import (
+    API_TABLES,
+    RunFiles,
+    Tables,
+    encode_name,
+    encode_row,
+    header,
+    run_files,
+)
 
 pytestmark = pytest.mark.unit
 

@@ -26,8 +26,9 @@ from ray_precheck.errors import UsageError
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
 from ray_precheck.store.output_file import write_report
-from ray_precheck.store.resume import run_files, start_run
+from ray_precheck.store.resume import start_run
 from ray_precheck.store.settings import note_caveat, note_environment
+from ray_precheck.store.tables import run_files
 
 pytestmark = pytest.mark.unit
 

@@ -11,9 +11,9 @@ from ray_precheck.commands.precheck.distribution import add_distributions
 from ray_precheck.replay.job import done_of
 from ray_precheck.schema.result import Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, load_done, resume_run, start_run
+from ray_precheck.store.resume import load_done, resume_run, start_run
 from ray_precheck.store.settings import load_settings
-from ray_precheck.store.tables import added_setting, decode_row, row_name, whole_rows
+from ray_precheck.store.tables import RunFiles, added_setting, decode_row, row_name, whole_rows
 
 pytestmark = pytest.mark.unit
 

@@ -23,8 +23,9 @@ from ray_precheck.commands.precheck.summary import (
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, OutputCheck, TaskResult, Verdict, failed, skipped
 from ray_precheck.store.results import read_rows
-from ray_precheck.store.resume import RunFiles, load_done, run_files
+from ray_precheck.store.resume import load_done
 from ray_precheck.store.settings import RunSettings, note_environment, save_settings
+from ray_precheck.store.tables import RunFiles, run_files
 
 pytestmark = pytest.mark.unit
 

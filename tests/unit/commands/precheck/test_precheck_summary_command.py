@@ -12,8 +12,9 @@ from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, skipped
 from ray_precheck.store.claim import claimed
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, start_run
+from ray_precheck.store.resume import start_run
 from ray_precheck.store.settings import note_environment
+from ray_precheck.store.tables import RunFiles
 
 pytestmark = pytest.mark.unit
 
