@@ -132,9 +132,17 @@ class Series:
 
 @contextmanager
 def session_of_one(
-    config: JobOptions, *, show: bool, on_files: Callable[[Path], None]
+    config: JobOptions,
+    of_all: RunSession | None = None,
+    *,
+    show: bool,
+    on_files: Callable[[Path], None],
 ) -> Iterator[RunSession]:
-    """Open the session of a single run, which makes its own files or names those to go on in."""
+    """Open the session of a single run, which makes its own files or names those to go on in; a run that is a
+    part of a larger one has the open session `of_all` parts."""
+    if of_all is not None:
+        yield of_all
+        return
     with ExitStack() as opened:
         yield RunSession(Cluster(config, opened), new_stamp(), None, False, show, on_files)
 
@@ -144,16 +152,21 @@ def session_of_several(
     config: JobOptions,
     series: Series,
     resumed: Path | None,
+    of_all: RunSession | None = None,
     *,
     show: bool,
     on_files: Callable[[Path], None],
 ) -> Iterator[RunSession]:
-    """Open the session of runs that share one stamp: a new one, or that of the runs `resumed`.
+    """Open the session of runs that share one stamp: a new one, or that of the runs `resumed`. Runs that are
+    parts of a larger one have the open session `of_all` parts.
 
     Raises:
         ResumeError: there are no such runs.
         UsageError: the folder cannot be made or written.
     """
+    if of_all is not None:
+        yield of_all
+        return
     with ExitStack() as opened:
         stop = opened.enter_context(stop_on_signal())
         if resumed is None:

@@ -286,13 +286,10 @@ def run_comparison(
     config = replace(config, device_type="cpu")
     pairs, without = pair_dumps(config)
     folder = results_folder(config.out, config.resume_csv)
-    with ExitStack() as opened:
-        if session is None:
-            series = Series(folder, [pair.place for pair in pairs], "compare", "compare_calls_")
-            several = session_of_several(
-                config, series, config.resume_csv, show=show_progress, on_files=on_files
-            )
-            session = opened.enter_context(several)
+    series = Series(folder, [pair.place for pair in pairs], "compare", "compare_calls_")
+    with session_of_several(
+        config, series, config.resume_csv, session, show=show_progress, on_files=on_files
+    ) as session:
         for label in without:
             session.say(f"warning: {label} has no partner on the other side and is left out")
         is_many = len(pairs) > 1 or bool(pairs[0].place.parts)

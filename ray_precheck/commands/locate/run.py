@@ -204,14 +204,11 @@ def run_location(
     pairs, without = dumps_to_locate(config.target, config.golden)
     folder = results_folder(config.out, config.resume_csv)
     first_step = min((pair.step for pair in pairs), key=_number_in)
-    with ExitStack() as opened:
-        if session is None:
-            places = [Path(), *(pair.place for pair in pairs)]
-            series = Series(folder, places, _BEGIN.removesuffix("_"), _BEGIN)
-            several = session_of_several(
-                config, series, config.resume_csv, show=show_progress, on_files=on_files
-            )
-            session = opened.enter_context(several)
+    places = [Path(), *(pair.place for pair in pairs)]
+    series = Series(folder, places, _BEGIN.removesuffix("_"), _BEGIN)
+    with session_of_several(
+        config, series, config.resume_csv, session, show=show_progress, on_files=on_files
+    ) as session:
         if config.resume_csv is not None and not config.force:
             _require_own_files(folder, session.stamp, pairs)
         whole = _WholeSearch(LocationSearch(config, folder, session, first_step), pairs)

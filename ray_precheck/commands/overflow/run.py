@@ -6,7 +6,6 @@ tell of each other is said at the end, from the rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,10 +111,7 @@ def check_overflow(
     config = on_cores(config)
     found = find_dumps(config.dump)
     resumed = resumed_table(config.resume_csv, OVERFLOW_TABLES)
-    with ExitStack() as opened:
-        if session is None:
-            one = session_of_one(config, show=show_progress, on_files=on_files)
-            session = opened.enter_context(one)
+    with session_of_one(config, session, show=show_progress, on_files=on_files) as session:
         return run_job(_Search(config, found, session), config, session, config.out, resumed)
 
 

@@ -9,7 +9,6 @@ OUT` finds them again.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -120,15 +119,11 @@ def run(
     path = one_dump(config.dump, "or use run_ranks")
     resumed = resumed_table(config.resume_csv, API_TABLES)
     asked = read_options(config)
-    with ExitStack() as opened:
-        is_alone = session is None
-        if session is None:
-            one = session_of_one(
-                config, show=show_progress, on_files=lambda path: on_files(run_files(path))
-            )
-            session = opened.enter_context(one)
-        stage = StageProgress(f"opening {path}", session.say)
-        dump = opened.enter_context(open_dump(path, stage))
+    is_alone = session is None
+    opened = session_of_one(
+        config, session, show=show_progress, on_files=lambda path: on_files(run_files(path))
+    )
+    with opened as session, open_dump(path, StageProgress(f"opening {path}", session.say)) as dump:
         # Before any file is made: an error about the devices leaves nothing behind.
         selected = find_selected(asked, dump, session, is_alone=is_alone)
         return run_job(Precheck(selected), config, session, config.out, resumed)
