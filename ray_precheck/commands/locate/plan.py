@@ -388,9 +388,9 @@ def _payload(
 def _cost(payload: LocationPayload) -> float:
     """Return the expected seconds of a call on one core: its records say how many bytes it reads."""
     both = 2.0 if payload.golden is not None else 1.0
-    size = 0
-    for raw in (payload.target.forward, payload.target.backward):
-        size += _tensor_bytes(raw) if raw else 0
+    size = sum(
+        _tensor_bytes(raw) for raw in (payload.target.forward, payload.target.backward) if raw
+    )
     return both * (_CALL_S + _BYTE_S * size)
 
 
