@@ -207,15 +207,6 @@ def without_details(details: Path, calls: Set[str], tables: Tables = API_TABLES)
 _HEADINGS = {name.lower(): name for name in (*RESULT_COLUMNS, *DETAIL_COLUMNS)}
 
 
-def read_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV file as dicts by heading, with names as the dump has them."""
-    with _opened(path) as (headings, rows):
-        for cells in rows:
-            padded = [*cells, *[""] * (len(headings) - len(cells))]
-            row = dict(zip(headings, padded, strict=False))
-            yield {**row, "API Name": decode_name(row.get("API Name", ""))}
-
-
 def read_columns(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of these columns for each row, "" where the row or the file has none."""
     with _opened(path) as (headings, rows):

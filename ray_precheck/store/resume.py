@@ -122,16 +122,14 @@ def new_run_files(folder: Path, stamp: str, tables: Tables = API_TABLES) -> RunF
 def start_run(
     folder: Path,
     stamp: str,
-    settings: RunSettings | dict[str, str],
+    settings: RunSettings,
     tables: Tables = API_TABLES,
 ) -> RunFiles:
-    """Return the files of a new run, with its settings, or those of a fingerprint, beside them.
+    """Return the files of a new run, with its settings beside them.
 
     Raises:
         UsageError: the folder is a file, is full, or cannot be made or written; nothing is left.
     """
-    if not isinstance(settings, RunSettings):
-        settings = RunSettings(settings)
     files = new_run_files(folder, stamp, tables)
     try:
         save_settings(files.settings, settings)

@@ -62,7 +62,7 @@ class Files:
         self._say = say
         self._ledger = Ledger(names)
         self._folder = folder
-        self._files = start_run(folder, _STAMP, _FINGERPRINT)
+        self._files = start_run(folder, _STAMP, RunSettings(_FINGERPRINT))
         self._base = self._read()
         self.begin_life()
 
