@@ -38,6 +38,8 @@ ERROR_HEADINGS = {
     "RMSE": "rmse",
     "SmallValueErr": "small_value_err",
 }
+# Their names in files of runs before the release of 0.1.0.
+OLD_HEADINGS = {"MaxRelErr": "MaxRelErrAboveSmall", "MeanRelErr": "MeanRelErrAboveSmall"}
 
 
 def no_implementations() -> tuple[Array, ...]:

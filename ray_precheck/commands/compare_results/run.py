@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, shown_ratio
+from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, OLD_HEADINGS, shown_ratio
 from ray_precheck.accuracy.standards.published import (
     METRIC_NAMES,
     RATIO_HEADINGS,
@@ -157,6 +157,7 @@ def _read_details(path: Path) -> Iterator[tuple[str, DetailRow]]:
                 raise _no_details(path, headings)
             # As ours are written: msprobe has "API name".
             headings[: len(wanted)] = DETAIL_COLUMNS
+            headings = [OLD_HEADINGS.get(heading, heading) for heading in headings]
             for cells in filter(None, rows):
                 found = dict(zip(headings, cells, strict=False))
                 name = decode_name(found["API Name"])

@@ -87,6 +87,20 @@ def test_ratios_are_those_of_the_errors(tmp_path: Path) -> None:
     assert (found.dtype, found.shape, found.level) == ("float32", "(2, 3)", "L0")
 
 
+def test_files_with_the_old_names_of_the_columns_are_read(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, [row(errors=(0.9, 0.2, 0.3, 0.1))], [row(errors=(0.1,) * 4)])
+    old = tmp_path / "old"
+    old.mkdir()
+    for side in ("npu", "gpu"):
+        (path,) = (tmp_path / side).glob("*_details_*.csv")
+        text = path.read_text(encoding="utf-8")
+        assert "MaxRelErrAboveSmall,MeanRelErrAboveSmall,RMSE" in text
+        (old / f"{side}.csv").write_text(text.replace("RelErrAboveSmall", "RelErr"), "utf-8")
+    again = compare_results(old / "npu.csv", old / "gpu.csv", tmp_path / "out", "2")
+    assert again.rows == comparison.rows
+    assert set(again.rows[0].ratios) == set(comparison.rows[0].ratios) != set()
+
+
 @pytest.mark.parametrize(
     ("errors", "metric"),
     [
