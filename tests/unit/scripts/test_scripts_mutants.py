@@ -306,6 +306,23 @@ def test_a_test_that_hangs_has_failed_after_some_times_of_its_own_time(
     assert time.monotonic() - begin < 60
 
 
+def test_a_test_that_passes_by_itself_has_noticed_nothing(toy: Toy) -> None:
+    toy.write_tests(
+        "test_store_toy.py",
+        *("seen = []", "def test_first():", "    seen.append(1)"),
+        *(
+            "def test_second():",
+            "    assert not seen",
+            "def test_third():",
+            "    assert half(3) == 2",
+        ),
+    )
+    path = "tests/unit/store/test_store_toy.py"
+    names = [f"{path}::test_{name}" for name in ("first", "second", "third")]
+    assert command.killer_of(toy.root, dict.fromkeys(names, 0.1)) == names[2]
+    assert command.killer_of(toy.root, dict.fromkeys(names[:2], 0.1)) == ""
+
+
 def test_a_change_that_spans_lines_is_replaced_whole() -> None:
     text = "x = (\n    a\n    + b\n)\ny = 1\n"
     (change,) = find_changes(text)
