@@ -256,7 +256,7 @@ def _shifted(case: _Case) -> str:
     for axis, size in enumerate(case.bench.shape):
         if size < 3:
             continue
-        name = "rows" if case.bench.ndim > 1 and axis == case.bench.ndim - 2 else "elements"
+        name = "rows" if axis == case.bench.ndim - 2 else "elements"
         for step in (1, -1):
             moved = np.roll(case.bench, step, axis)
             inner = np.ones(size, bool)
