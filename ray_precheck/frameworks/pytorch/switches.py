@@ -198,22 +198,39 @@ def _write_stance(value: str) -> None:
         torch.compiler.set_stance(value)
 
 
-def hf32_of_convolutions(value: bool | None = None) -> bool:
-    """Return whether HF32 is on for convolutions; set it where a value is given."""
+def hf32_of(part: str, value: bool | None = None) -> bool:
+    """Return whether HF32 is on for "conv" or "matmul"; set it where a value is given."""
     import torch_npu
 
+    owner = getattr(torch_npu.npu, part)
     if value is not None:
-        torch_npu.npu.conv.allow_hf32 = value
-    return bool(torch_npu.npu.conv.allow_hf32)
+        owner.allow_hf32 = value
+    return bool(owner.allow_hf32)
 
 
-def hf32_of_products(value: bool | None = None) -> bool:
-    """Return whether HF32 is on for products; set it where a value is given."""
-    import torch_npu
+def _hf32(name: str, title: str, part: str) -> KernelSwitch:
+    return KernelSwitch(
+        name=name,
+        title=title,
+        advice=f"torch.npu.{part}.allow_hf32 = False",
+        read=partial(hf32_of, part),
+        write=partial(hf32_of, part),
+        plain=False,
+        kinds=_NPU,
+    )
 
-    if value is not None:
-        torch_npu.npu.matmul.allow_hf32 = value
-    return bool(torch_npu.npu.matmul.allow_hf32)
+
+def _attention(kernel: str, title: str, word: str, kinds: tuple[str, ...]) -> KernelSwitch:
+    """Return the switch of a kernel behind `scaled_dot_product_attention`."""
+    return KernelSwitch(
+        name=f"{kernel}_attention",
+        title=f"{title} attention behind scaled_dot_product_attention",
+        advice=f"torch.backends.cuda.enable_{word}_sdp(False)",
+        read=lambda: getattr(_cuda, f"{word}_sdp_enabled")(),
+        write=lambda value: getattr(_cuda, f"enable_{word}_sdp")(value),
+        plain=False,
+        kinds=kinds,
+    )
 
 
 # Switches of a narrow meaning first: where several of them mend a call, the first one is named.
@@ -235,24 +252,8 @@ TORCH_SWITCHES = (
         kinds=_CPU,
     ),
     _flag("cudnn_tf32", "TF32 in cuDNN", "backends.cudnn.allow_tf32", False, kinds=_GPU),
-    KernelSwitch(
-        name="hf32_convolutions",
-        title="HF32 in convolutions",
-        advice="torch.npu.conv.allow_hf32 = False",
-        read=hf32_of_convolutions,
-        write=hf32_of_convolutions,
-        plain=False,
-        kinds=_NPU,
-    ),
-    KernelSwitch(
-        name="hf32_products",
-        title="HF32 in products",
-        advice="torch.npu.matmul.allow_hf32 = False",
-        read=hf32_of_products,
-        write=hf32_of_products,
-        plain=False,
-        kinds=_NPU,
-    ),
+    _hf32("hf32_convolutions", "HF32 in convolutions", "conv"),
+    _hf32("hf32_products", "HF32 in products", "matmul"),
     _flag(
         "float16_sums",
         "sums of float16 products in fewer bits",
@@ -315,32 +316,9 @@ TORCH_SWITCHES = (
         plain="force_eager",
         exists=lambda: hasattr(torch.compiler, "set_stance"),
     ),
-    KernelSwitch(
-        name="flash_attention",
-        title="flash attention behind scaled_dot_product_attention",
-        advice="torch.backends.cuda.enable_flash_sdp(False)",
-        read=torch.backends.cuda.flash_sdp_enabled,
-        write=torch.backends.cuda.enable_flash_sdp,
-        plain=False,
-    ),
-    KernelSwitch(
-        name="efficient_attention",
-        title="memory-efficient attention behind scaled_dot_product_attention",
-        advice="torch.backends.cuda.enable_mem_efficient_sdp(False)",
-        read=torch.backends.cuda.mem_efficient_sdp_enabled,
-        write=torch.backends.cuda.enable_mem_efficient_sdp,
-        plain=False,
-        kinds=_GPU,
-    ),
-    KernelSwitch(
-        name="cudnn_attention",
-        title="cuDNN's attention behind scaled_dot_product_attention",
-        advice="torch.backends.cuda.enable_cudnn_sdp(False)",
-        read=lambda: _cuda.cudnn_sdp_enabled(),
-        write=lambda value: _cuda.enable_cudnn_sdp(value),
-        plain=False,
-        kinds=_GPU,
-    ),
+    _attention("flash", "flash", "flash", ()),
+    _attention("efficient", "memory-efficient", "mem_efficient", _GPU),
+    _attention("cudnn", "cuDNN's", "cudnn", _GPU),
     KernelSwitch(
         name="nnpack",
         title="the convolutions of NNPACK",
@@ -427,9 +405,9 @@ def compute_in(kind: str, wanted: Float32) -> tuple[Float32, str]:
 
         caveat = torch_hf32_off(torch_npu.npu)
         if wanted.products == "hf32":
-            caught(partial(hf32_of_products, True))
+            caught(partial(hf32_of, "matmul", True))
         if wanted.convolutions == "hf32":
-            caught(partial(hf32_of_convolutions, True))
+            caught(partial(hf32_of, "conv", True))
     else:
         for each, path in _SETTINGS[kind].items():
             name = getattr(wanted, each)
@@ -471,8 +449,8 @@ def _write(kind: str, each: str, path: str, name: str) -> None:
 
 
 def _of_npu() -> Float32:
-    products, _ = caught(hf32_of_products)
-    convolutions, _ = caught(hf32_of_convolutions)
+    products, _ = caught(partial(hf32_of, "matmul"))
+    convolutions, _ = caught(partial(hf32_of, "conv"))
     return hf32_in(products=bool(products), convolutions=bool(convolutions))
 
 
