@@ -199,43 +199,22 @@ class TorchExecution:
         """Return the gradients of the differentiable inputs, zeros where an input has no part and None
         where torch has no derivative by it."""
         outputs, incoming = self._differentiated(cotangents)
-        grads: Sequence[torch.Tensor | None]
-        try:
-            grads = torch.autograd.grad(
-                outputs, self._leaves, incoming, allow_unused=True, materialize_grads=True
-            )
-        except RuntimeError as error:
-            if not _UNDERIVABLE.search(str(error)):
-                raise
+        grads = _derived(outputs, self._leaves, incoming)
+        if grads is None:
             grads = self._one_by_one(cotangents)
         hosts = [None if grad is None else _tensor_to_host(grad) for grad in grads]
         by_position = dict(zip(self._open, hosts, strict=True))
         return [by_position.get(position) for position in self._plan.differentiable]
 
-    def _one_by_one(self, cotangents: list[HostTensor | None]) -> list[torch.Tensor | None]:
+    def _one_by_one(self, cotangents: list[HostTensor | None]) -> Sequence[torch.Tensor | None]:
         """Return the gradient of each leaf, None where torch has none (the first argument of igamma).
 
         The graph is made anew, because the call that raised may have freed parts of it.
         """
         self._results = flattened(self._called(self._function, self._call))
         outputs, incoming = self._differentiated(cotangents)
-        grads: list[torch.Tensor | None] = []
-        for leaf in self._leaves:
-            try:
-                (grad,) = torch.autograd.grad(
-                    outputs,
-                    [leaf],
-                    incoming,
-                    retain_graph=True,
-                    allow_unused=True,
-                    materialize_grads=True,
-                )
-            except RuntimeError as error:
-                if not _UNDERIVABLE.search(str(error)):
-                    raise
-                grad = None
-            grads.append(grad)
-        return grads
+        found = (_derived(outputs, [leaf], incoming, keeps=True) for leaf in self._leaves)
+        return [None if grads is None else grads[0] for grads in found]
 
     def node_gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
         """Return the gradients that the autograd node of the first output passes on, as msprobe
@@ -274,6 +253,24 @@ class TorchExecution:
         if not outputs:
             raise NotCheckable("no output depends on an input that requires a gradient")
         return outputs, incoming
+
+
+def _derived(
+    outputs: list[torch.Tensor],
+    leaves: list[torch.Tensor],
+    incoming: list[torch.Tensor],
+    *,
+    keeps: bool = False,
+) -> Sequence[torch.Tensor | None] | None:
+    """Return the gradients of leaves, None where torch has no derivative by one; `keeps` keeps the graph."""
+    try:
+        return torch.autograd.grad(
+            outputs, leaves, incoming, keeps, allow_unused=True, materialize_grads=True
+        )
+    except RuntimeError as error:
+        if not _UNDERIVABLE.search(str(error)):
+            raise
+        return None
 
 
 class _InPlaceOf(torch.autograd.Function):
