@@ -12,7 +12,7 @@ continuous one.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -57,8 +57,6 @@ _GROUPS = 4
 
 def normal(draws: Draws, mean: Parameter, std: Parameter) -> list[StatisticalTest]:
     """Normal draws: gap, mean, variance, independence. A standard deviation of 0 gives the mean."""
-    if not len(draws):
-        return []
     constant = np.broadcast_to(np.asarray(std) == 0, draws.values.shape)
     exact = fact(
         "differ from the mean though the deviation is 0",
@@ -69,7 +67,7 @@ def normal(draws: Draws, mean: Parameter, std: Parameter) -> list[StatisticalTes
         return [exact]
     mean, std = _kept(mean, keep), _kept(std, keep)
     z, step = (draws.values[keep] - mean) / std, draws.step[keep] / std
-    gap = _gap("the normal distribution", replace(draws, values=z, step=step), normal_cdf)
+    gap = _gap("the normal distribution", z, step, draws.grain, normal_cdf)
     tests = [fact("are not finite", ~np.isfinite(draws.values)), gap, *_normal_moments(z, step)]
     return [
         *([exact] if constant.any() else []),
@@ -105,18 +103,16 @@ def _normal_moments(z: Array, step: Array) -> list[StatisticalTest]:
 
 def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[StatisticalTest]:
     """Draws uniform over [low, high): range, gap, two moments, independence."""
-    if not len(draws):
-        return []
     width = np.asarray(high, np.float64) - low
     if np.ndim(width) == 0 and width <= 0:
         return [fact(f"differ from {low}", abs(draws.values - low) > draws.step)]
     outside = (draws.values < low - draws.step) | (draws.values > high + draws.step)
     tests = [fact("are outside of their range", outside | np.isnan(draws.values))]
     u = (draws.values - low) / width
-    blurred = replace(draws, values=u, step=draws.step / width)
-    tests.append(_gap("the uniform distribution", blurred, lambda x: np.clip(x, 0.0, 1.0)))
-    slack = float(np.mean(blurred.step)) + draws.grain
-
+    step = draws.step / width
+    uniform_cdf = partial(np.clip, a_min=0.0, a_max=1.0)
+    tests.append(_gap("the uniform distribution", u, step, draws.grain, uniform_cdf))
+    slack = float(np.mean(step)) + draws.grain
     if 4 * slack < 0.1:
         tests += [
             average("the mean, as a part of the range,", u, 0.5, 1 / 12, slack, "place"),
@@ -128,18 +124,16 @@ def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[StatisticalTe
                 SQUARE_MOMENTS,
             ),
         ]
-    return [*tests, *_independence(draws.values, u < 0.5, blurred.step, low, high)]
+    return [*tests, *_independence(draws.values, u < 0.5, step, low, high)]
 
 
 def exponential(draws: Draws, rate: Parameter) -> list[StatisticalTest]:
     """Exponential draws: sign, gap, mean, independence."""
-    if not len(draws):
-        return []
     x = draws.values * rate
     step = draws.step * rate
     return [
         fact("are not positive numbers", ~(draws.values >= 0)),
-        _gap("the exponential distribution", replace(draws, values=x, step=step), _exponential_cdf),
+        _gap("the exponential distribution", x, step, draws.grain, _exponential_cdf),
         _mean_over(x, 1.0, step + draws.grain),
         *_independence(draws.values, x < math.log(2), step, rate),
     ]
@@ -166,14 +160,14 @@ def _mean_over(x: Array, shape: Parameter, step: Array) -> StatisticalTest:
 
 def gamma(draws: Draws, shape: Parameter, rate: Parameter) -> list[StatisticalTest]:
     """Gamma draws: sign, gap, mean, independence."""
-    if not len(draws):
-        return []
     x, step = draws.values * rate, draws.step * rate
     tests = [
         fact("are not positive numbers", ~(draws.values >= 0)),
         _gap(
             "the gamma distribution",
-            replace(draws, values=x, step=step),
+            x,
+            step,
+            draws.grain,
             lambda v: gamma_cdf(np.asarray(shape), np.maximum(v, 0.0)),
         ),
         _mean_over(x, shape, step + draws.grain),
@@ -186,15 +180,15 @@ def gamma(draws: Draws, shape: Parameter, rate: Parameter) -> list[StatisticalTe
 
 def cauchy(draws: Draws, median: Parameter, scale: Parameter) -> list[StatisticalTest]:
     """Cauchy draws, which have no moments: gap, independence."""
-    if not len(draws):
-        return []
     z, step = (draws.values - median) / scale, draws.step / scale
     numbers = fact("are not numbers", np.isnan(draws.values))
     return [
         SummedTest(numbers, _below_median(z, step, draws.grain)),
         _gap(
             "the Cauchy distribution",
-            replace(draws, values=z, step=step),
+            z,
+            step,
+            draws.grain,
             lambda x: 0.5 + np.arctan(x) / math.pi,
         ),
         share_test("the share of draws within the scale", np.abs(z) < 1, 0.5, "within"),
@@ -204,13 +198,11 @@ def cauchy(draws: Draws, median: Parameter, scale: Parameter) -> list[Statistica
 
 def laplace(draws: Draws, mean: Parameter, scale: Parameter) -> list[StatisticalTest]:
     """Laplace draws: gap, mean magnitude, independence."""
-    if not len(draws):
-        return []
     z, step = (draws.values - mean) / scale, draws.step / scale
     numbers = fact("are not numbers", np.isnan(draws.values))
     return [
         SummedTest(numbers, _below_median(z, step, draws.grain)),
-        _gap("the Laplace distribution", replace(draws, values=z, step=step), _laplace_cdf),
+        _gap("the Laplace distribution", z, step, draws.grain, _laplace_cdf),
         _mean_over(np.abs(z), 1.0, step + draws.grain),
         *_independence(draws.values, z < 0, step, mean, scale),
     ]
@@ -233,27 +225,19 @@ def _laplace_cdf(x: Array) -> Array:
 def log_normal(draws: Draws, mean: Parameter, std: Parameter) -> list[StatisticalTest]:
     """Draws whose logarithm is normal; those that overflow or vanish in their dtype are left out of
     the moments."""
-    if not len(draws):
-        return []
     usable = (draws.values > draws.step) & np.isfinite(draws.values)
     values, step = draws.values[usable], draws.step[usable]
     mean, std = _kept(mean, usable), _kept(std, usable)
-    z = (np.log(values) - mean) / std
+    z, relative = (np.log(values) - mean) / std, step / values / std
     tests = [fact("are negative or no numbers", ~(draws.values >= 0))]
     if usable.all():
-        tests.append(
-            _gap(
-                "the log-normal distribution",
-                replace(draws, values=z, step=step / values / std),
-                normal_cdf,
-            )
-        )
-        tests += _normal_moments(z, step / values / std)
+        tests.append(_gap("the log-normal distribution", z, relative, draws.grain, normal_cdf))
+        tests += _normal_moments(z, relative)
     else:
         tests.append(
             share_test("the share of draws below their median", _below(draws, usable, z), 0.5)
         )
-    return [*tests, *_independence(values, z < 0, step / values / std, mean, std)]
+    return [*tests, *_independence(values, z < 0, relative, mean, std)]
 
 
 def _below(draws: Draws, usable: Array, z: Array) -> Array:
@@ -262,15 +246,13 @@ def _below(draws: Draws, usable: Array, z: Array) -> Array:
     return below
 
 
-def _gap(name: str, draws: Draws, cdf: Cdf) -> StatisticalTest:
+def _gap(name: str, values: Array, step: Array, grain: float, cdf: Cdf) -> StatisticalTest:
     """Test the gap between draws and a distribution function, blurred by rounding."""
     with np.errstate(invalid="ignore"):
-        lowest = cdf(
-            np.where(np.isposinf(draws.values), np.finfo(np.float64).max, draws.values - draws.step)
-        )
-        highest = cdf(draws.values + draws.step)
+        lowest = cdf(np.where(np.isposinf(values), np.finfo(np.float64).max, values - step))
+        highest = cdf(values + step)
     # Where the draws are so coarse that an infinite one stands for a range, it is one of its top.
-    return distribution(name, lowest - draws.grain, np.minimum(highest + draws.grain, 1.0))
+    return distribution(name, lowest - grain, np.minimum(highest + grain, 1.0))
 
 
 def _independence(
@@ -290,8 +272,6 @@ def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[Statistical
 
     Where the dtype cannot hold all of them they are blurred by its step, and `high` itself occurs.
     """
-    if not len(draws):
-        return []
     count = high - low
     coarse = draws.step > 1
     step = np.where(coarse, draws.step, 0.0)
@@ -337,8 +317,6 @@ def _square_in_range(found: Array, count: int) -> Sums:
 
 def bernoulli(draws: Draws, probability: Parameter) -> list[StatisticalTest]:
     """Draws of 0 and 1: the share of ones, by groups where each draw has its own probability."""
-    if not len(draws):
-        return []
     p = np.broadcast_to(np.asarray(probability, np.float64), draws.values.shape)
     ones = draws.values == 1
     both = p * (1 - p)
@@ -365,8 +343,6 @@ def bernoulli(draws: Draws, probability: Parameter) -> list[StatisticalTest]:
 
 def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[StatisticalTest]:
     """Poisson draws: whole, gap, total."""
-    if not len(draws):
-        return []
     rates = np.broadcast_to(np.asarray(rate, np.float64), draws.values.shape)
     expected = float(np.sum(rates))
     slack = float(np.sum(np.where(draws.step > 1, draws.step, 0.0))) / max(expected, 1e-300)
@@ -412,8 +388,6 @@ def geometric(
     draws: Draws, probability: float, spread: np.random.Generator
 ) -> list[StatisticalTest]:
     """Numbers of trials up to the first success, 1 and more: whole, gap."""
-    if not len(draws):
-        return []
     wrong = (draws.values < 1) | (draws.values != np.rint(draws.values))
     whole = fact("are no whole numbers of 1 or more", wrong)
     if not 0 < probability < 1:
@@ -437,8 +411,6 @@ def geometric(
 
 def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[StatisticalTest]:
     """Numbers of successes: whole, range, and the share of successes among all trials."""
-    if not len(draws):
-        return []
     counts = np.broadcast_to(np.asarray(trials, np.float64), draws.values.shape)
     p = np.broadcast_to(np.asarray(probability, np.float64), draws.values.shape)
     total = float(np.sum(counts))

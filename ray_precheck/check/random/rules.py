@@ -24,7 +24,6 @@ from ray_precheck.accuracy.random.dropout import (
     rrelu_gradient_tests,
     rrelu_tests,
 )
-from ray_precheck.accuracy.random.laws import categories, permutation
 from ray_precheck.accuracy.random.statistics import (
     Parameter,
     StatisticalTest,
@@ -134,7 +133,7 @@ def _by_weight(rows: Array, chosen: Array, dtype: str, call: RandomCall) -> list
         np.take_along_axis(bound, chosen, -1).reshape(-1)[place] for bound in (below, upto)
     )
     grain = grain_of(dtype)
-    return categories(chosen.reshape(-1)[place], lowest, highest, grain, call.spread)
+    return laws.categories(chosen.reshape(-1)[place], lowest, highest, grain, call.spread)
 
 
 def _softmax(logits: Array, dim: int) -> Array:
@@ -201,7 +200,7 @@ def shuffle(call: RandomCall) -> list[StatisticalTest]:
     if len(np.unique(before)) == len(before) and np.array_equal(np.sort(before), np.sort(after)):
         position = np.empty(len(before))
         position[before] = np.arange(len(before))
-        tests += permutation(position[after])
+        tests += laws.permutation(position[after])
     return tests
 
 
@@ -214,24 +213,6 @@ def _dropped(call: RandomCall, api: str) -> tuple[Mask, Dropping]:
     keeps = "keep_prob" in call.arguments  # a primitive of MindSpore
     dropping = make(1 - call.number("keep_prob") if keeps else call.number("p"), units)
     return mask_of(x, out, dropping), dropping
-
-
-def drop_rule(api: str) -> Callable[[RandomCall], list[StatisticalTest]]:
-    """Return the rule of an API of `DROPPINGS`."""
-    return lambda call: dropout_tests(*_dropped(call, api))
-
-
-def drop_gradient_rule(
-    api: str,
-) -> Callable[[RandomCall, HostTensor | None, HostTensor], list[StatisticalTest]]:
-    """Return the rule of the gradient of an API of `DROPPINGS`: its mask is that of the output."""
-
-    def rule(
-        call: RandomCall, incoming: HostTensor | None, grad: HostTensor
-    ) -> list[StatisticalTest]:
-        return dropout_gradient_tests(*_dropped(call, api), incoming, grad)
-
-    return rule
 
 
 def returned_mask(call: RandomCall) -> list[StatisticalTest]:
@@ -280,17 +261,21 @@ def _bias(call: RandomCall, length: int, source: int) -> Array | None:
     return None
 
 
-def _drawn_from(law: Callable[..., list[StatisticalTest]], *parameters: str) -> Rule:
-    """Return the rule of draws from a law, whose parameters are the arguments of these names."""
-    return lambda call: law(call.draws, *map(call.parameter, parameters))
+def _drawn_from(law: Callable[..., list[StatisticalTest]], *parameters: str | float) -> Rule:
+    """Return the rule of draws from a law, whose parameters are the arguments of these names, or numbers."""
+    return lambda call: law(
+        call.draws, *(call.parameter(p) if isinstance(p, str) else p for p in parameters)
+    )
 
 
 _log_normal = _drawn_from(laws.log_normal, "mean", "std")
 _uniform = _drawn_from(laws.uniform, "low", "high")
+_unit_uniform = _drawn_from(laws.uniform, 0.0, 1.0)
 _exponential = _drawn_from(laws.exponential, "rate")
 _gamma = _drawn_from(laws.gamma, "alpha", "beta")
 _cauchy = _drawn_from(laws.cauchy, "median", "sigma")
 _laplace = _drawn_from(laws.laplace, "mean", "scale")
+_standard_laplace = _drawn_from(laws.laplace, 0.0, 1.0)
 _binomial = _drawn_from(laws.binomial, "count", "prob")
 
 
@@ -306,14 +291,6 @@ def _normal_of(call: RandomCall, mean: Parameter, std: Parameter) -> list[Statis
     # The parts of a complex draw have the mean, and half of the variance, each.
     share = 0.5**0.5 if DTYPES[call.out.dtype].kind == "complex" else 1.0
     return laws.normal(call.draws, mean, std * share)
-
-
-def _unit_uniform(call: RandomCall) -> list[StatisticalTest]:
-    return laws.uniform(call.draws, 0.0, 1.0)
-
-
-def _standard_laplace(call: RandomCall) -> list[StatisticalTest]:
-    return laws.laplace(call.draws, 0.0, 1.0)
 
 
 def _bernoulli(call: RandomCall) -> list[StatisticalTest]:
@@ -367,7 +344,12 @@ def _range(call: RandomCall, default: int) -> tuple[int, int]:
 
 def _drops(kind: str) -> RandomRule:
     """Return the rule of an operator that drops as `kind` says (`random_drops.DROPPINGS`)."""
-    return RandomRule(_DROPOUT, drop_rule(kind), drop_gradient_rule(kind))
+    return RandomRule(
+        _DROPOUT,
+        lambda call: dropout_tests(*_dropped(call, kind)),
+        # The mask is that of the output.
+        lambda call, incoming, grad: dropout_gradient_tests(*_dropped(call, kind), incoming, grad),
+    )
 
 
 _RRELU = RandomRule(RRELU, rrelu, rrelu_gradient)
