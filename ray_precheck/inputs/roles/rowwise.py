@@ -89,9 +89,7 @@ class Scores(Rowwise):
             lines[row] = lines[row, :1]
         assert spec.low is not None
         if spec.low <= MASKED_SCORE:
-            lines[free[count : 2 * count]] = round_to_dtype(
-                np.array([spec.low], np.float64), spec.dtype
-            )
+            lines[free[count : 2 * count]] = _rounded(spec.low, spec)
         return back(lines)
 
 
