@@ -260,9 +260,8 @@ def _shifted(case: _Case) -> str:
         for step in (1, -1):
             moved = np.roll(case.bench, step, axis)
             inner = np.ones(size, bool)
-            inner[0 if step == 1 else -1] = (
-                False  # the elements that move in there are not the bench's
-            )
+            # The elements that move in there are not the bench's.
+            inner[0 if step == 1 else -1] = False
             shape = [1] * axis + [size] + [1] * (case.bench.ndim - axis - 1)
             where = np.broadcast_to(inner.reshape(shape), case.bench.shape)
             if case.wrong[where].sum() < _FEWEST:

@@ -219,10 +219,8 @@ def _metrics(
 
 
 def _cosine(sums: _Sums) -> float:
-    if sums.device_square == 0.0 and sums.bench_square == 0.0:
-        return 1.0
-    if sums.device_square == 0.0 or sums.bench_square == 0.0:
-        return 0.0
+    if 0.0 in (sums.device_square, sums.bench_square):
+        return float(sums.device_square == sums.bench_square)
     cosine = sums.dot / (np.sqrt(sums.device_square) * np.sqrt(sums.bench_square))
     return float(np.clip(cosine, -1.0, 1.0))
 

@@ -480,10 +480,8 @@ def _implementations(
         )
 
     def of(position: int, tested: Leaf) -> Callable[[], Sequence[Array]]:
-        return (
-            (lambda: implementations().of(position, tested))
-            if isinstance(tested, HostTensor)
-            else no_implementations
-        )
+        if not isinstance(tested, HostTensor):
+            return no_implementations
+        return lambda: implementations().of(position, tested)
 
     return of
