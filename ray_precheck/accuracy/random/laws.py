@@ -234,16 +234,10 @@ def log_normal(draws: Draws, mean: Parameter, std: Parameter) -> list[Statistica
         tests.append(_gap("the log-normal distribution", z, relative, draws.grain, normal_cdf))
         tests += _normal_moments(z, relative)
     else:
-        tests.append(
-            share_test("the share of draws below their median", _below(draws, usable, z), 0.5)
-        )
+        below = draws.values <= draws.step
+        below[usable] = z < 0
+        tests.append(share_test("the share of draws below their median", below, 0.5))
     return [*tests, *_independence(values, z < 0, relative, mean, std)]
-
-
-def _below(draws: Draws, usable: Array, z: Array) -> Array:
-    below = draws.values <= draws.step
-    below[usable] = z < 0
-    return below
 
 
 def _gap(name: str, values: Array, step: Array, grain: float, cdf: Cdf) -> StatisticalTest:
@@ -283,20 +277,16 @@ def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[Statistical
     ]
     u = (found - low) / count
     # P(X <= x) = (x - low + 1) / count; the step before it is where the next lower number is.
-    tests.append(
-        distribution(
-            "the uniform distribution", u - step / count, np.minimum(u + (1 + step) / count, 1.0)
-        )
-    )
+    at_most = np.minimum(u + (1 + step) / count, 1.0)
+    tests.append(distribution("the uniform distribution", u - step / count, at_most))
     center = (count - 1) / 2 / count
     slack = float(np.mean(step)) / count
     variance = (1 - count**-2) / 12
     tests.append(average("the mean, as a part of the range,", u, center, variance, slack, "place"))
     if not coarse.any():
         tests.append(share_test(f"the share of {low}", found == low, 1 / count, "lowest"))
-        tests.append(
-            share_test(f"the share of {high - 1}", found == high - 1, 1 / count, "highest")
-        )
+        last = high - 1
+        tests.append(share_test(f"the share of {last}", found == last, 1 / count, "highest"))
         tests[0] = SummedTest(tests[0], (_square_in_range(found - low, count),))
     half = count // 2 / count
     return [*tests, neighbours(found < low + count // 2, half), no_repeats(found)]
@@ -344,13 +334,13 @@ def bernoulli(draws: Draws, probability: Parameter) -> list[StatisticalTest]:
 def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[StatisticalTest]:
     """Poisson draws: whole, gap, total."""
     rates = np.broadcast_to(np.asarray(rate, np.float64), draws.values.shape)
-    expected = float(np.sum(rates))
+    expected, found = float(np.sum(rates)), float(np.sum(draws.values))
     slack = float(np.sum(np.where(draws.step > 1, draws.step, 0.0))) / max(expected, 1e-300)
 
     def total(chance: float) -> Observation:
         low, high = poisson_limits(expected, chance)
-        found = float(np.sum(draws.values)) / expected
-        return within("the mean over the expected one", found, (low - slack, high + slack))
+        limits = low - slack, high + slack
+        return within("the mean over the expected one", found / expected, limits)
 
     tests = [
         fact(
@@ -360,8 +350,8 @@ def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[
         fact("are not 0 though the rate is", (rates == 0) & (draws.values != 0)),
     ]
     if expected > 0:
-        off = float(np.sum(draws.values)) - expected
-        sums = Sums("ratio", len(rates), expected, off, expected, expected, slack * expected)
+        off, moved = found - expected, slack * expected
+        sums = Sums("ratio", len(rates), expected, off, expected, expected, moved)
         tests.append(SummedTest(total, (sums,), _pattern(draws.values, rates)))
     small = (rates > 0) & (rates <= _LARGEST_POISSON_RATE) & (draws.step <= 1)
     if small.any():
@@ -417,18 +407,15 @@ def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[St
     wrong = (draws.values < 0) | (draws.values > counts) | (draws.values != np.rint(draws.values))
     tests = [fact("are no whole numbers of 0 to the number of trials", wrong)]
     if total > 0:
-        mean = float(np.sum(counts * p) / total)
+        expected, found = float(np.sum(counts * p)), float(np.sum(draws.values))
 
         def successes(chance: float) -> Observation:
-            found = float(np.sum(draws.values)) / total
-            return within(
-                "the share of successes", found, share_limits(mean, int(total), chance), (0, 1)
-            )
+            limits = share_limits(expected / total, int(total), chance)
+            return within("the share of successes", found / total, limits, (0, 1))
 
-        expected, both = float(np.sum(counts * p)), counts * p * (1 - p)
-        off = float(np.sum(draws.values)) - expected
+        both = counts * p * (1 - p)
         moments = float(np.sum(both)), float(np.sum(both * (1 - 2 * p)))
-        sums = Sums("ratio", len(p), expected, off, *moments)
+        sums = Sums("ratio", len(p), expected, found - expected, *moments)
         tests.append(SummedTest(successes, (sums,), _pattern(draws.values, both)))
     return tests
 
@@ -468,20 +455,12 @@ def permutation(values: Array) -> list[StatisticalTest]:
     """A permutation of 0 to n - 1: each once, not in order, few of them at their own place."""
     count = len(values)
     place = np.arange(count)
+    once = "are missing or there twice (each whole number below the length is due once)"
+    ascends = values[: count // 2 * 2 : 2] < values[1::2]
     tests = [
-        fact(
-            "are missing or there twice (each whole number below the length is due once)",
-            np.sort(values) != place,
-        )
+        fact(once, np.sort(values) != place),
+        share_test("the share of pairs of neighbours that ascend", ascends, 0.5, "rising"),
     ]
-    tests.append(
-        share_test(
-            "the share of pairs of neighbours that ascend",
-            values[: count // 2 * 2 : 2] < values[1::2],
-            0.5,
-            "rising",
-        )
-    )
 
     def fixed(chance: float) -> Observation:
         # The expected number of sets of k fixed points is 1/k! for every length.
