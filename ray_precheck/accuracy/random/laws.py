@@ -16,14 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from ray_precheck.accuracy.random.bounds import (
-    gamma_cdf,
-    gamma_limits,
-    normal_cdf,
-    poisson_limits,
-    share_limits,
-    square_limits,
-)
+from ray_precheck.accuracy.random import bounds
 from ray_precheck.accuracy.random.pooled import (
     SQUARE_MOMENTS,
     Sums,
@@ -67,7 +60,7 @@ def normal(draws: Draws, mean: Parameter, std: Parameter) -> list[StatisticalTes
         return [exact]
     mean, std = _kept(mean, keep), _kept(std, keep)
     z, step = (draws.values[keep] - mean) / std, draws.step[keep] / std
-    gap = _gap("the normal distribution", z, step, draws.grain, normal_cdf)
+    gap = _gap("the normal distribution", z, step, draws.grain, bounds.normal_cdf)
     tests = [fact("are not finite", ~np.isfinite(draws.values)), gap, *_normal_moments(z, step)]
     return [
         *([exact] if constant.any() else []),
@@ -88,7 +81,7 @@ def _normal_moments(z: Array, step: Array) -> list[StatisticalTest]:
     more = float(np.mean((magnitude + step) ** 2)) - found
 
     def square(chance: float) -> Observation:
-        low, high = square_limits(count, chance)
+        low, high = bounds.square_limits(count, chance)
         return within("the variance over the expected one", found, (low - more, high + less))
 
     what = "the mean, in standard deviations from the expected one,"
@@ -151,7 +144,7 @@ def _mean_over(x: Array, shape: Parameter, step: Array) -> StatisticalTest:
     slack, found = float(np.sum(step)) / total, float(np.sum(x)) / total
 
     def test(chance: float) -> Observation:
-        low, high = gamma_limits(total, chance)
+        low, high = bounds.gamma_limits(total, chance)
         return within("the mean over the expected one", found, (low - slack, high + slack))
 
     off = total * (found - 1)
@@ -168,13 +161,15 @@ def gamma(draws: Draws, shape: Parameter, rate: Parameter) -> list[StatisticalTe
             x,
             step,
             draws.grain,
-            lambda v: gamma_cdf(np.asarray(shape), np.maximum(v, 0.0)),
+            lambda v: bounds.gamma_cdf(np.asarray(shape), np.maximum(v, 0.0)),
         ),
         _mean_over(x, shape, step + draws.grain),
     ]
     return [
         *tests,
-        *_independence(draws.values, gamma_cdf(np.asarray(shape), x) < 0.5, step, shape, rate),
+        *_independence(
+            draws.values, bounds.gamma_cdf(np.asarray(shape), x) < 0.5, step, shape, rate
+        ),
     ]
 
 
@@ -231,7 +226,9 @@ def log_normal(draws: Draws, mean: Parameter, std: Parameter) -> list[Statistica
     z, relative = (np.log(values) - mean) / std, step / values / std
     tests = [fact("are negative or no numbers", ~(draws.values >= 0))]
     if usable.all():
-        tests.append(_gap("the log-normal distribution", z, relative, draws.grain, normal_cdf))
+        tests.append(
+            _gap("the log-normal distribution", z, relative, draws.grain, bounds.normal_cdf)
+        )
         tests += _normal_moments(z, relative)
     else:
         below = draws.values <= draws.step
@@ -338,7 +335,7 @@ def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[
     slack = float(np.sum(np.where(draws.step > 1, draws.step, 0.0))) / max(expected, 1e-300)
 
     def total(chance: float) -> Observation:
-        low, high = poisson_limits(expected, chance)
+        low, high = bounds.poisson_limits(expected, chance)
         limits = low - slack, high + slack
         return within("the mean over the expected one", found / expected, limits)
 
@@ -370,7 +367,7 @@ def _pattern(values: Array, variances: Array) -> str:
 
 def _poisson_cdf(rates: Array, values: Array) -> Array:
     """Return P(X <= value) = 1 - P(value + 1, rate); 0 below 0."""
-    found = 1.0 - gamma_cdf(np.maximum(values, 0.0) + 1.0, rates)
+    found = 1.0 - bounds.gamma_cdf(np.maximum(values, 0.0) + 1.0, rates)
     return np.asarray(np.where(values < 0, 0.0, found))
 
 
@@ -410,7 +407,7 @@ def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[St
         expected, found = float(np.sum(counts * p)), float(np.sum(draws.values))
 
         def successes(chance: float) -> Observation:
-            limits = share_limits(expected / total, int(total), chance)
+            limits = bounds.share_limits(expected / total, int(total), chance)
             return within("the share of successes", found / total, limits, (0, 1))
 
         both = counts * p * (1 - p)

@@ -10,20 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ray_precheck.accuracy.random import laws
-from ray_precheck.accuracy.random.dropout import (
-    Dropping,
-    Mask,
-    alpha_dropout,
-    attention_tests,
-    dropout,
-    dropout_gradient_tests,
-    dropout_tests,
-    mask_of,
-    recorded_mask_tests,
-    rrelu_gradient_tests,
-    rrelu_tests,
-)
+from ray_precheck.accuracy.random import dropout, laws
 from ray_precheck.accuracy.random.statistics import (
     Parameter,
     StatisticalTest,
@@ -41,17 +28,17 @@ from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostTensor
 
 RRELU = "input lower=0.125 upper=0.3333333333333333 ..."
-_Make = Callable[[float, int | None], Dropping]
+_Make = Callable[[float, int | None], dropout.Dropping]
 # How an API drops, and over how many leading dimensions it decides separately, by the number of
 # dimensions of its input (torch.nn.functional: an input without a batch has one dimension less).
 DROPPINGS: dict[str, tuple[_Make, dict[int, int] | None]] = {
-    "dropout": (dropout, None),
-    "dropout1d": (dropout, {2: 1, 3: 2}),
-    "dropout2d": (dropout, {3: 2, 4: 2}),
-    "dropout3d": (dropout, {4: 1, 5: 2}),
-    "feature_dropout": (dropout, {}),
-    "alpha_dropout": (alpha_dropout, None),
-    "feature_alpha_dropout": (alpha_dropout, {}),
+    "dropout": (dropout.dropout, None),
+    "dropout1d": (dropout.dropout, {2: 1, 3: 2}),
+    "dropout2d": (dropout.dropout, {3: 2, 4: 2}),
+    "dropout3d": (dropout.dropout, {4: 1, 5: 2}),
+    "feature_dropout": (dropout.dropout, {}),
+    "alpha_dropout": (dropout.alpha_dropout, None),
+    "feature_alpha_dropout": (dropout.alpha_dropout, {}),
 }
 _CHANNEL_DIMS = 2
 Rule = Callable[[RandomCall], list[StatisticalTest]]
@@ -204,7 +191,7 @@ def shuffle(call: RandomCall) -> list[StatisticalTest]:
     return tests
 
 
-def _dropped(call: RandomCall, api: str) -> tuple[Mask, Dropping]:
+def _dropped(call: RandomCall, api: str) -> tuple[dropout.Mask, dropout.Dropping]:
     x, out = call.tensor("input"), call.out
     if x.shape != out.shape:
         raise NotCheckable(f"its output has shape {list(out.shape)}, its input {list(x.shape)}")
@@ -212,7 +199,7 @@ def _dropped(call: RandomCall, api: str) -> tuple[Mask, Dropping]:
     units = None if by_dims is None else by_dims.get(len(x.shape), _CHANNEL_DIMS)
     keeps = "keep_prob" in call.arguments  # a primitive of MindSpore
     dropping = make(1 - call.number("keep_prob") if keeps else call.number("p"), units)
-    return mask_of(x, out, dropping), dropping
+    return dropout.mask_of(x, out, dropping), dropping
 
 
 def returned_mask(call: RandomCall) -> list[StatisticalTest]:
@@ -220,26 +207,28 @@ def returned_mask(call: RandomCall) -> list[StatisticalTest]:
     mask = call.outputs[1]
     if not isinstance(mask, HostTensor) or mask.shape != call.out.shape:
         raise NotCheckable("its second output is no mask of the shape of the first")
-    return recorded_mask_tests(_dropped(call, "dropout")[0], mask)
+    return dropout.recorded_mask_tests(_dropped(call, "dropout")[0], mask)
 
 
 def rrelu(call: RandomCall) -> list[StatisticalTest]:
     """Test the slopes that rrelu draws."""
-    return rrelu_tests(call.tensor("input"), call.out, call.number("lower"), call.number("upper"))
+    return dropout.rrelu_tests(
+        call.tensor("input"), call.out, call.number("lower"), call.number("upper")
+    )
 
 
 def rrelu_gradient(
     call: RandomCall, incoming: HostTensor | None, grad: HostTensor
 ) -> list[StatisticalTest]:
     """Test its gradient, which has the same slopes."""
-    return rrelu_gradient_tests(call.tensor("input"), call.out, incoming, grad)
+    return dropout.rrelu_gradient_tests(call.tensor("input"), call.out, incoming, grad)
 
 
 def attention(call: RandomCall) -> list[StatisticalTest]:
     """Test scaled_dot_product_attention with dropout."""
     query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
     scale = call.arguments.get("scale")
-    return attention_tests(
+    return dropout.attention_tests(
         query.data.astype(np.float64),
         key.data.astype(np.float64),
         value.data.astype(np.float64),
@@ -346,9 +335,11 @@ def _drops(kind: str) -> RandomRule:
     """Return the rule of an operator that drops as `kind` says (`random_drops.DROPPINGS`)."""
     return RandomRule(
         _DROPOUT,
-        lambda call: dropout_tests(*_dropped(call, kind)),
+        lambda call: dropout.dropout_tests(*_dropped(call, kind)),
         # The mask is that of the output.
-        lambda call, incoming, grad: dropout_gradient_tests(*_dropped(call, kind), incoming, grad),
+        lambda call, incoming, grad: dropout.dropout_gradient_tests(
+            *_dropped(call, kind), incoming, grad
+        ),
     )
 
 

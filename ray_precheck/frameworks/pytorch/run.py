@@ -15,14 +15,7 @@ import torch
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf, map_leaves
-from ray_precheck.frameworks.pytorch.storages import (
-    Exact,
-    built,
-    exact_of,
-    flattened,
-    in_layout_of,
-    taken_apart,
-)
+from ray_precheck.frameworks.pytorch import storages
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostCall, HostTensor, Quantized, Symbol
 
@@ -58,7 +51,7 @@ class TorchPlace:
         `memory` holds the buffers of a call, which arguments share.
         """
         if tensor.storage is not None:
-            return built(tensor.storage, self._copy(tensor.data, tensor.dtype))
+            return storages.built(tensor.storage, self._copy(tensor.data, tensor.dtype))
         layout = tensor.layout
         if tensor.lazy and not self.widen:
             return _lazily(self.to_torch(replace(tensor, lazy=""), memory), tensor.lazy)
@@ -142,7 +135,7 @@ class TorchExecution:
             result = self._called(function, call)
         # No bound method: with a cycle, the tensors would wait for Python's collector.
         self._function, self._call = function, call
-        self._results = flattened(result)
+        self._results = storages.flattened(result)
         self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
         self.changed = [_tensor_to_host(tensor) for tensor in self._kept]
 
@@ -177,7 +170,7 @@ class TorchExecution:
             return self._place.constant(value)
         position, self._seen = self._seen, self._seen + 1
         if self._place.widen and isinstance(value.storage, Quantized):
-            return exact_of(value)
+            return storages.exact_of(value)
         tensor = self._place.to_torch(value, self._memory)
         if position in self._open:
             tensor = self._open_tensor(tensor, has_layout=value.layout is not None)
@@ -211,7 +204,7 @@ class TorchExecution:
 
         The graph is made anew, because the call that raised may have freed parts of it.
         """
-        self._results = flattened(self._called(self._function, self._call))
+        self._results = storages.flattened(self._called(self._function, self._call))
         outputs, incoming = self._differentiated(cotangents)
         found = (_derived(outputs, [leaf], incoming, keeps=True) for leaf in self._leaves)
         return [None if grads is None else grads[0] for grads in found]
@@ -249,7 +242,7 @@ class TorchExecution:
             # them is real.
             arrived = arrived if leaf.is_complex() or not arrived.is_complex() else arrived.real
             outputs.append(leaf)
-            incoming.append(in_layout_of(leaf, arrived.to(leaf.dtype)))
+            incoming.append(storages.in_layout_of(leaf, arrived.to(leaf.dtype)))
         if not outputs:
             raise NotCheckable("no output depends on an input that requires a gradient")
         return outputs, incoming
@@ -300,14 +293,14 @@ def _lazily(tensor: torch.Tensor, lazy: str) -> torch.Tensor:
 
 
 def _to_host(leaf: Any) -> Leaf:
-    if isinstance(leaf, Exact):
+    if isinstance(leaf, storages.Exact):
         return leaf.host()
     return _tensor_to_host(leaf) if torch.is_tensor(leaf) else leaf
 
 
 def _tensor_to_host(tensor: torch.Tensor) -> HostTensor:
     """Return a tensor's values on the host; raises the pending error of an asynchronous device."""
-    values, storage = taken_apart(tensor.detach())
+    values, storage = storages.taken_apart(tensor.detach())
     if values._is_zerotensor():  # the gradient of sgn; it has no memory, and numpy() refuses it
         values = values.clone()
     name = str(values.dtype).removeprefix("torch.")
