@@ -471,7 +471,7 @@ _REDUCTIONS: dict[str, tuple[Row, ...]] = {
 }
 
 _REST: dict[str, tuple[Row, ...]] = {
-    "Assign": rows("Tensor.copy_", "variable value>src"),
+    "Assign": rows("Tensor.copy_", "variable value>other"),
     "AssignAdd": rows("Tensor.add_", "variable value>other"),
     "AssignSub": rows("Tensor.sub_", "variable value>other"),
     "DivNoNan": rows(div_no_nan, "x& y>right&"),
