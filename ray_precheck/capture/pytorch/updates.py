@@ -244,11 +244,8 @@ def _told_of(optimizer: Optimizer, without_gradient: int) -> dict[str, Any]:
         "optimizer": f"{kind.__module__}.{kind.__qualname__}",
         "without_gradient": without_gradient,
     }
-    if any(
-        hasattr(parameter, "placements")
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    ):
+    parameters = (each for group in optimizer.param_groups for each in group["params"])
+    if any(hasattr(each, "placements") for each in parameters):
         about["sharded"] = True
     options = {
         name: value

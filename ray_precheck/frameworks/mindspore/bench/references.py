@@ -204,11 +204,6 @@ def contains(tensor: Tensor, element: Any) -> bool:
     return bool((tensor == element).any())
 
 
-def where_else(tensor: Tensor, condition: Tensor, other: Any) -> Tensor:
-    """Keep elements where a condition holds, take `other` elsewhere."""
-    return torch.where(condition, tensor, other)
-
-
 def searchsorted(
     tensor: Tensor, v: Any, side: str = "left", sorter: Tensor | None = None
 ) -> Tensor:

@@ -323,7 +323,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.searchsorted": rows(references.searchsorted, "self v side sorter"),
     "Tensor.select": (
         *rows("Torch.select", "self dim:int! index"),
-        *rows(references.where_else, "self condition y>other"),
+        *rows("Tensor.where", "self condition y>other"),
     ),
     "Tensor.select_scatter": rows("Torch.select_scatter", "self src axis>dim index"),
     "Tensor.short": rows("Tensor.short", "self"),
@@ -380,6 +380,6 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
         "self dim=None * correction=1 keepdim=False",
     ),
     "Tensor.view": rows("Torch.reshape", "self *shape"),
-    "Tensor.where": rows(references.where_else, "self condition other", "self condition y>other"),
+    "Tensor.where": rows("Tensor.where", "self condition other", "self condition y>other"),
     "Tensor.xdivy": rows(references.xdivy, "self y>other"),
 }
