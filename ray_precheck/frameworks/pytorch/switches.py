@@ -181,10 +181,6 @@ def _flag(name: str, title: str, path: str, plain: bool | str, **others: Any) ->
     )
 
 
-def _write_deterministic(value: bool) -> None:
-    torch.use_deterministic_algorithms(value, warn_only=value)
-
-
 def _read_nnpack() -> bool:
     (value,) = _nnpack.set_flags(True)
     _nnpack.set_flags(value)
@@ -198,26 +194,22 @@ def _write_stance(value: str) -> None:
         torch.compiler.set_stance(value)
 
 
-def hf32_of(part: str, value: bool | None = None) -> bool:
-    """Return whether HF32 is on for "conv" or "matmul"; set it where a value is given."""
+def hf32_of_convolutions(value: bool | None = None) -> bool:
+    """Return whether HF32 is on for convolutions; set it where a value is given."""
     import torch_npu
 
-    owner = getattr(torch_npu.npu, part)
     if value is not None:
-        owner.allow_hf32 = value
-    return bool(owner.allow_hf32)
+        torch_npu.npu.conv.allow_hf32 = value
+    return bool(torch_npu.npu.conv.allow_hf32)
 
 
-def _hf32(name: str, title: str, part: str) -> KernelSwitch:
-    return KernelSwitch(
-        name=name,
-        title=title,
-        advice=f"torch.npu.{part}.allow_hf32 = False",
-        read=partial(hf32_of, part),
-        write=partial(hf32_of, part),
-        plain=False,
-        kinds=_NPU,
-    )
+def hf32_of_products(value: bool | None = None) -> bool:
+    """Return whether HF32 is on for products; set it where a value is given."""
+    import torch_npu
+
+    if value is not None:
+        torch_npu.npu.matmul.allow_hf32 = value
+    return bool(torch_npu.npu.matmul.allow_hf32)
 
 
 def _attention(kernel: str, title: str, word: str, kinds: tuple[str, ...]) -> KernelSwitch:
@@ -252,8 +244,24 @@ TORCH_SWITCHES = (
         kinds=_CPU,
     ),
     _flag("cudnn_tf32", "TF32 in cuDNN", "backends.cudnn.allow_tf32", False, kinds=_GPU),
-    _hf32("hf32_convolutions", "HF32 in convolutions", "conv"),
-    _hf32("hf32_products", "HF32 in products", "matmul"),
+    KernelSwitch(
+        name="hf32_convolutions",
+        title="HF32 in convolutions",
+        advice="torch.npu.conv.allow_hf32 = False",
+        read=hf32_of_convolutions,
+        write=hf32_of_convolutions,
+        plain=False,
+        kinds=_NPU,
+    ),
+    KernelSwitch(
+        name="hf32_products",
+        title="HF32 in products",
+        advice="torch.npu.matmul.allow_hf32 = False",
+        read=hf32_of_products,
+        write=hf32_of_products,
+        plain=False,
+        kinds=_NPU,
+    ),
     _flag(
         "float16_sums",
         "sums of float16 products in fewer bits",
@@ -287,7 +295,7 @@ TORCH_SWITCHES = (
         title="algorithms that are not deterministic",
         advice="torch.use_deterministic_algorithms(True, warn_only=True)",
         read=torch.are_deterministic_algorithms_enabled,
-        write=_write_deterministic,
+        write=lambda value: torch.use_deterministic_algorithms(value, warn_only=value),
         plain=True,
     ),
     KernelSwitch(
@@ -405,9 +413,9 @@ def compute_in(kind: str, wanted: Float32) -> tuple[Float32, str]:
 
         caveat = torch_hf32_off(torch_npu.npu)
         if wanted.products == "hf32":
-            caught(partial(hf32_of, "matmul", True))
+            caught(partial(hf32_of_products, True))
         if wanted.convolutions == "hf32":
-            caught(partial(hf32_of, "conv", True))
+            caught(partial(hf32_of_convolutions, True))
     else:
         for each, path in _SETTINGS[kind].items():
             name = getattr(wanted, each)
@@ -449,8 +457,8 @@ def _write(kind: str, each: str, path: str, name: str) -> None:
 
 
 def _of_npu() -> Float32:
-    products, _ = caught(partial(hf32_of, "matmul"))
-    convolutions, _ = caught(partial(hf32_of, "conv"))
+    products, _ = caught(hf32_of_products)
+    convolutions, _ = caught(hf32_of_convolutions)
     return hf32_in(products=bool(products), convolutions=bool(convolutions))
 
 
