@@ -231,17 +231,12 @@ def _factor(case: _Case) -> str:
     return f"a constant factor: the device is {shown} times the bench everywhere"
 
 
-def _is_everywhere(case: _Case) -> bool:
-    """Return whether most elements are wrong."""
-    return float(np.mean(case.wrong)) > 0.5
-
-
 def _offset(case: _Case) -> str:
     """The device is the bench plus one number."""
     finite = np.isfinite(case.device) & np.isfinite(case.bench)
     if (
         finite.sum() < _FEWEST
-        or not _is_everywhere(case)
+        or float(np.mean(case.wrong)) <= 0.5  # an offset is everywhere
         or np.ptp(np.abs(case.bench[finite])) == 0
     ):
         return ""

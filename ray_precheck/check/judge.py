@@ -375,7 +375,8 @@ def _against_device(benched: Benched, terms: Terms) -> DirectionCheck:
     grads, failure = measured.gradients, measured.gradient_error
     expected, bench_error = attempt_gradients(bench, cotangents)
     if expected is None:
-        raise NotCheckable(_bench_failed(failure, bench_error))
+        both = failure and f"device and bench raised; device: {failure.text}; bench"
+        raise NotCheckable(f"backward: {both or 'the bench raised'}: {describe(bench_error)}")
     notes = tuple(filter(None, [benched.tested.note]))
     result = DirectionCheck(notes=notes, cotangents=tuple(cotangents))
     if grads is None:
@@ -441,14 +442,6 @@ def _require_same_choice(
                 "backward: of several right outputs (equal values, signs of vectors) the device took"
                 " others than the bench, and their gradients differ"
             )
-
-
-def _bench_failed(failure: Failure | None, bench_error: Exception | None) -> str:
-    if failure is None:
-        return f"backward: the bench raised: {describe(bench_error)}"
-    return (
-        f"backward: device and bench raised; device: {failure.text}; bench: {describe(bench_error)}"
-    )
 
 
 def _implementations(

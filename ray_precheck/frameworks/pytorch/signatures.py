@@ -37,13 +37,9 @@ _PARAMETER = re.compile(r"(\*?)(\w+)(>\w*)?(?::(\w+))?([?&^!]*)(?:=(\S+))?")
 _MISSING = object()
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "any": lambda _: True,
-    "int": _is_int,
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "bool": lambda value: isinstance(value, bool),
     "str": lambda value: isinstance(value, str),
     "tensor": torch.is_tensor,
