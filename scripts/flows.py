@@ -73,10 +73,9 @@ def check_record(dump_path: Path) -> Entered:
     from ray_precheck.replay.job import PrecheckJob
     from ray_precheck.replay.planner import plan_tasks
     from ray_precheck.replay.selected import find_selected, read_options
-    from ray_precheck.running.session import session_of_one
+    from ray_precheck.running.run import session_of_one
     from ray_precheck.runtime.scheduling.commands import Stage
-    from ray_precheck.store.resume import run_files
-    from ray_precheck.store.tables import API_TABLES
+    from ray_precheck.store.tables import API_TABLES, run_files
 
     config = RunConfig(dump_path, device_type="cpu")
     entered = Entered()

@@ -65,7 +65,8 @@ def is_exact(known: Exactness | None, call: HostCall, place: int, dtype: str) ->
     if _computes(known, call):
         return False
     if DTYPES[dtype].kind in ("float", "complex"):
-        return known.floats and (known.of_complex or not _has_complex(call))
+        has_complex = any(DTYPES[each.dtype].kind == "complex" for each in tensors_of(call))
+        return known.floats and (known.of_complex or not has_complex)
     return not known.compares or _compares_as_given(call)
 
 
@@ -99,10 +100,6 @@ def _computes(known: Exactness, call: HostCall) -> bool:
         if value is not None and value is not False and not (isinstance(value, int) and not value):
             return True
     return False
-
-
-def _has_complex(call: HostCall) -> bool:
-    return any(DTYPES[each.dtype].kind == "complex" for each in tensors_of(call))
 
 
 def _compares_as_given(call: HostCall) -> bool:

@@ -231,17 +231,12 @@ def _factor(case: _Case) -> str:
     return f"a constant factor: the device is {shown} times the bench everywhere"
 
 
-def _is_everywhere(case: _Case) -> bool:
-    """Return whether most elements are wrong."""
-    return float(np.mean(case.wrong)) > 0.5
-
-
 def _offset(case: _Case) -> str:
     """The device is the bench plus one number."""
     finite = np.isfinite(case.device) & np.isfinite(case.bench)
     if (
         finite.sum() < _FEWEST
-        or not _is_everywhere(case)
+        or float(np.mean(case.wrong)) <= 0.5  # an offset is everywhere
         or np.ptp(np.abs(case.bench[finite])) == 0
     ):
         return ""
@@ -256,13 +251,12 @@ def _shifted(case: _Case) -> str:
     for axis, size in enumerate(case.bench.shape):
         if size < 3:
             continue
-        name = "rows" if case.bench.ndim > 1 and axis == case.bench.ndim - 2 else "elements"
+        name = "rows" if axis == case.bench.ndim - 2 else "elements"
         for step in (1, -1):
             moved = np.roll(case.bench, step, axis)
             inner = np.ones(size, bool)
-            inner[0 if step == 1 else -1] = (
-                False  # the elements that move in there are not the bench's
-            )
+            # The elements that move in there are not the bench's.
+            inner[0 if step == 1 else -1] = False
             shape = [1] * axis + [size] + [1] * (case.bench.ndim - axis - 1)
             where = np.broadcast_to(inner.reshape(shape), case.bench.shape)
             if case.wrong[where].sum() < _FEWEST:

@@ -70,18 +70,18 @@ def metrics_of(device_out: Array, bench_out: Array, smallest_normal: float) -> M
     if device_out.shape != bench_out.shape:
         raise ValueError(f"shapes differ: {device_out.shape} and {bench_out.shape}")
     device_flat, bench_flat = device_out.reshape(-1), bench_out.reshape(-1)
-    device_range, bench_range = _range(device_flat), _range(bench_flat)
-    scales = _scale(device_range.largest), _scale(bench_range.largest)
-    all_finite = device_range.all_finite and bench_range.all_finite
+    device_largest, device_finite = _range(device_flat)
+    bench_largest, bench_finite = _range(bench_flat)
+    scales = _scale(device_largest), _scale(bench_largest)
     sums = _Sums()
     for chunk in pieces(len(device_flat)):
         device, bench = _wide(device_flat[chunk]), _wide(bench_flat[chunk])
         if "c" in (device.dtype.kind, bench.dtype.kind):
             device, bench = device.astype(np.complex128), bench.astype(np.complex128)
-        if not all_finite:
+        if not (device_finite and bench_finite):
             device, bench = _finite(sums, device, bench, chunk.start)
         _add_chunk(sums, device, bench, chunk.start, scales, smallest_normal)
-    return _metrics(sums, device_out.shape, device_flat, bench_flat, bench_range.largest)
+    return _metrics(sums, device_out.shape, device_flat, bench_flat, bench_largest)
 
 
 def _wide(values: Array) -> Array:
@@ -170,15 +170,8 @@ def _scaled(values: Array, scale: float) -> Array:
     return _parts(values) if scale == 1.0 else _parts(values) * scale
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """The largest finite magnitude of the parts, 0 for none, and whether there are only such."""
-
-    largest: float
-    all_finite: bool
-
-
-def _range(flat: Array) -> _Range:
+def _range(flat: Array) -> tuple[float, bool]:
+    """Return the largest finite magnitude of the parts, 0 for none, and whether there are only such."""
     largest, all_finite = 0.0, True
     for piece in pieces(len(flat)):
         chunk = flat[piece]
@@ -190,7 +183,7 @@ def _range(flat: Array) -> _Range:
             magnitude = np.abs(parts)
             here = float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude)))
         largest = max(largest, here)
-    return _Range(largest, all_finite)
+    return largest, all_finite
 
 
 def _scale(largest: float) -> float:
@@ -226,10 +219,8 @@ def _metrics(
 
 
 def _cosine(sums: _Sums) -> float:
-    if sums.device_square == 0.0 and sums.bench_square == 0.0:
-        return 1.0
-    if sums.device_square == 0.0 or sums.bench_square == 0.0:
-        return 0.0
+    if 0.0 in (sums.device_square, sums.bench_square):
+        return float(sums.device_square == sums.bench_square)
     cosine = sums.dot / (np.sqrt(sums.device_square) * np.sqrt(sums.bench_square))
     return float(np.clip(cosine, -1.0, 1.0))
 

@@ -131,11 +131,9 @@ def _judged(
         message += coarse_note(comparison)
     columns = added_cells(judge.standard, comparison, judgement.columns)
     reason = nothing_compared(tested, metrics, of_finite=judge.of_finite)
-    return (
-        (Verdict.SKIP, reason, None, ())
-        if reason
-        else (judgement.verdict, message, metrics, columns)
-    )
+    if reason:
+        return Verdict.SKIP, reason, None, ()
+    return judgement.verdict, message, metrics, columns
 
 
 def _stored_otherwise(tested: HostTensor, bench: HostTensor) -> str:
@@ -207,11 +205,9 @@ def same_value(tested: Any, bench: Any) -> bool:
 
 
 def _dtype_cell(leaf: Any, framework: str) -> str:
-    return (
-        framework_dtype(leaf.dtype, framework)
-        if isinstance(leaf, HostTensor)
-        else type(leaf).__name__
-    )
+    if isinstance(leaf, HostTensor):
+        return framework_dtype(leaf.dtype, framework)
+    return type(leaf).__name__
 
 
 def _show(value: Any) -> str:

@@ -75,7 +75,8 @@ def skip_by_record(record: ApiRecord) -> str:
     is random in a way that neither a bench nor a statistic can judge."""
     type_name = record.name.type_name
     if READS_BITS.of(type_name, record.framework) and any(
-        _is_dtype(spec) for spec in (*record.args, *dict(record.kwargs).values())
+        isinstance(spec, Symbol) and spec.kind == "dtype"
+        for spec in (*record.args, *dict(record.kwargs).values())
     ):
         return "it reads the bits of its input as another dtype, but the bench has float64 bits"
     if OF_A_STORAGE.of(type_name, record.framework):
@@ -112,10 +113,6 @@ def _has_storage(spec: ValueSpec) -> bool:
     return isinstance(spec, UnknownSpec) or (
         isinstance(spec, TensorSpec) and spec.storage is not None
     )
-
-
-def _is_dtype(spec: ValueSpec) -> bool:
-    return isinstance(spec, Symbol) and spec.kind == "dtype"
 
 
 def changes_its_input(record: ApiRecord) -> bool:

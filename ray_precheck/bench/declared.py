@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ray_precheck.descriptors.descriptor import installed_points
-from ray_precheck.dump.names import DIRECTIONS, ApiKey, parse_key
+from ray_precheck.dump.scan import DIRECTIONS, ApiKey, parse_key
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import open_file
 

@@ -73,7 +73,7 @@ def sgd(param: Tensor, grad: Tensor, state: State, group: ParameterGroup) -> tup
     if not momentum:
         return param - grad * lr, state
     buffer = state.get("momentum_buffer")
-    dampening = _number(group, "dampening")
+    (dampening,) = _numbers(group, "dampening")
     buffer = grad if buffer is None else buffer * momentum + grad * (1.0 - dampening)
     step = grad + buffer * momentum if group.options.get("nesterov") else buffer
     return param - step * lr, {**state, "momentum_buffer": buffer}
@@ -259,12 +259,8 @@ def _with_quotient(
     return total - dividend / divisor * factor
 
 
-def _number(group: ParameterGroup, name: str) -> float:
-    return _as_number(name, group.options.get(name))
-
-
 def _numbers(group: ParameterGroup, *names: str) -> tuple[float, ...]:
-    return tuple(_number(group, name) for name in names)
+    return tuple(_as_number(name, group.options.get(name)) for name in names)
 
 
 def _as_number(name: str, value: Any) -> float:

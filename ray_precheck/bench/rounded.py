@@ -8,7 +8,7 @@ function does whose steps autocast sees on an accelerator (those of `operators.e
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -299,8 +299,9 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: Operands
     ) -> Any:
         """Return a product of rounded operands, with the errors of accumulating it."""
-        compute = self._accumulated if self._accumulates(func, args, kwargs) else _called
-        found = compute(func, operands.rounded(func, args), kwargs)
+        rounded = operands.rounded(func, args)
+        is_sum = self._accumulates(func, args, kwargs)
+        found = self._accumulated(func, rounded, kwargs) if is_sum else func(*rounded, **kwargs)
         if func is not _ATEN.convolution_backward.default or found[2] is None:
             return found
         # The gradient of a bias is a sum, and no product.
@@ -474,10 +475,6 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         if self._is_short:
             return _to_bits(value, SHORT_BITS - 1, truncates=False)
         return value.to(self._narrow[value.dtype]).to(value.dtype)
-
-
-def _called(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return func(*args, **kwargs)
 
 
 def _is_sparse(args: tuple[Any, ...]) -> bool:

@@ -107,15 +107,11 @@ def gradients_as_dumped(
 
     Where the dump says to which input each gradient belongs, there is one for each tensor of the inputs.
     """
-    if inputs.record.gradient_of is not None:
-        return _by_input(inputs, run.gradients(cotangents))
-    if find_framework(framework).node_gradients and isinstance(run, TorchExecution):
+    by_node = inputs.record.gradient_of is None and find_framework(framework).node_gradients
+    if by_node and isinstance(run, TorchExecution):
         return run.node_gradients(cotangents)
-    return _by_input(inputs, run.gradients(cotangents))
-
-
-def _by_input(inputs: Inputs, grads: list[HostTensor | None]) -> list[HostTensor | None]:
-    """Return a gradient or None for each tensor of the inputs, as MindSpore's dumps list them, too."""
+    # MindSpore's dumps list one for each tensor of the inputs, too.
+    grads = run.gradients(cotangents)
     spread: list[HostTensor | None] = [None] * sum(1 for _ in inputs.record.input_tensors())
     for position, grad in zip(inputs.plan.differentiable, grads, strict=True):
         spread[position] = grad
@@ -356,10 +352,14 @@ class ImplementationsOfLeaf(Sequence[Array]):
         self._ways = list(ways)
         self._found: list[Array] = []
 
+    def _in(self, ways: Sequence[Way]) -> "ImplementationsOfLeaf":
+        """Return the values of the same output in other ways."""
+        return ImplementationsOfLeaf(self._implementations, self._position, self._tested, ways)
+
     @property
     def moved(self) -> Sequence[Array]:
         """The bench's values, not rounded, for inputs moved by `MOVES`."""
-        return ImplementationsOfLeaf(self._implementations, self._position, self._tested, MOVES)
+        return self._in(MOVES)
 
     @property
     def coarse(self) -> Sequence[Array]:
@@ -372,16 +372,14 @@ class ImplementationsOfLeaf(Sequence[Array]):
         ways = [replace(COMPOSED, operands=Operands(*formats, cut)) for cut in (False, True)]
         if self._implementations.leaves(ways[0], self._tested.dtype) is None:
             return ()
-        return ImplementationsOfLeaf(self._implementations, self._position, self._tested, ways)
+        return self._in(ways)
 
     @property
     def narrowed(self) -> Sequence[Array]:
         """The values of a composed implementation that also rounds scalars to the dtype; none for float64."""
         if self._tested.dtype in WIDEST:
             return ()
-        return ImplementationsOfLeaf(
-            self._implementations, self._position, self._tested, (NARROWED,)
-        )
+        return self._in((NARROWED,))
 
     @property
     def formats(self) -> str:
@@ -399,14 +397,7 @@ class ImplementationsOfLeaf(Sequence[Array]):
         if it cannot run, or is the kernel under test."""
         if self._implementations.kernel_is_tested:
             return None
-        return next(
-            iter(
-                ImplementationsOfLeaf(
-                    self._implementations, self._position, self._tested, (KERNEL,)
-                )
-            ),
-            None,
-        )
+        return next(iter(self._in((KERNEL,))), None)
 
     def __len__(self) -> int:
         while self._ways:
@@ -427,8 +418,7 @@ class ImplementationsOfLeaf(Sequence[Array]):
         leaf = self._leaf(way, self._tested.dtype)
         if leaf is None:
             return
-        kind = DTYPES[leaf.dtype].kind
-        data = leaf.data
+        kind, data = DTYPES[leaf.dtype].kind, leaf.data
         if self._tested.dtype in WIDEST and way.widen:
             data = self._longer(data, way)
         is_float = kind == DTYPES[self._tested.dtype].kind and kind in ("float", "complex")

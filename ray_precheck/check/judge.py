@@ -375,7 +375,8 @@ def _against_device(benched: Benched, terms: Terms) -> DirectionCheck:
     grads, failure = measured.gradients, measured.gradient_error
     expected, bench_error = attempt_gradients(bench, cotangents)
     if expected is None:
-        raise NotCheckable(_bench_failed(failure, bench_error))
+        both = failure and f"device and bench raised; device: {failure.text}; bench"
+        raise NotCheckable(f"backward: {both or 'the bench raised'}: {describe(bench_error)}")
     notes = tuple(filter(None, [benched.tested.note]))
     result = DirectionCheck(notes=notes, cotangents=tuple(cotangents))
     if grads is None:
@@ -443,14 +444,6 @@ def _require_same_choice(
             )
 
 
-def _bench_failed(failure: Failure | None, bench_error: Exception | None) -> str:
-    if failure is None:
-        return f"backward: the bench raised: {describe(bench_error)}"
-    return (
-        f"backward: device and bench raised; device: {failure.text}; bench: {describe(bench_error)}"
-    )
-
-
 def _implementations(
     benched: Benched,
     terms: Terms,
@@ -480,10 +473,8 @@ def _implementations(
         )
 
     def of(position: int, tested: Leaf) -> Callable[[], Sequence[Array]]:
-        return (
-            (lambda: implementations().of(position, tested))
-            if isinstance(tested, HostTensor)
-            else no_implementations
-        )
+        if not isinstance(tested, HostTensor):
+            return no_implementations
+        return lambda: implementations().of(position, tested)
 
     return of

@@ -34,8 +34,6 @@ from ray_precheck.schema.result import Metrics, Outcome, TaskResult, Verdict
 from ray_precheck.schema.values import HostTensor
 from ray_precheck.store.error_data import Replay, save_error_data
 
-Files = tuple[tuple[str, bytes], ...]
-
 
 def make_row(judged: Judged, settings: CheckSettings, device: str) -> TaskResult:
     """Return the result row of a call and its detail rows, and save the tensors of a call in error.
@@ -86,7 +84,8 @@ def _with_evidence(
             if settings.sends_evidence:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="ray-precheck-")))
             _save(folder, judged, settings, replay)
-            files = _files_of(folder) if settings.sends_evidence else ()
+            sent = sorted(folder.iterdir()) if settings.sends_evidence else ()
+            files = tuple((file.name, file.read_bytes()) for file in sent)
     except OSError as error:
         note = f"its tensors could not be saved: {error.strerror or error}"
         return replace(result, message=f"{result.message}; {note}")
@@ -107,10 +106,6 @@ def _save(folder: Path, judged: Judged, settings: CheckSettings, replay: Replay)
         seed=settings.options.seed,
         replay=replay,
     )
-
-
-def _files_of(folder: Path) -> Files:
-    return tuple((file.name, file.read_bytes()) for file in sorted(folder.iterdir()))
 
 
 def with_explanations(inputs: Inputs, result: DirectionCheck, standard: Standard) -> DirectionCheck:

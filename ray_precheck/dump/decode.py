@@ -20,8 +20,7 @@ from ray_precheck.dump.fields import (
     require_earlier,
     structure_of,
 )
-from ray_precheck.dump.names import ApiKey, parse_key
-from ray_precheck.dump.scan import loose_json
+from ray_precheck.dump.scan import ApiKey, loose_json, parse_key
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import shown
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM

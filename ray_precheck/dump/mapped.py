@@ -165,13 +165,9 @@ def _rebuild_tensor(
     return _Rebuilt(storage, offset, tuple(shape), tuple(strides))
 
 
-def _rebuild_parameter(tensor: Any, requires_grad: Any, hooks: Any) -> Any:
-    return tensor
-
-
 _KNOWN = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, requires_grad, hooks: tensor,
     ("collections", "OrderedDict"): dict,
 }
 

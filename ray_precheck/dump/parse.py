@@ -34,14 +34,16 @@ from ray_precheck.dump.log import (
     scan_log,
     whole_lines,
 )
-from ray_precheck.dump.names import ApiKey, parse_key, split_key
 from ray_precheck.dump.scan import (
+    ApiKey,
     ByteRange,
     Member,
     OnProgress,
+    parse_key,
     read_value,
     scan_dump,
     silent,
+    split_key,
     value_of,
 )
 from ray_precheck.errors import DumpError, NothingToCheckError

@@ -330,14 +330,6 @@ class Body:
         return np.minimum(at, self.high, out=at)
 
 
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    """Mean and variance of the body on a scale where `low` is 0 and `high` is 1."""
-
-    mean: float
-    variance: float
-
-
 def recorded_body(spec: TensorSpec, span: ValueRange) -> Body | None:
     """Return the distribution from which a tensor's elements, but its two extremes, are drawn.
 
@@ -356,7 +348,7 @@ def recorded_body(spec: TensorSpec, span: ValueRange) -> Body | None:
     wanted = _moments(spec, low, high, margin)
     if wanted is None:
         return None
-    return _fitted(wanted, spec.size, low - margin, high + margin)
+    return _fitted(*wanted, spec.size, low - margin, high + margin)
 
 
 def true_share(spec: TensorSpec, span: ValueRange) -> float | None:
@@ -379,8 +371,11 @@ def _number(recorded: float | int | bool | None) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _moments(spec: TensorSpec, low: float, high: float, margin: float) -> _Moments | None:
-    """Return the moments of the body, None where the mean is unknown or impossible."""
+def _moments(
+    spec: TensorSpec, low: float, high: float, margin: float
+) -> tuple[float, float] | None:
+    """Return mean and variance of the body on a scale where `low` is 0 and `high` is 1; None where the mean
+    is unknown or impossible."""
     mean = _number(spec.mean)
     width = high - low + 2 * margin
     if mean is None or not math.isfinite(width):
@@ -402,12 +397,12 @@ def _moments(spec: TensorSpec, low: float, high: float, margin: float) -> _Momen
     broad = widest * _LARGEST_SHARE
     norm = _number(spec.norm)
     if norm is None or n < 3:
-        return _Moments(centre, broad)
+        return centre, broad
     mean_square = (norm / width) * (norm / width) / n
     spread = mean_square - (mean / width) * (mean / width) + (margin / width) * (margin / width) / 3
     about = n * spread - (first - of_all) ** 2 - (last - of_all) ** 2
     variance = about / rest - (of_all - centre) ** 2
-    return _Moments(centre, _possible(variance, widest, 2 * precision * mean_square * n / rest))
+    return centre, _possible(variance, widest, 2 * precision * mean_square * n / rest)
 
 
 def _possible(variance: float, widest: float, slack: float) -> float:
@@ -420,11 +415,10 @@ def _possible(variance: float, widest: float, slack: float) -> float:
     return min(max(variance, min(slack, broad)), widest)
 
 
-def _fitted(wanted: _Moments, size: int, low: float, high: float) -> Body:
-    mean, variance = wanted.mean, wanted.variance
-    mirrored = mean > 0.5  # the shapes that are not symmetric begin at the low bound
-    if mirrored:
-        mean = 1.0 - mean
+def _fitted(high_share: float, variance: float, size: int, low: float, high: float) -> Body:
+    """Return the body of these moments; the mean is the share of the high end between the two."""
+    mirrored = high_share > 0.5  # the shapes that are not symmetric begin at the low bound
+    mean = 1.0 - high_share if mirrored else high_share
     share = 0.0
     edges: Array | None = np.full(2, mean)
     if variance > 1e-14:
@@ -436,7 +430,7 @@ def _fitted(wanted: _Moments, size: int, low: float, high: float) -> Body:
     assert edges is not None
     if mirrored:
         edges = 1.0 - edges
-    return Body(low * (1.0 - edges) + high * edges, low, high, share, wanted.mean)
+    return Body(low * (1.0 - edges) + high * edges, low, high, share, high_share)
 
 
 def _shape(mean: float, variance: float, size: int, *, nearest_is_zero: bool) -> Array:

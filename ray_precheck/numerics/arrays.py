@@ -56,10 +56,9 @@ def l2_norm(values: Array, largest: float | None = None) -> float:
 
 def root_mean_square(values: Array) -> float:
     """Return the root of the mean of |value|^2 of finite values, which may be complex; 0 of none."""
-    largest = float(np.max(np.abs(values), initial=0.0))
-    return (
-        largest * float(np.sqrt(np.mean(np.square(np.abs(values) / largest)))) if largest else 0.0
-    )
+    sizes = np.abs(values)
+    largest = float(np.max(sizes, initial=0.0))
+    return largest * float(np.sqrt(np.mean(np.square(sizes / largest)))) if largest else 0.0
 
 
 def add_squares(scale: float, squares: float, values: Array) -> tuple[float, float]:
@@ -140,11 +139,8 @@ def overflow_from(dtype: str) -> float:
     """
     info = DTYPES[dtype]
     tie = info.largest + float(spacing(np.asarray(info.largest), dtype)) / 2
-    return (
-        math.nextafter(tie, math.inf)
-        if np.isfinite(round_to_dtype(np.asarray(tie), dtype))
-        else tie
-    )
+    rounds_down = np.isfinite(round_to_dtype(np.asarray(tie), dtype))
+    return math.nextafter(tie, math.inf) if rounds_down else tie
 
 
 def saturated_like(values: Array, tested: Array, dtype: str) -> Array:

@@ -16,6 +16,8 @@ In a dump an operator is called by a prefix, which means another namespace in ea
 `torch.nn.functional` in a dump of PyTorch and `mindspore.ops` in one of MindSpore. Of a primitive of
 MindSpore is known what is known of the function of `mindspore.ops` that computes the same (`FUNCTIONS`); most
 of these have the same name in torch, too.
+
+The one table here is of the names of arguments that dumps know by their places (`with_name`).
 """
 
 import functools
@@ -213,3 +215,85 @@ def one_table(title: str, *tables: Mapping[str, Fact]) -> dict[str, Fact]:
             raise ValueError(f"two rows of {title} claim {', '.join(twice)}; keep one")
         found |= table
     return found
+
+
+def _orders(namespaces: str, text: str) -> list[tuple[str, str]]:
+    """Return the rows of lines `names of functions = their arguments in order`."""
+    pairs = (line.split(" = ") for line in text.strip().splitlines())
+    return [(f"{namespaces}: {names.strip()}", arguments) for names, arguments in pairs]
+
+
+# In the order of torch 2.13 and of MindSpore 2.10 (`mint`), which tests/frameworks/test_operators_claims.py
+# holds against their signatures.
+ARGUMENTS: FactTable[str] = FactTable(
+    "names of arguments",
+    [
+        *_orders(
+            "torch.nn.functional mindspore.mint.nn.functional",
+            """batch_norm = input running_mean running_var weight bias training momentum eps
+            layer_norm = input normalized_shape weight bias eps
+            group_norm = input num_groups weight bias eps
+            linear = input weight bias
+            avg_pool2d = input kernel_size stride padding ceil_mode count_include_pad divisor_override
+            grid_sample = input grid mode padding_mode align_corners
+            pad = input pad mode value""",
+        ),
+        *_orders(
+            "torch.nn.functional",
+            """instance_norm = input running_mean running_var weight bias use_input_stats momentum eps
+            rms_norm = input normalized_shape weight eps
+            local_response_norm = input size alpha beta k
+            bilinear = input1 input2 weight bias
+            conv1d conv2d conv3d = input weight bias stride padding dilation groups
+            conv_transpose1d = input weight bias stride padding output_padding groups dilation
+            conv_transpose2d = input weight bias stride padding output_padding groups dilation
+            conv_transpose3d = input weight bias stride padding output_padding groups dilation
+            embedding = input weight padding_idx max_norm norm_type scale_grad_by_freq sparse
+            dropout dropout1d dropout2d dropout3d alpha_dropout = input p training inplace
+            celu elu = input alpha inplace
+            leaky_relu = input negative_slope inplace
+            hardtanh = input min_val max_val inplace
+            softplus = input beta threshold
+            threshold = input threshold value inplace
+            avg_pool1d = input kernel_size stride padding ceil_mode count_include_pad
+            avg_pool3d = input kernel_size stride padding ceil_mode count_include_pad divisor_override
+            max_pool1d max_pool2d = input kernel_size stride padding dilation ceil_mode return_indices
+            interpolate = input size scale_factor mode align_corners recompute_scale_factor antialias
+            fold = input output_size kernel_size dilation padding stride
+            unfold = input kernel_size dilation padding stride
+            normalize = input p dim eps out
+            cosine_similarity = x1 x2 dim eps
+            gumbel_softmax = logits tau hard eps dim
+            scaled_dot_product_attention = query key value attn_mask dropout_p
+            cross_entropy = input target weight size_average ignore_index reduce reduction label_smoothing
+            nll_loss = input target weight size_average ignore_index reduce reduction
+            binary_cross_entropy = input target weight size_average reduce reduction
+            binary_cross_entropy_with_logits = input target weight size_average reduce reduction pos_weight
+            kl_div = input target size_average reduce reduction log_target
+            l1_loss mse_loss = input target size_average reduce reduction weight
+            smooth_l1_loss = input target size_average reduce reduction beta
+            huber_loss = input target reduction delta weight
+            ctc_loss = log_probs targets input_lengths target_lengths blank reduction zero_infinity""",
+        ),
+        *_orders(
+            "mindspore.mint.nn.functional",
+            "conv2d = input weight bias stride padding dilation groups",
+        ),
+    ],
+)
+
+
+def with_name(key: str, path: str) -> str:
+    """Return the path of an input of a forward record, `input.6`, with the argument's name: `input.6
+    (momentum)`; as it is where that is not known."""
+    call, _, direction = key.rpartition(".")
+    part, _, place = path.partition(".")
+    names = (
+        ARGUMENTS.of(call.rpartition(".")[0])
+        if direction == "forward" and part == "input"
+        else None
+    )
+    number = place.partition(".")[0]
+    if names is None or not number.isdigit() or int(number) >= len(names.split()):
+        return path
+    return f"{path} ({names.split()[int(number)]})"

@@ -25,9 +25,8 @@ from hashlib import blake2b
 from typing import Any
 
 from ray_precheck.bench.checkable import skip_by_name
-from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.parse import LARGEST_RECORD_BYTES, Dump, DumpCall
-from ray_precheck.dump.scan import OnProgress, RecordWindow, loose_json, silent
+from ray_precheck.dump.scan import ApiKey, OnProgress, RecordWindow, loose_json, parse_key, silent
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import TaskResult, skipped
 from ray_precheck.schema.task import Task

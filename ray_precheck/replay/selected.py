@@ -29,15 +29,14 @@ from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import done_of, load_checker
 from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.replay.selection import Selection, select_calls, selection_of
-from ray_precheck.running.run import Feature, JobType, Report
-from ray_precheck.running.session import RunSession
+from ray_precheck.running.run import Feature, JobType, Report, RunSession
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import Places, find_places
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.schema.environment import Environment
-from ray_precheck.store.resume import RunFiles, error_folder
+from ray_precheck.store.resume import error_folder
 from ray_precheck.store.settings import Reads
-from ray_precheck.store.tables import API_TABLES, Tables, added_setting
+from ray_precheck.store.tables import API_TABLES, RunFiles, Tables, added_setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from ray_precheck.runtime.scheduling.slots import CRASHES_NEEDED
 from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.runtime.workers.process import SILENT_S, START_TIMEOUT_S
 from ray_precheck.schema.task import BENCH, BatchReport, Cause, DeviceSlot, Done, Task
-from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.tables import RunFiles
 from ray_precheck.store.timeline import Span, Track
 
 

@@ -29,8 +29,8 @@ from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.runtime.workers.fork_server import ServerAddress
 from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import note_caveat
+from ray_precheck.store.tables import RunFiles
 from ray_precheck.store.timeline import Timeline
 
 # A plan of so many pieces takes half a second, and says whether a Ray is needed. Where there are more,

@@ -19,8 +19,7 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.task import Done
 from ray_precheck.store.error_data import save_files
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.tables import Tables, with_note
+from ray_precheck.store.tables import RunFiles, Tables, with_note
 from ray_precheck.store.timeline import Timeline, Track
 
 

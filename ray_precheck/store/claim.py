@@ -255,13 +255,13 @@ def _renewed(handle: int) -> Iterator[None]:
 _LOCK_PATIENCE_S = 10.0
 
 
-def lock_file(handle: int, patience_s: float = _LOCK_PATIENCE_S) -> None:
+def lock_file(handle: int) -> None:
     """Lock an open file until it is closed.
 
     Raises:
-        BlockingIOError: another process holds the lock for longer than `patience_s`.
+        BlockingIOError: another process holds the lock for longer than 10 s.
     """
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + _LOCK_PATIENCE_S
     while True:
         try:
             _lock(handle)

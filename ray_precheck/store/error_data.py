@@ -24,10 +24,6 @@ from ray_precheck.schema.values import HostCall, HostTensor, Sparse, TensorSpec
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 _VERSION = 1
-# Beside the result CSV; below it is a folder for each run.
-ERROR_FOLDER = "error_data"
-# msprobe's folder for a run, with the timestamp after it (acc_check.py, initialize_save_error_data).
-MSPROBE_ERROR_FOLDER = "ut_error_data"
 
 
 @dataclass(frozen=True, slots=True)

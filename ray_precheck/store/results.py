@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import open_file, open_text
 from ray_precheck.schema.result import MACHINE_REASONS, Verdict, call_verdict, verdict_in
-from ray_precheck.store.repair import rows_below
+from ray_precheck.store.journal import rows_below
 from ray_precheck.store.tables import (
     API_TABLES,
     BOM,
@@ -205,15 +205,6 @@ def without_details(details: Path, calls: Set[str], tables: Tables = API_TABLES)
 
 
 _HEADINGS = {name.lower(): name for name in (*RESULT_COLUMNS, *DETAIL_COLUMNS)}
-
-
-def read_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV file as dicts by heading, with names as the dump has them."""
-    with _opened(path) as (headings, rows):
-        for cells in rows:
-            padded = [*cells, *[""] * (len(headings) - len(cells))]
-            row = dict(zip(headings, padded, strict=False))
-            yield {**row, "API Name": decode_name(row.get("API Name", ""))}
 
 
 def read_columns(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, ...]]:

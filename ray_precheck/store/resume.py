@@ -1,29 +1,33 @@
 """The files of a run, new or resumed, and the calls that are done in them.
 
-Comes in: a folder, or the result CSV of an earlier run (ours, or one that msprobe wrote). Goes out:
-files to write, and the names that are done. Called by the session before it plans. The session holds
-the files (`hold_files`) from before the first look at them until their last rename.
+Comes in: a folder and a time stamp, or the result CSV of an earlier run (ours, or one that msprobe wrote).
+Goes out: an `OpenedRun`, the files to write and the names that are done. Called for each run before it is
+planned. The files are held (`hold_files`) from before the first look at them until their last rename.
 """
 
 import contextlib
 import errno
 import os
-from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
+from ray_precheck.dump.folders import heard_cuts
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.foreign import open_file, regular_file
+from ray_precheck.options.shared import ResumeOptions
 from ray_precheck.store.claim import ClaimedError, claimed, locked
-from ray_precheck.store.error_data import ERROR_FOLDER, MSPROBE_ERROR_FOLDER
-from ray_precheck.store.repair import repair, rows_below
+from ray_precheck.store.journal import repair, rows_below
 from ray_precheck.store.results import read_done, without_details
 from ray_precheck.store.settings import (
     Reads,
     RunSettings,
     changed_since,
     load_settings,
+    note_cuts,
     save_settings,
     stamps_of,
 )
@@ -31,61 +35,18 @@ from ray_precheck.store.tables import (
     ADDED_SETTING,
     API_TABLES,
     BOM,
+    ERROR_FOLDER,
+    MSPROBE_ERROR_FOLDER,
+    RESULT_STEM,
+    RunFiles,
     Tables,
     added_columns,
     added_setting,
     remove_leftover,
     row_cells,
+    run_files,
     whole_rows,
 )
-
-RESULT_STEM = f"{API_TABLES.stem}_result_"
-
-
-@dataclass(frozen=True, slots=True)
-class RunFiles:
-    """The files of a run: result rows, detail rows, settings, timeline, the lock file (which exists
-    while a run goes on), and the folder for the tensors of failing outputs.
-
-    `token` is that of the run that holds the files, "" if none does.
-    """
-
-    result: Path
-    details: Path
-    settings: Path
-    timeline: Path
-    lock: Path
-    errors: Path
-    token: str = ""
-
-    def absolute(self) -> "RunFiles":
-        """Return them by absolute paths, for a process that may run in another folder."""
-        names = [each.name for each in fields(self) if each.name != "token"]
-        return replace(self, **{name: getattr(self, name).absolute() for name in names})
-
-
-@lru_cache(maxsize=64)
-def run_files(result: Path, tables: Tables = API_TABLES) -> RunFiles:
-    """Return the files that belong to a result table.
-
-    Raises:
-        ResumeError: its name is not `{stem}_result_{timestamp}.csv` with the stem of the tables.
-    """
-    begin, end = tables.file("result", "\0").split("\0")
-    name = result.name
-    if not (name.startswith(begin) and name.endswith(end) and len(name) >= len(begin + end)):
-        raise ResumeError(
-            f"{result} is no result CSV: a name like {begin}20260101120000{end} is expected"
-        )
-    stamp = name.removeprefix(begin).removesuffix(end)
-    return RunFiles(
-        result,
-        result.with_name(tables.file("details", stamp)),
-        result.with_name(f"{tables.stem}_{stamp}.run.json"),
-        result.with_name(f"{tables.stem}_{stamp}.timeline.json"),
-        result.with_name(f"{tables.stem}_{stamp}.lock"),
-        result.parent / ERROR_FOLDER / stamp,
-    )
 
 
 def error_folder(files: RunFiles, below: Path | None, *, as_msprobe: bool) -> Path:
@@ -161,16 +122,14 @@ def new_run_files(folder: Path, stamp: str, tables: Tables = API_TABLES) -> RunF
 def start_run(
     folder: Path,
     stamp: str,
-    settings: RunSettings | dict[str, str],
+    settings: RunSettings,
     tables: Tables = API_TABLES,
 ) -> RunFiles:
-    """Return the files of a new run, with its settings, or those of a fingerprint, beside them.
+    """Return the files of a new run, with its settings beside them.
 
     Raises:
         UsageError: the folder is a file, is full, or cannot be made or written; nothing is left.
     """
-    if not isinstance(settings, RunSettings):
-        settings = RunSettings(settings)
     files = new_run_files(folder, stamp, tables)
     try:
         save_settings(files.settings, settings)
@@ -448,3 +407,173 @@ def _set_foreign_details_aside(files: RunFiles, tables: Tables) -> None:
             files.details.rename(aside)
         except OSError as error:
             raise ResumeError(f"cannot move {files.details} away: {error.strerror}") from None
+
+
+class NewFiles(NamedTuple):
+    """Where the files of a new run are made, and the stamp in their names.
+
+    With `goes_on` the stamp is that of an earlier part of the same run: what was killed there before its
+    first result row is removed, so that it does not keep the stamp.
+    """
+
+    folder: Path
+    stamp: str
+    goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRun:
+    """The files of a run, the names that are done in them, and whether they are new."""
+
+    files: RunFiles
+    done: set[str]
+    is_new: bool
+
+
+@contextlib.contextmanager
+def opened_run(
+    resumed: Path | None,
+    new: NewFiles,
+    names: Set[str],
+    fingerprint: dict[str, str],
+    options: ResumeOptions,
+    tables: Tables = API_TABLES,
+    reads: Reads | None = None,
+) -> Iterator[OpenedRun]:
+    """Hold the files of a run, so that no other run takes them while the block runs.
+
+    `resumed` is the result table of the run to go on with; None makes new files. `names` are all pieces of
+    the run, `fingerprint` the settings that must be the same, `reads` the files that must be, too.
+
+    Raises:
+        UsageError: the folder of new files cannot be made or written.
+        ResumeError: the files cannot be gone on with, or another run has them; see `resume_run`.
+        StoppedError: the disk is full.
+    """
+    cuts = heard_cuts(getattr(options, "dump", None))
+    if resumed is None:
+        with contextlib.ExitStack() as held:
+            now = RunSettings(fingerprint, reads=stamps_of(reads or {}))
+            files = _begun(new, now, tables, held)
+            note_cuts(files.settings, cuts)
+            yield OpenedRun(files, set(), True)
+        return
+    with hold_files(run_files(resumed, tables)) as files:
+        force, retry = options.force, options.retry
+        done = resume_run(
+            files, names, fingerprint, force=force, retry=retry, tables=tables, reads=reads or {}
+        )
+        note_cuts(files.settings, cuts)
+        yield OpenedRun(files, done, False)
+
+
+def _begun(
+    new: NewFiles, settings: RunSettings, tables: Tables, held: contextlib.ExitStack
+) -> RunFiles:
+    """Make the files of a new run, which are this process's until `held` is closed."""
+    before = run_files(new.folder / tables.file("result", new.stamp), tables)
+    if not (new.goes_on and (before.settings.exists() or before.details.exists())):
+        return held.enter_context(hold_files(start_run(new.folder, new.stamp, settings, tables)))
+    # Held before anything of it is removed: it may be another process that has just begun.
+    before = held.enter_context(hold_files(before))
+    if not before.result.exists() and not _others(before, tables):
+        with contextlib.suppress(OSError):
+            for path in (before.details, before.timeline, before.settings):
+                path.unlink(missing_ok=True)
+    files = start_run(new.folder, new.stamp, settings, tables)
+    return before if files.result == before.result else held.enter_context(hold_files(files))
+
+
+def _others(files: RunFiles, tables: Tables) -> list[Path]:
+    """Return further tables of the same stem and stamp, whose run has the same settings file."""
+    stamp = files.errors.name
+    tables_there = files.result.parent.glob(f"{tables.stem}_*_{stamp}.csv")
+    return [path for path in tables_there if path not in (files.result, files.details)]
+
+
+_FORMAT = "%Y%m%d%H%M%S"
+# What a second run in the same second has behind the time.
+_STAMP = re.compile(r"_(\d{14}(?:_\d+)?)$")
+
+
+def new_stamp() -> str:
+    """Return the time now as a stamp."""
+    return time.strftime(_FORMAT)
+
+
+@contextlib.contextmanager
+def reserved_stamp(folder: Path, stem: str, places: Iterable[Path] = ()) -> Iterator[str]:
+    """Hold a new stamp that no file in the folder has, and none in `places` below it, for a run that writes
+    several tables with one stamp.
+
+    Until the block ends, `{stem}_{stamp}.reserved` keeps it from other runs that begin in the same second. A
+    folder that was made for that and is empty in the end is removed.
+
+    Raises:
+        UsageError: the folder is a file, or cannot be made or written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"out path {folder} is a file; name a folder for the results")
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _reserved(folder, stem, places)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to the out path {folder}: {error.strerror}; name another folder with -o"
+        ) from None
+    try:
+        yield lock.stem.removeprefix(f"{stem}_")
+    finally:
+        with contextlib.suppress(OSError):
+            lock.unlink(missing_ok=True)
+            for each in made:
+                each.rmdir()
+
+
+def release_stamp(folder: Path, stem: str, stamp: str) -> None:
+    """Remove what an earlier part of a run that was killed left of `reserved_stamp`."""
+    with contextlib.suppress(OSError):
+        (folder / f"{stem}_{stamp}.reserved").unlink()
+
+
+def _reserved(folder: Path, stem: str, places: Iterable[Path]) -> Path:
+    """Make the file that keeps a stamp from other runs."""
+    folders = {folder, *(folder / place for place in places)}
+    now, number = new_stamp(), 0
+    while True:
+        stamp = f"{now}_{number}" if number else now
+        lock = folder / f"{stem}_{stamp}.reserved"
+        with contextlib.suppress(FileExistsError):
+            lock.touch(exist_ok=False)
+            files = (path for each in folders for path in each.glob(f"*_{stamp}.*"))
+            if all(path == lock for path in files):
+                return lock
+            lock.unlink()
+        number += 1
+
+
+def newest_there(folder: Path, places: Iterable[Path], pattern: str) -> str:
+    """Return the newest stamp of the files whose names fit in `places` below a folder, "" for none."""
+    return newest_of(stamp_in(path) for place in places for path in (folder / place).glob(pattern))
+
+
+def newest_of(stamps: Iterable[str]) -> str:
+    """Return the newest of some stamps, "" where there is none."""
+    return max(stamps, default="", key=_order)
+
+
+def stamp_in(path: Path) -> str:
+    """Return the stamp in the name of a file of a run, "" where it has none."""
+    found = _STAMP.search(path.stem)
+    return found[1] if found else ""
+
+
+def result_of(folder: Path, stamp: str) -> Path:
+    """Return the result CSV that a run with this stamp has in a folder."""
+    return folder / f"{RESULT_STEM}{stamp}.csv"
+
+
+def _order(stamp: str) -> tuple[str, int]:
+    when, _, number = stamp.partition("_")
+    return when, int(number) if number.isdigit() else 0

@@ -1,12 +1,10 @@
 """The names and columns of a job's two tables: the result table and its details.
 
-All modules of this folder that read or write the files get such a `Tables`. The precheck's is
-`API_TABLES`.
+All modules of this folder that read or write the files get such a `Tables`, which names the files of a run
+(`run_files`). The precheck's is `API_TABLES`: its columns are msprobe's, so that its users' scripts work; a
+standard other than the default adds its own after them, and the settings of a run say which.
 
-Also here: the rows of a CSV file as bytes: read one after the other, named, and written back.
-
-The one table of the columns of both CSV files. The columns are msprobe's, so that its users' scripts work;
-a standard other than the default adds its own after them, and the settings of a run say which.
+The rows of a CSV file are bytes here: read one after the other, named, and written back.
 """
 
 import csv
@@ -15,9 +13,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 
+from ray_precheck.errors import ResumeError
 from ray_precheck.foreign import without_controls
 from ray_precheck.schema.result import OutputCheck, TaskResult
 
@@ -201,6 +201,59 @@ class Tables:
 
 
 API_TABLES = Tables("accuracy_checking", tuple(RESULT_COLUMNS), tuple(DETAIL_COLUMNS))
+
+# Beside the result CSV; below it is a folder for each run.
+ERROR_FOLDER = "error_data"
+# msprobe's folder for a run, with the timestamp after it (acc_check.py, initialize_save_error_data).
+MSPROBE_ERROR_FOLDER = "ut_error_data"
+RESULT_STEM = f"{API_TABLES.stem}_result_"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The files of a run: result rows, detail rows, settings, timeline, the lock file (which exists
+    while a run goes on), and the folder for the tensors of failing outputs.
+
+    `token` is that of the run that holds the files, "" if none does.
+    """
+
+    result: Path
+    details: Path
+    settings: Path
+    timeline: Path
+    lock: Path
+    errors: Path
+    token: str = ""
+
+    def absolute(self) -> "RunFiles":
+        """Return them by absolute paths, for a process that may run in another folder."""
+        names = [each.name for each in fields(self) if each.name != "token"]
+        return replace(self, **{name: getattr(self, name).absolute() for name in names})
+
+
+@lru_cache(maxsize=64)
+def run_files(result: Path, tables: Tables = API_TABLES) -> RunFiles:
+    """Return the files that belong to a result table.
+
+    Raises:
+        ResumeError: its name is not `{stem}_result_{timestamp}.csv` with the stem of the tables.
+    """
+    begin, end = tables.file("result", "\0").split("\0")
+    name = result.name
+    if not (name.startswith(begin) and name.endswith(end) and len(name) >= len(begin + end)):
+        raise ResumeError(
+            f"{result} is no result CSV: a name like {begin}20260101120000{end} is expected"
+        )
+    stamp = name.removeprefix(begin).removesuffix(end)
+    return RunFiles(
+        result,
+        result.with_name(tables.file("details", stamp)),
+        result.with_name(f"{tables.stem}_{stamp}.run.json"),
+        result.with_name(f"{tables.stem}_{stamp}.timeline.json"),
+        result.with_name(f"{tables.stem}_{stamp}.lock"),
+        result.parent / ERROR_FOLDER / stamp,
+    )
+
 
 _DISTRIBUTION = f".{DISTRIBUTION}".encode()
 

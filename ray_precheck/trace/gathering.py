@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.dump.sketches import SketchFile, read_sketches, sketch_of
-from ray_precheck.dump.tensors import CapturedTensors
+from ray_precheck.dump.tensors import CapturedTensors, SketchFile, read_sketches, sketch_of
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import read_file
 from ray_precheck.numerics.sketch import Array

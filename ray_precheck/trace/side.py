@@ -21,7 +21,6 @@ import orjson
 
 from ray_precheck.dump.folders import LOG_FILE, cut_note, is_being_written, standing_for
 from ray_precheck.dump.log import Log, log_members, scan_log
-from ray_precheck.dump.names import split_key
 from ray_precheck.dump.scan import (
     CHUNK_BYTES,
     ByteRange,
@@ -29,6 +28,7 @@ from ray_precheck.dump.scan import (
     read_value,
     scan_dump,
     silent,
+    split_key,
     value_of,
 )
 from ray_precheck.errors import DumpError

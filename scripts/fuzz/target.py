@@ -35,6 +35,7 @@ from ray_precheck.schema.result import Outcome, TaskResult, failed
 from ray_precheck.schema.task import Task, TaskPayload
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import resume_run, start_run
+from ray_precheck.store.settings import RunSettings
 from ray_precheck.store.tables import decode_name, decode_row, detail_rows, result_row
 from scripts.measuring import ROOT
 
@@ -209,7 +210,7 @@ class Target:
     ) -> None:
         for result in results:
             _require_row(result)
-        files = start_run(self._out, "20260101000000", fingerprint)
+        files = start_run(self._out, "20260101000000", RunSettings(fingerprint))
         journal = Journal.open(files.result, files.details)
         journal.append([done_of(result) for result in results])
         journal.complete(names)

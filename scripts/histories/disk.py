@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.store import journal, repair, tables
+from ray_precheck.store import journal, tables
 
-_MODULES: tuple[Any, ...] = (journal, repair, tables)
+_MODULES: tuple[Any, ...] = (journal, tables)
 
 
 class Died(BaseException):

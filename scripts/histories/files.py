@@ -13,8 +13,9 @@ from typing import Any
 
 from ray_precheck.schema.task import Done
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, load_done, resume_run, run_files, start_run
+from ray_precheck.store.resume import load_done, resume_run, start_run
 from ray_precheck.store.settings import RunSettings, save_settings
+from ray_precheck.store.tables import RunFiles, run_files
 from scripts.histories.answers import Choices, Say
 from scripts.histories.disk import Died, Disk
 from scripts.histories.rules import Ledger, read_files, require
@@ -61,7 +62,7 @@ class Files:
         self._say = say
         self._ledger = Ledger(names)
         self._folder = folder
-        self._files = start_run(folder, _STAMP, _FINGERPRINT)
+        self._files = start_run(folder, _STAMP, RunSettings(_FINGERPRINT))
         self._base = self._read()
         self.begin_life()
 

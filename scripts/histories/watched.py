@@ -52,11 +52,9 @@ class WatchedScheduler(Scheduler):
     def batch_done(self, name: str, ticket: int, report: BatchReport) -> list[Command]:
         return self.seen_by.answered(self, name, ticket, report)
 
-    def worker_lost(
-        self, name: str, ticket: int, reason: str, cause: Cause = Cause.LOST
-    ) -> list[Command]:
-        commands = Scheduler.worker_lost(self, name, ticket, reason, cause)
-        self.seen_by.lost(name, reason, cause, commands)
+    def worker_lost(self, name: str, ticket: int, reason: str) -> list[Command]:
+        commands = Scheduler.worker_lost(self, name, ticket, reason)
+        self.seen_by.lost(name, reason, Cause.LOST, commands)
         return commands
 
     def slot_lost(self, name: str, reason: str) -> list[Command]:

@@ -1,6 +1,6 @@
 """A plugin of pytest that notes which functions of the package each test enters.
 
-Comes in: a tree with `ray_precheck` and `tests/unit`, in which pytest runs with `-p scripts.mutants.reached`.
+Comes in: a tree with `ray_precheck` and its tests, in which pytest runs with `-p scripts.mutants.reached`.
 Goes out: a `TestMap` as JSON in the file that `MUTANTS_MAP` names. Each function is marked as its module is
 compiled on its import, and its file stays as it is. A mark costs one call, so tests take hardly longer; a
 function of Python that traces every call makes them take many times as long.
@@ -27,7 +27,7 @@ _MARK = "__mark_function__"
 
 @dataclass(slots=True)
 class TestMap:
-    """What the unit tests do that pass on the code as it is.
+    """What the tests of a folder do that pass on the code as it is.
 
     `reached`: for each test and file (its path below the tree) the first lines of the functions that it
     enters; `seconds` of each test; `failing`: tests that fail, and are left out; `digest` of the tree.
@@ -128,9 +128,11 @@ class _Tracer:
         self._out.write_text(json.dumps(asdict(self._found)))
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Mark what is imported of the package from now on, where a map is asked for."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Mark what is imported of the package, where a map is asked for: from the conftest files on, which
+    import parts of it."""
     if out := os.environ.get(VARIABLE):
         marks = Marks(Path.cwd(), "ray_precheck")
         sys.meta_path.insert(0, marks)
-        config.pluginmanager.register(_Tracer(marks, Path(out)))
+        early_config.pluginmanager.register(_Tracer(marks, Path(out)))

@@ -18,6 +18,7 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.resume import start_run
+from ray_precheck.store.settings import RunSettings
 from ray_precheck.store.tables import API_TABLES
 from scripts.simulate.account import Account, Setup
 from scripts.simulate.actors import TimedActors, TimedPayload
@@ -52,7 +53,7 @@ class World:
         job = _Job(self.workload)
         request = DeviceRequest("npu", takes_all=True)
         with tempfile.TemporaryDirectory() as folder, _frozen():
-            files = start_run(Path(folder), "20260101000000", {})
+            files = start_run(Path(folder), "20260101000000", RunSettings({}))
             driver = Driver(
                 job,
                 self.actors,

@@ -25,7 +25,7 @@ import pytest
 from dumps import additions, forward, tensor, write_dump
 
 if TYPE_CHECKING:
-    from ray_precheck.store.resume import RunFiles
+    from ray_precheck.store.tables import RunFiles
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 FAULTY = DATA.parent.parent / "scripts" / "faulty"
@@ -191,7 +191,7 @@ def whole_run(
 @pytest.fixture
 def finished(whole_run: tuple[Path, "RunFiles"], tmp_path: Path) -> tuple[Path, "RunFiles"]:
     """Return this dump, and the files of a copy of its run that is the test's own."""
-    from ray_precheck.store.resume import run_files
+    from ray_precheck.store.tables import run_files
 
     dump, files = whole_run
     out = shutil.copytree(files.result.parent, tmp_path / "finished")

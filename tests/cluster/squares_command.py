@@ -17,17 +17,21 @@ from ray_precheck.cli import entry
 from ray_precheck.options.commands import PASSED, Command, Invocation, given_values
 from ray_precheck.options.declared import REQUIRED, Takes, by_section, option, options_of
 from ray_precheck.options.shared import CoreJobOptions, OutFolderOptions
-from ray_precheck.running.run import Feature, RunEnd, planned, run_each, run_job
-from ray_precheck.running.session import (
+from ray_precheck.running.run import (
+    Feature,
+    RunEnd,
     RunSession,
     Series,
+    planned,
     results_folder,
+    run_each,
+    run_job,
     session_of_several,
 )
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.tables import RunFiles
 
 PAUSE_S = float(os.environ.get("SQUARES_PAUSE_S", "0"))
 

@@ -18,7 +18,9 @@ from ray_precheck.runtime.places.cluster import Roster, open_cluster
 from ray_precheck.runtime.places.placement import DeviceRequest, place_slots
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.ray_actors import RayActors
-from ray_precheck.store.resume import RunFiles, hold_files, start_run
+from ray_precheck.store.resume import hold_files, start_run
+from ray_precheck.store.settings import RunSettings
+from ray_precheck.store.tables import RunFiles
 
 STAMP = "20260101000000"
 COUNT = 600
@@ -63,7 +65,7 @@ def machines_in(timeline: Path) -> int:
 
 def main() -> None:
     address, folder, machines = sys.argv[1:]
-    files = start_run(Path(folder), STAMP, {}, TABLES)
+    files = start_run(Path(folder), STAMP, RunSettings({}), TABLES)
     waited = False
 
     def wait_for_all(rows: int) -> bool:

@@ -22,7 +22,8 @@ from ray_precheck.runtime.places.placement import DeviceRequest
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.ray_actors import RayActors
 from ray_precheck.schema.task import DeviceSlot
-from ray_precheck.store.resume import RunFiles, new_run_files
+from ray_precheck.store.resume import new_run_files
+from ray_precheck.store.tables import RunFiles
 
 pytestmark = pytest.mark.cluster
 

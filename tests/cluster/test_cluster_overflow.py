@@ -15,7 +15,7 @@ from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.commands.overflow.replay import replay_overflows
 from ray_precheck.commands.overflow.run import check_overflow
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.running import session
+from ray_precheck.running import run
 
 pytestmark = pytest.mark.cluster
 
@@ -45,7 +45,7 @@ def test_workers_write_what_the_own_process_writes(
     write_dumps(tmp_path / "dumps")
     here = check_overflow(OverflowConfig(dump=tmp_path / "dumps", out=tmp_path / "here"))
     assert not here.files.timeline.exists()  # no worker was at work
-    monkeypatch.setattr(session, "START_OF_RAY_S", 0.0)
+    monkeypatch.setattr(run, "START_OF_RAY_S", 0.0)
     there = check_overflow(
         OverflowConfig(
             dump=tmp_path / "dumps",
@@ -100,7 +100,7 @@ def test_a_search_on_workers_that_was_killed_goes_on_to_the_same_bytes(
     process.wait()
     (table,) = out.glob("overflow_dumps_*.csv")
     assert table.read_bytes().count(b"\n") - 1 < number
-    monkeypatch.setattr(session, "START_OF_RAY_S", 0.0)
+    monkeypatch.setattr(run, "START_OF_RAY_S", 0.0)
     settings: dict[str, Any] = {"address": cluster_address, "devices": (0, 1)}
     again = check_overflow(OverflowConfig(dump=dumps, resume_csv=out, **settings))
     assert again.completed

@@ -11,7 +11,7 @@ import pytest
 from dumps import additions, killer, write_dump
 
 from ray_precheck import PrecheckReport, ResumeError, UsageError, precheck
-from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.tables import RunFiles
 
 pytestmark = pytest.mark.cluster
 

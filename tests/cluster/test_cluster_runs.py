@@ -7,7 +7,7 @@ from conftest import DATA
 from dumps import additions, write_dump
 
 from ray_precheck import DeviceError, PrecheckReport, ResumeError, precheck
-from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.tables import RunFiles
 
 pytestmark = pytest.mark.cluster
 

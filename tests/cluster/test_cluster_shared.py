@@ -16,7 +16,7 @@ from test_cluster_bench import stages
 from ray_precheck import PrecheckReport, precheck, rerun
 from ray_precheck.commands.precheck.summary import summarise
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.resume import run_files
+from ray_precheck.store.tables import run_files
 
 pytestmark = [
     pytest.mark.cluster,

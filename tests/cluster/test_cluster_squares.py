@@ -14,6 +14,7 @@ from squares_run import run_squares
 from ray_precheck.runtime.places.cluster import Roster, living_nodes, open_cluster
 from ray_precheck.runtime.ray_actors import RayActors
 from ray_precheck.store.resume import hold_files, resume_run, start_run
+from ray_precheck.store.settings import RunSettings
 
 pytestmark = pytest.mark.cluster
 COUNT = 400
@@ -37,7 +38,7 @@ def test_crashes_and_hangs_are_rows_and_a_stopped_run_goes_on(
 ) -> None:
     job = Squares(COUNT, CRASHING, HANGING)
     with ExitStack() as held:
-        made = start_run(tmp_path, "20260101000000", SETTINGS, TABLES)
+        made = start_run(tmp_path, "20260101000000", RunSettings(SETTINGS), TABLES)
         assert made.result.name == "squares_result_20260101000000.csv"
         files = held.enter_context(hold_files(made))
         assert not run_squares(job, actors, files, set(), 2, lambda rows: rows >= 64)

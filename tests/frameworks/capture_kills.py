@@ -20,8 +20,8 @@ from pathlib import Path
 
 from ray_precheck.capture.writing.finish import finish_folder
 from ray_precheck.capture.writing.log import CONSTRUCT, DUMP, LOG, STACKS
-from ray_precheck.dump.names import split_key
 from ray_precheck.dump.parse import open_dump
+from ray_precheck.dump.scan import split_key
 from ray_precheck.errors import NothingToCheckError
 
 _INTERVAL_S = 0.003

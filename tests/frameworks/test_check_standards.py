@@ -39,7 +39,7 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.commands.precheck.run import rerun
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload
-from ray_precheck.store.error_data import ERROR_FOLDER
+from ray_precheck.store.tables import ERROR_FOLDER
 
 pytestmark = pytest.mark.frameworks
 

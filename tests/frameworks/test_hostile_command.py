@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ray_precheck.cli import NOTHING_CHECKED, UNUSABLE, main
-from ray_precheck.store.results import read_rows
+from ray_precheck.store.results import read_results
 
 pytestmark = pytest.mark.frameworks
 
@@ -109,7 +109,7 @@ def test_names_come_back_from_the_result_csv_and_no_spreadsheet_runs_them(tmp_pa
     code, out = check(tmp_path, json.dumps({"framework": "pytorch", "data": data}).encode())
     assert code == NOTHING_CHECKED
     [result] = out.glob("accuracy_checking_result_*.csv")
-    assert [row["API Name"] for row in read_rows(result)] == [*names, *ODD_NAMES]
+    assert [row.name for row in read_results(result)] == [*names, *ODD_NAMES]
     lines = result.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\r\n")
     assert len(lines) == 1 + 2 * len(ODD_NAMES) + 1
     for [cell, *_] in csv.reader(line.decode() for line in lines if line):
@@ -133,4 +133,4 @@ def test_a_name_of_ten_million_characters_is_a_row(tmp_path: Path) -> None:
     code, out = check(tmp_path, json.dumps({"framework": "pytorch", "data": {name: {}}}).encode())
     assert code == NOTHING_CHECKED
     [result] = out.glob("accuracy_checking_result_*.csv")
-    assert [row["API Name"] for row in read_rows(result)] == [name]
+    assert [row.name for row in read_results(result)] == [name]

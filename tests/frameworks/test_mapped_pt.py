@@ -54,6 +54,17 @@ def test_conjugated_and_negated_views_are_resolved(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.raw, value.resolve_conj().numpy().reshape(-1))
 
 
+# torch 2.15 says that it looks at each index of the sparse tensor.
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor:UserWarning")
+def test_a_sparse_tensor_has_all_its_elements_unless_they_are_too_many(tmp_path: Path) -> None:
+    value = torch.tensor([[0.0, 3.0, 0.0], [2.0, 0.0, 0.0]])
+    found = opened(tmp_path, value.to_sparse(), "float32")
+    np.testing.assert_array_equal(found.raw, value.numpy().reshape(-1))
+    huge = torch.sparse_coo_tensor([[5], [7]], [1.0], (1 << 20, 1 << 20), check_invariants=True)
+    with pytest.raises(NotCheckable, match="it is sparse, and has more than 268435456 elements"):
+        opened(tmp_path, huge, "float32")
+
+
 def test_a_few_numbers_expanded_to_a_shape_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotCheckable, match="fewer numbers than its shape"):
         opened(tmp_path, torch.ones(1).expand(1000, 1000), "float32")

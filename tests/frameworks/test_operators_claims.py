@@ -16,7 +16,7 @@ from ray_precheck.frameworks.mindspore.bench.mapping import REASONS, ROWS
 from ray_precheck.frameworks.mindspore.bench.rows import TENSOR_NAMESAKES
 from ray_precheck.frameworks.mindspore.bench.rows_ops import OPS_NAMESAKES
 from ray_precheck.frameworks.pytorch import rows as torch_rows
-from ray_precheck.operators.arguments import ARGUMENTS
+from ray_precheck.operators.table import ARGUMENTS
 
 pytestmark = pytest.mark.frameworks
 

@@ -12,18 +12,11 @@ continuous one.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from ray_precheck.accuracy.random.bounds import (
-    gamma_cdf,
-    gamma_limits,
-    normal_cdf,
-    poisson_limits,
-    share_limits,
-    square_limits,
-)
+from ray_precheck.accuracy.random import bounds
 from ray_precheck.accuracy.random.pooled import (
     SQUARE_MOMENTS,
     Sums,
@@ -57,8 +50,6 @@ _GROUPS = 4
 
 def normal(draws: Draws, mean: Parameter, std: Parameter) -> list[StatisticalTest]:
     """Normal draws: gap, mean, variance, independence. A standard deviation of 0 gives the mean."""
-    if not len(draws):
-        return []
     constant = np.broadcast_to(np.asarray(std) == 0, draws.values.shape)
     exact = fact(
         "differ from the mean though the deviation is 0",
@@ -69,7 +60,7 @@ def normal(draws: Draws, mean: Parameter, std: Parameter) -> list[StatisticalTes
         return [exact]
     mean, std = _kept(mean, keep), _kept(std, keep)
     z, step = (draws.values[keep] - mean) / std, draws.step[keep] / std
-    gap = _gap("the normal distribution", replace(draws, values=z, step=step), normal_cdf)
+    gap = _gap("the normal distribution", z, step, draws.grain, bounds.normal_cdf)
     tests = [fact("are not finite", ~np.isfinite(draws.values)), gap, *_normal_moments(z, step)]
     return [
         *([exact] if constant.any() else []),
@@ -90,7 +81,7 @@ def _normal_moments(z: Array, step: Array) -> list[StatisticalTest]:
     more = float(np.mean((magnitude + step) ** 2)) - found
 
     def square(chance: float) -> Observation:
-        low, high = square_limits(count, chance)
+        low, high = bounds.square_limits(count, chance)
         return within("the variance over the expected one", found, (low - more, high + less))
 
     what = "the mean, in standard deviations from the expected one,"
@@ -105,18 +96,16 @@ def _normal_moments(z: Array, step: Array) -> list[StatisticalTest]:
 
 def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[StatisticalTest]:
     """Draws uniform over [low, high): range, gap, two moments, independence."""
-    if not len(draws):
-        return []
     width = np.asarray(high, np.float64) - low
     if np.ndim(width) == 0 and width <= 0:
         return [fact(f"differ from {low}", abs(draws.values - low) > draws.step)]
     outside = (draws.values < low - draws.step) | (draws.values > high + draws.step)
     tests = [fact("are outside of their range", outside | np.isnan(draws.values))]
     u = (draws.values - low) / width
-    blurred = replace(draws, values=u, step=draws.step / width)
-    tests.append(_gap("the uniform distribution", blurred, lambda x: np.clip(x, 0.0, 1.0)))
-    slack = float(np.mean(blurred.step)) + draws.grain
-
+    step = draws.step / width
+    uniform_cdf = partial(np.clip, a_min=0.0, a_max=1.0)
+    tests.append(_gap("the uniform distribution", u, step, draws.grain, uniform_cdf))
+    slack = float(np.mean(step)) + draws.grain
     if 4 * slack < 0.1:
         tests += [
             average("the mean, as a part of the range,", u, 0.5, 1 / 12, slack, "place"),
@@ -128,18 +117,16 @@ def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[StatisticalTe
                 SQUARE_MOMENTS,
             ),
         ]
-    return [*tests, *_independence(draws.values, u < 0.5, blurred.step, low, high)]
+    return [*tests, *_independence(draws.values, u < 0.5, step, low, high)]
 
 
 def exponential(draws: Draws, rate: Parameter) -> list[StatisticalTest]:
     """Exponential draws: sign, gap, mean, independence."""
-    if not len(draws):
-        return []
     x = draws.values * rate
     step = draws.step * rate
     return [
         fact("are not positive numbers", ~(draws.values >= 0)),
-        _gap("the exponential distribution", replace(draws, values=x, step=step), _exponential_cdf),
+        _gap("the exponential distribution", x, step, draws.grain, _exponential_cdf),
         _mean_over(x, 1.0, step + draws.grain),
         *_independence(draws.values, x < math.log(2), step, rate),
     ]
@@ -157,7 +144,7 @@ def _mean_over(x: Array, shape: Parameter, step: Array) -> StatisticalTest:
     slack, found = float(np.sum(step)) / total, float(np.sum(x)) / total
 
     def test(chance: float) -> Observation:
-        low, high = gamma_limits(total, chance)
+        low, high = bounds.gamma_limits(total, chance)
         return within("the mean over the expected one", found, (low - slack, high + slack))
 
     off = total * (found - 1)
@@ -166,35 +153,37 @@ def _mean_over(x: Array, shape: Parameter, step: Array) -> StatisticalTest:
 
 def gamma(draws: Draws, shape: Parameter, rate: Parameter) -> list[StatisticalTest]:
     """Gamma draws: sign, gap, mean, independence."""
-    if not len(draws):
-        return []
     x, step = draws.values * rate, draws.step * rate
     tests = [
         fact("are not positive numbers", ~(draws.values >= 0)),
         _gap(
             "the gamma distribution",
-            replace(draws, values=x, step=step),
-            lambda v: gamma_cdf(np.asarray(shape), np.maximum(v, 0.0)),
+            x,
+            step,
+            draws.grain,
+            lambda v: bounds.gamma_cdf(np.asarray(shape), np.maximum(v, 0.0)),
         ),
         _mean_over(x, shape, step + draws.grain),
     ]
     return [
         *tests,
-        *_independence(draws.values, gamma_cdf(np.asarray(shape), x) < 0.5, step, shape, rate),
+        *_independence(
+            draws.values, bounds.gamma_cdf(np.asarray(shape), x) < 0.5, step, shape, rate
+        ),
     ]
 
 
 def cauchy(draws: Draws, median: Parameter, scale: Parameter) -> list[StatisticalTest]:
     """Cauchy draws, which have no moments: gap, independence."""
-    if not len(draws):
-        return []
     z, step = (draws.values - median) / scale, draws.step / scale
     numbers = fact("are not numbers", np.isnan(draws.values))
     return [
         SummedTest(numbers, _below_median(z, step, draws.grain)),
         _gap(
             "the Cauchy distribution",
-            replace(draws, values=z, step=step),
+            z,
+            step,
+            draws.grain,
             lambda x: 0.5 + np.arctan(x) / math.pi,
         ),
         share_test("the share of draws within the scale", np.abs(z) < 1, 0.5, "within"),
@@ -204,13 +193,11 @@ def cauchy(draws: Draws, median: Parameter, scale: Parameter) -> list[Statistica
 
 def laplace(draws: Draws, mean: Parameter, scale: Parameter) -> list[StatisticalTest]:
     """Laplace draws: gap, mean magnitude, independence."""
-    if not len(draws):
-        return []
     z, step = (draws.values - mean) / scale, draws.step / scale
     numbers = fact("are not numbers", np.isnan(draws.values))
     return [
         SummedTest(numbers, _below_median(z, step, draws.grain)),
-        _gap("the Laplace distribution", replace(draws, values=z, step=step), _laplace_cdf),
+        _gap("the Laplace distribution", z, step, draws.grain, _laplace_cdf),
         _mean_over(np.abs(z), 1.0, step + draws.grain),
         *_independence(draws.values, z < 0, step, mean, scale),
     ]
@@ -233,44 +220,30 @@ def _laplace_cdf(x: Array) -> Array:
 def log_normal(draws: Draws, mean: Parameter, std: Parameter) -> list[StatisticalTest]:
     """Draws whose logarithm is normal; those that overflow or vanish in their dtype are left out of
     the moments."""
-    if not len(draws):
-        return []
     usable = (draws.values > draws.step) & np.isfinite(draws.values)
     values, step = draws.values[usable], draws.step[usable]
     mean, std = _kept(mean, usable), _kept(std, usable)
-    z = (np.log(values) - mean) / std
+    z, relative = (np.log(values) - mean) / std, step / values / std
     tests = [fact("are negative or no numbers", ~(draws.values >= 0))]
     if usable.all():
         tests.append(
-            _gap(
-                "the log-normal distribution",
-                replace(draws, values=z, step=step / values / std),
-                normal_cdf,
-            )
+            _gap("the log-normal distribution", z, relative, draws.grain, bounds.normal_cdf)
         )
-        tests += _normal_moments(z, step / values / std)
+        tests += _normal_moments(z, relative)
     else:
-        tests.append(
-            share_test("the share of draws below their median", _below(draws, usable, z), 0.5)
-        )
-    return [*tests, *_independence(values, z < 0, step / values / std, mean, std)]
+        below = draws.values <= draws.step
+        below[usable] = z < 0
+        tests.append(share_test("the share of draws below their median", below, 0.5))
+    return [*tests, *_independence(values, z < 0, relative, mean, std)]
 
 
-def _below(draws: Draws, usable: Array, z: Array) -> Array:
-    below = draws.values <= draws.step
-    below[usable] = z < 0
-    return below
-
-
-def _gap(name: str, draws: Draws, cdf: Cdf) -> StatisticalTest:
+def _gap(name: str, values: Array, step: Array, grain: float, cdf: Cdf) -> StatisticalTest:
     """Test the gap between draws and a distribution function, blurred by rounding."""
     with np.errstate(invalid="ignore"):
-        lowest = cdf(
-            np.where(np.isposinf(draws.values), np.finfo(np.float64).max, draws.values - draws.step)
-        )
-        highest = cdf(draws.values + draws.step)
+        lowest = cdf(np.where(np.isposinf(values), np.finfo(np.float64).max, values - step))
+        highest = cdf(values + step)
     # Where the draws are so coarse that an infinite one stands for a range, it is one of its top.
-    return distribution(name, lowest - draws.grain, np.minimum(highest + draws.grain, 1.0))
+    return distribution(name, lowest - grain, np.minimum(highest + grain, 1.0))
 
 
 def _independence(
@@ -290,8 +263,6 @@ def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[Statistical
 
     Where the dtype cannot hold all of them they are blurred by its step, and `high` itself occurs.
     """
-    if not len(draws):
-        return []
     count = high - low
     coarse = draws.step > 1
     step = np.where(coarse, draws.step, 0.0)
@@ -303,20 +274,16 @@ def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[Statistical
     ]
     u = (found - low) / count
     # P(X <= x) = (x - low + 1) / count; the step before it is where the next lower number is.
-    tests.append(
-        distribution(
-            "the uniform distribution", u - step / count, np.minimum(u + (1 + step) / count, 1.0)
-        )
-    )
+    at_most = np.minimum(u + (1 + step) / count, 1.0)
+    tests.append(distribution("the uniform distribution", u - step / count, at_most))
     center = (count - 1) / 2 / count
     slack = float(np.mean(step)) / count
     variance = (1 - count**-2) / 12
     tests.append(average("the mean, as a part of the range,", u, center, variance, slack, "place"))
     if not coarse.any():
         tests.append(share_test(f"the share of {low}", found == low, 1 / count, "lowest"))
-        tests.append(
-            share_test(f"the share of {high - 1}", found == high - 1, 1 / count, "highest")
-        )
+        last = high - 1
+        tests.append(share_test(f"the share of {last}", found == last, 1 / count, "highest"))
         tests[0] = SummedTest(tests[0], (_square_in_range(found - low, count),))
     half = count // 2 / count
     return [*tests, neighbours(found < low + count // 2, half), no_repeats(found)]
@@ -337,8 +304,6 @@ def _square_in_range(found: Array, count: int) -> Sums:
 
 def bernoulli(draws: Draws, probability: Parameter) -> list[StatisticalTest]:
     """Draws of 0 and 1: the share of ones, by groups where each draw has its own probability."""
-    if not len(draws):
-        return []
     p = np.broadcast_to(np.asarray(probability, np.float64), draws.values.shape)
     ones = draws.values == 1
     both = p * (1 - p)
@@ -365,16 +330,14 @@ def bernoulli(draws: Draws, probability: Parameter) -> list[StatisticalTest]:
 
 def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[StatisticalTest]:
     """Poisson draws: whole, gap, total."""
-    if not len(draws):
-        return []
     rates = np.broadcast_to(np.asarray(rate, np.float64), draws.values.shape)
-    expected = float(np.sum(rates))
+    expected, found = float(np.sum(rates)), float(np.sum(draws.values))
     slack = float(np.sum(np.where(draws.step > 1, draws.step, 0.0))) / max(expected, 1e-300)
 
     def total(chance: float) -> Observation:
-        low, high = poisson_limits(expected, chance)
-        found = float(np.sum(draws.values)) / expected
-        return within("the mean over the expected one", found, (low - slack, high + slack))
+        low, high = bounds.poisson_limits(expected, chance)
+        limits = low - slack, high + slack
+        return within("the mean over the expected one", found / expected, limits)
 
     tests = [
         fact(
@@ -384,8 +347,8 @@ def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[
         fact("are not 0 though the rate is", (rates == 0) & (draws.values != 0)),
     ]
     if expected > 0:
-        off = float(np.sum(draws.values)) - expected
-        sums = Sums("ratio", len(rates), expected, off, expected, expected, slack * expected)
+        off, moved = found - expected, slack * expected
+        sums = Sums("ratio", len(rates), expected, off, expected, expected, moved)
         tests.append(SummedTest(total, (sums,), _pattern(draws.values, rates)))
     small = (rates > 0) & (rates <= _LARGEST_POISSON_RATE) & (draws.step <= 1)
     if small.any():
@@ -404,7 +367,7 @@ def _pattern(values: Array, variances: Array) -> str:
 
 def _poisson_cdf(rates: Array, values: Array) -> Array:
     """Return P(X <= value) = 1 - P(value + 1, rate); 0 below 0."""
-    found = 1.0 - gamma_cdf(np.maximum(values, 0.0) + 1.0, rates)
+    found = 1.0 - bounds.gamma_cdf(np.maximum(values, 0.0) + 1.0, rates)
     return np.asarray(np.where(values < 0, 0.0, found))
 
 
@@ -412,8 +375,6 @@ def geometric(
     draws: Draws, probability: float, spread: np.random.Generator
 ) -> list[StatisticalTest]:
     """Numbers of trials up to the first success, 1 and more: whole, gap."""
-    if not len(draws):
-        return []
     wrong = (draws.values < 1) | (draws.values != np.rint(draws.values))
     whole = fact("are no whole numbers of 1 or more", wrong)
     if not 0 < probability < 1:
@@ -437,26 +398,21 @@ def geometric(
 
 def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[StatisticalTest]:
     """Numbers of successes: whole, range, and the share of successes among all trials."""
-    if not len(draws):
-        return []
     counts = np.broadcast_to(np.asarray(trials, np.float64), draws.values.shape)
     p = np.broadcast_to(np.asarray(probability, np.float64), draws.values.shape)
     total = float(np.sum(counts))
     wrong = (draws.values < 0) | (draws.values > counts) | (draws.values != np.rint(draws.values))
     tests = [fact("are no whole numbers of 0 to the number of trials", wrong)]
     if total > 0:
-        mean = float(np.sum(counts * p) / total)
+        expected, found = float(np.sum(counts * p)), float(np.sum(draws.values))
 
         def successes(chance: float) -> Observation:
-            found = float(np.sum(draws.values)) / total
-            return within(
-                "the share of successes", found, share_limits(mean, int(total), chance), (0, 1)
-            )
+            limits = bounds.share_limits(expected / total, int(total), chance)
+            return within("the share of successes", found / total, limits, (0, 1))
 
-        expected, both = float(np.sum(counts * p)), counts * p * (1 - p)
-        off = float(np.sum(draws.values)) - expected
+        both = counts * p * (1 - p)
         moments = float(np.sum(both)), float(np.sum(both * (1 - 2 * p)))
-        sums = Sums("ratio", len(p), expected, off, *moments)
+        sums = Sums("ratio", len(p), expected, found - expected, *moments)
         tests.append(SummedTest(successes, (sums,), _pattern(draws.values, both)))
     return tests
 
@@ -496,20 +452,12 @@ def permutation(values: Array) -> list[StatisticalTest]:
     """A permutation of 0 to n - 1: each once, not in order, few of them at their own place."""
     count = len(values)
     place = np.arange(count)
+    once = "are missing or there twice (each whole number below the length is due once)"
+    ascends = values[: count // 2 * 2 : 2] < values[1::2]
     tests = [
-        fact(
-            "are missing or there twice (each whole number below the length is due once)",
-            np.sort(values) != place,
-        )
+        fact(once, np.sort(values) != place),
+        share_test("the share of pairs of neighbours that ascend", ascends, 0.5, "rising"),
     ]
-    tests.append(
-        share_test(
-            "the share of pairs of neighbours that ascend",
-            values[: count // 2 * 2 : 2] < values[1::2],
-            0.5,
-            "rising",
-        )
-    )
 
     def fixed(chance: float) -> Observation:
         # The expected number of sets of k fixed points is 1/k! for every length.

@@ -477,17 +477,12 @@ def _explained(
     implementation was computed with fewer roundings, and shares as much less of its luck."""
     implementations = comparison.implementations()
     largest = 0.0
-    for several in (implementations, narrowed_implementations(implementations)):
-        for implementation in several:
-            its = sample.deviations(implementation)
-            found = max(
-                [
-                    _OTHERS * abs(test.amount(its)),
-                    *(test.shared(its, groups) for groups in groupings),
-                ]
-            )
-            if found:
-                largest = max(largest, found * min(1.0, _size(off) / _size(its)))
+    for implementation in chain(implementations, narrowed_implementations(implementations)):
+        its = sample.deviations(implementation)
+        shared = (test.shared(its, groups) for groups in groupings)
+        found = max([_OTHERS * abs(test.amount(its)), *shared])
+        if found:
+            largest = max(largest, found * min(1.0, _size(off) / _size(its)))
     with np.errstate(invalid="ignore", over="ignore"):
         for moved in moved_benches(implementations):
             its = (moved.reshape(-1)[sample.places] - sample.bench) / sample.unit
@@ -510,11 +505,7 @@ def _dithered(comparison: Comparison, sample: _Sample, off: Array) -> Finding | 
     if not _LEAST_DITHER <= found <= _MOST_DITHER:
         return None
     implementations = comparison.implementations()
-    for implementation in (
-        each
-        for several in (implementations, narrowed_implementations(implementations))
-        for each in several
-    ):
+    for implementation in chain(implementations, narrowed_implementations(implementations)):
         if _dither(sample, sample.deviations(implementation)) > found / 2:
             return None
     name = "share of elements that are rounded to the farther neighbour, over that of stochastic rounding,"

@@ -267,11 +267,10 @@ def excused_elements(
     device = out.reshape(-1)
     same = np.zeros(out.size, bool)
     for implementation in (*implementations, *kernels):
-        flat = implementation.reshape(-1)
-        same |= same_values(device, flat)
-    moved = [each.reshape(-1) for each in moved_benches(implementations)]
-    if moved_farther(implementations) != 1.0:  # nothing is known of jumps
-        moved = []
+        same |= same_values(device, implementation.reshape(-1))
+    # Nothing is known of jumps where the benches are moved farther.
+    known = moved_benches(implementations) if moved_farther(implementations) == 1.0 else ()
+    moved = [each.reshape(-1) for each in known]
     jump = _jumps(moved, bench.reshape(-1), limits.largest)
     allowed = steep * steepness(comparison) if steep else np.zeros(out.size)
     excused = np.zeros(out.size, bool)

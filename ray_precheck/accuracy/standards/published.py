@@ -95,17 +95,9 @@ class Binary:
         wrong = _different(comparison)
         findings = []
         if not wrong.share <= self.different:
-            findings.append(
-                Finding(
-                    metric="share of elements that differ",
-                    value=wrong.share,
-                    limit=self.different,
-                    basis="every element must equal the bench" if not self.different else "",
-                    wrong=wrong.count,
-                    total=wrong.total,
-                    at=wrong.at,
-                )
-            )
+            basis = "" if self.different else "every element must equal the bench"
+            metric = "share of elements that differ"
+            findings.append(_found(wrong, metric, wrong.share, self.different, basis))
         columns = (("Standard", self.name), ("DifferentShare", wrong.share))
         return conclude(comparison, findings, columns)
 
@@ -117,6 +109,13 @@ def judge_without_errors(comparison: Comparison) -> Judgement | None:
     if not is_measurable(comparison.dtype):
         return Binary().judge(comparison)
     return mismatched(comparison)
+
+
+def _found(
+    wrong: Wrong, metric: str, value: float, limit: float, basis: str, relation: str = "at most"
+) -> Finding:
+    """Return the finding of a metric with the elements that are beyond the limit."""
+    return Finding(metric, value, limit, relation, basis, wrong.count, wrong.total, wrong.at)
 
 
 def _different(comparison: Comparison) -> Wrong:
@@ -231,15 +230,7 @@ def _finding(
     if theirs < smallest:
         basis += f", of which less than {smallest:.4g} does not count"
     wrong = _beyond(comparison, metric, limit)
-    return Finding(
-        metric=METRIC_NAMES[metric],
-        value=value,
-        limit=limit,
-        basis=basis,
-        wrong=wrong.count,
-        total=wrong.total,
-        at=wrong.at,
-    )
+    return _found(wrong, METRIC_NAMES[metric], value, limit, basis)
 
 
 def _beyond(comparison: Comparison, metric: str, limit: float) -> Wrong:
@@ -280,14 +271,12 @@ class Absolute:
         limits = self.limits(comparison.dtype)
         wrong = _wrong(comparison, limits)
         findings = [
-            Finding(
-                metric=_KINDS[heading].format_map(limits),
-                value=kind.share,
-                limit=0.0,
-                basis=f"the largest such error is {kind.largest:.4g}",
-                wrong=kind.count,
-                total=kind.total,
-                at=kind.at,
+            _found(
+                kind,
+                _KINDS[heading].format_map(limits),
+                kind.share,
+                0.0,
+                f"the largest such error is {kind.largest:.4g}",
             )
             for heading, kind in wrong.items()
             if kind.count
@@ -381,18 +370,9 @@ class Ulp:
         findings = []
         passes = wrong.share < share_limit or (mean_limit is not None and mean < mean_limit)
         if not passes:
-            findings.append(
-                Finding(
-                    metric=f"share of elements more than {threshold:g} units in the last place off",
-                    value=wrong.share,
-                    limit=share_limit,
-                    relation="below",
-                    basis=_mean_note(mean, mean_limit, largest),
-                    wrong=wrong.count,
-                    total=wrong.total,
-                    at=wrong.at,
-                )
-            )
+            metric = f"share of elements more than {threshold:g} units in the last place off"
+            basis = _mean_note(mean, mean_limit, largest)
+            findings.append(_found(wrong, metric, wrong.share, share_limit, basis, "below"))
         cells = [("MaxUlpErr", largest), ("MeanUlpErr", mean), ("UlpErrShare", wrong.share)]
         return conclude(comparison, findings, [("Standard", self.name), *cells])
 
@@ -446,18 +426,9 @@ class Thousandth:
         near = (wrong.total - wrong.count) / wrong.total if wrong.total else 1.0
         findings = []
         if not near >= self.share:
-            findings.append(
-                Finding(
-                    metric=f"share of elements with a relative error below {self.limit:g}",
-                    value=near,
-                    limit=self.share,
-                    relation="at least",
-                    basis=f"the largest relative error is {wrong.largest:.4g}",
-                    wrong=wrong.count,
-                    total=wrong.total,
-                    at=wrong.at,
-                )
-            )
+            metric = f"share of elements with a relative error below {self.limit:g}"
+            basis = f"the largest relative error is {wrong.largest:.4g}"
+            findings.append(_found(wrong, metric, near, self.share, basis, "at least"))
         cells: Cells = (("Standard", self.name), ("ThousandthShare", near))
         return conclude(comparison, findings, cells)
 

@@ -187,7 +187,17 @@ def learnable(
     grad_factor: float = 1.0,
 ) -> Tensor:
     """Return the same, with gradients of scale and zero point (LSQ+, Bhalgat et al. 2020)."""
-    return _learnable(input, scale, zero_point, quant_min, quant_max, grad_factor)
+    fixed, zero = scale.detach(), zero_point.detach().round().clamp(quant_min, quant_max)
+    found = _faked(input, fixed, zero, quant_min, quant_max)
+    x = input.detach()
+    steps = (x / fixed).round() + zero
+    beyond = (steps < quant_min) | (steps > quant_max)
+    end = steps.clamp(quant_min, quant_max) - zero
+    of_scale = torch.where(beyond, end, (found.detach() - x) / fixed)
+    of_zero = torch.where(beyond, -fixed, torch.zeros_like(x))
+    # They add 0, and have the gradients of the kernel.
+    found = found + (scale - fixed) * of_scale * grad_factor
+    return found + (zero_point - zero_point.detach()) * of_zero * grad_factor
 
 
 def learnable_channels(
@@ -202,22 +212,7 @@ def learnable_channels(
     """Return the same with a scale for each place of a dimension."""
     shape = _along(input, axis)
     ends = quant_min, quant_max
-    return _learnable(input, scale.reshape(shape), zero_point.reshape(shape), *ends, grad_factor)
-
-
-def _learnable(
-    input: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, factor: float
-) -> Tensor:
-    fixed, zero = scale.detach(), zero_point.detach().round().clamp(low, high)
-    found = _faked(input, fixed, zero, low, high)
-    x = input.detach()
-    steps = (x / fixed).round() + zero
-    beyond = (steps < low) | (steps > high)
-    of_scale = torch.where(beyond, steps.clamp(low, high) - zero, (found.detach() - x) / fixed)
-    of_zero = torch.where(beyond, -fixed, torch.zeros_like(x))
-    # They add 0, and have the gradients of the kernel.
-    found = found + (scale - fixed) * of_scale * factor
-    return found + (zero_point - zero_point.detach()) * of_zero * factor
+    return learnable(input, scale.reshape(shape), zero_point.reshape(shape), *ends, grad_factor)
 
 
 def _along(input: Tensor, axis: int) -> list[int]:

@@ -35,7 +35,7 @@ from ray_precheck.capture.writing.elements import (
     statistics_text,
 )
 from ray_precheck.capture.writing.log import TENSORS
-from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.numerics.sketch import sketch
 from ray_precheck.numerics.statistics import health_of, summary_of
 

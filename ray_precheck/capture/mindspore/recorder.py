@@ -155,10 +155,8 @@ class MindSporeRecorder(StepRecorder):
             fields = self.before(key, args, kwargs, frame) + self.after(key, result)
             self.write(key, f'{fields}, "compiled": true', self.stack_of(frame), self.parent)
             told = f"the function {name.name}, compiled by ms.jit"
-            if self.darkness is None:
-                self.note_dark(told, frame)
-            else:
-                self.darkness.note_dark(told, frame)
+            (self.darkness or self).note_dark(told, frame)
+            if self.darkness is not None:
                 self.darkness.gave(result)
 
         self.guarded(key, record)

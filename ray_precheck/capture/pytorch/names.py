@@ -30,6 +30,7 @@ from ray_precheck.operators.table import UNDOCUMENTED
 
 # Prefixes of msprobe for operators of these namespaces; the others have the namespace's own name.
 _OP_PREFIXES = {"aten": "Aten", "npu": "NPU"}
+_NO_OPERATORS = frozenset({"prim", "profiler", "inductor", "_c10d_functional"})
 # The classes of what `torch.ops.{namespace}.{name}` gives, and of one of its overloads.
 _OPERATORS = (type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))
 # Modules whose functions stand in `torch.nn.functional` and belong there; None are those of C.
@@ -78,12 +79,7 @@ class FunctionNames(dict[Any, "CallName | None"]):
         namespace, _, name = packet._qualified_op_name.partition("::")
         if self._namespaces and namespace not in self._namespaces and namespace not in _OP_PREFIXES:
             return None
-        if name in _NOT_RECORDED or namespace in (
-            "prim",
-            "profiler",
-            "inductor",
-            "_c10d_functional",
-        ):
+        if name in _NOT_RECORDED or namespace in _NO_OPERATORS:
             return None
         found = call_name(_OP_PREFIXES.get(namespace, namespace), name)
         return found._replace(silent=found.silent | _written_by(packet))

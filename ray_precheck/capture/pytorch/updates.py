@@ -70,23 +70,15 @@ class Entry:
 
 
 @dataclass
-class _Record:
-    """A record of which the fields of its inputs are written."""
-
-    key: str
-    entries: list[Entry]
-    fields: str
-
-
-@dataclass
 class _Step:
-    """A step that runs: the frame in which torch calls the hooks, and the records it has begun."""
+    """A step that runs: the frame in which torch calls the hooks, and the records it has begun, each with its
+    key, its entries, and the fields of its inputs."""
 
     optimizer: Optimizer
     frame: FrameType
     was_paused: bool
     depth: int = 1
-    records: list[_Record] = field(default_factory=list)
+    records: list[tuple[str, list[Entry], str]] = field(default_factory=list)
     is_read: bool = False
 
 
@@ -214,14 +206,14 @@ class OptimizerSteps:
                 told |= {"part": number, "parts": len(parts)}
             groups = tuple(given(entry, optimizer) for entry in part)
             fields = self._sink.before(key, groups, told | sparse(part))
-            step.records.append(_Record(key, part, fields))
+            step.records.append((key, part, fields))
 
     def _write(self, step: _Step) -> None:
         caller = step.frame.f_back or step.frame
-        for record in () if self._sink.stopped else step.records:
-            output = [made(entry, step.optimizer) for entry in record.entries]
-            fields = record.fields + self._sink.after(record.key, output)
-            self._sink.write(record.key, fields, self._sink.stack_of(caller), self._sink.parent)
+        for key, entries, before in () if self._sink.stopped else step.records:
+            output = [made(entry, step.optimizer) for entry in entries]
+            fields = before + self._sink.after(key, output)
+            self._sink.write(key, fields, self._sink.stack_of(caller), self._sink.parent)
 
 
 def entries_of(optimizer: Optimizer, name_of: NameOf) -> tuple[list[Entry], int]:
@@ -252,11 +244,8 @@ def _told_of(optimizer: Optimizer, without_gradient: int) -> dict[str, Any]:
         "optimizer": f"{kind.__module__}.{kind.__qualname__}",
         "without_gradient": without_gradient,
     }
-    if any(
-        hasattr(parameter, "placements")
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    ):
+    parameters = (each for group in optimizer.param_groups for each in group["params"])
+    if any(hasattr(each, "placements") for each in parameters):
         about["sharded"] = True
     options = {
         name: value

@@ -25,7 +25,7 @@ from ray_precheck.capture.settings import ALL_RISKS, FULL, RAISE, STRUCTURE, Cap
 from ray_precheck.capture.writing.elements import PlainElements, quoted
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.dump.scan import ByteRange
-from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.errors import OverflowBornError
 from ray_precheck.inputs.roles.table import looks_of
 from ray_precheck.trace.overflow.births import SUSPICIOUS, Walk
@@ -268,15 +268,11 @@ class StepRecorder(ABC):
         try:
             self._log.record(key, fields.removeprefix(", "), stack, parent)
             self.records += 1
-            if self.settings.max_bytes is not None:
-                self._require_room(self.settings.max_bytes)
+            most = self.settings.max_bytes
+            if most is not None and self._log.size + self.tensor_bytes >= most:
+                self.fail(FULL)
         except OSError as error:
             self.fail(f"{self.folder} cannot be written: {error.strerror or error}")
-
-    def _require_room(self, most: int) -> None:
-        """End the capture where the step has as many bytes as it may have."""
-        if self._log.size + self.tensor_bytes >= most:
-            self.fail(FULL)
 
     def note_dark(self, what: str, frame: FrameType | None) -> None:
         """Take note of what ran without a record where a frame is."""

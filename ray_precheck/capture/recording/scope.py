@@ -63,7 +63,7 @@ class Scope:
         if self._everything:
             return True
         if not self._selects:
-            return is_risky_enough(key, self._risk_level)
+            return _is_at(key.rsplit(".", 2)[0], self._risk_level)
         self._names.add(_NUMBER.sub("", key))
         if self._scope and not self._in_scope(key):
             return False
@@ -148,16 +148,12 @@ LOW_NAMES = frozenset(
 _OF_MODULES = frozenset({"Module", "Cell", "Optimizer"})
 
 
-def is_risky_enough(key: str, level: str) -> bool:
-    """Return whether a call is recorded at a level: ALL, FOCUS (all but `LOW_NAMES`) or CORE.
+@cache
+def _is_at(full_name: str, level: str) -> bool:
+    """Return whether calls of a name are recorded at a level: FOCUS (all but `LOW_NAMES`) or CORE.
 
     Modules and optimizers are recorded at every level.
     """
-    return level == ALL_RISKS or _is_at(key.rsplit(".", 2)[0], level)
-
-
-@cache
-def _is_at(full_name: str, level: str) -> bool:
     prefix, _, name = full_name.partition(".")
     if prefix in _OF_MODULES:
         return True

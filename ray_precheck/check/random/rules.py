@@ -10,21 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ray_precheck.accuracy.random import laws
-from ray_precheck.accuracy.random.dropout import (
-    Dropping,
-    Mask,
-    alpha_dropout,
-    attention_tests,
-    dropout,
-    dropout_gradient_tests,
-    dropout_tests,
-    mask_of,
-    recorded_mask_tests,
-    rrelu_gradient_tests,
-    rrelu_tests,
-)
-from ray_precheck.accuracy.random.laws import categories, permutation
+from ray_precheck.accuracy.random import dropout, laws
 from ray_precheck.accuracy.random.statistics import (
     Parameter,
     StatisticalTest,
@@ -42,17 +28,17 @@ from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostTensor
 
 RRELU = "input lower=0.125 upper=0.3333333333333333 ..."
-_Make = Callable[[float, int | None], Dropping]
+_Make = Callable[[float, int | None], dropout.Dropping]
 # How an API drops, and over how many leading dimensions it decides separately, by the number of
 # dimensions of its input (torch.nn.functional: an input without a batch has one dimension less).
 DROPPINGS: dict[str, tuple[_Make, dict[int, int] | None]] = {
-    "dropout": (dropout, None),
-    "dropout1d": (dropout, {2: 1, 3: 2}),
-    "dropout2d": (dropout, {3: 2, 4: 2}),
-    "dropout3d": (dropout, {4: 1, 5: 2}),
-    "feature_dropout": (dropout, {}),
-    "alpha_dropout": (alpha_dropout, None),
-    "feature_alpha_dropout": (alpha_dropout, {}),
+    "dropout": (dropout.dropout, None),
+    "dropout1d": (dropout.dropout, {2: 1, 3: 2}),
+    "dropout2d": (dropout.dropout, {3: 2, 4: 2}),
+    "dropout3d": (dropout.dropout, {4: 1, 5: 2}),
+    "feature_dropout": (dropout.dropout, {}),
+    "alpha_dropout": (dropout.alpha_dropout, None),
+    "feature_alpha_dropout": (dropout.alpha_dropout, {}),
 }
 _CHANNEL_DIMS = 2
 Rule = Callable[[RandomCall], list[StatisticalTest]]
@@ -134,7 +120,7 @@ def _by_weight(rows: Array, chosen: Array, dtype: str, call: RandomCall) -> list
         np.take_along_axis(bound, chosen, -1).reshape(-1)[place] for bound in (below, upto)
     )
     grain = grain_of(dtype)
-    return categories(chosen.reshape(-1)[place], lowest, highest, grain, call.spread)
+    return laws.categories(chosen.reshape(-1)[place], lowest, highest, grain, call.spread)
 
 
 def _softmax(logits: Array, dim: int) -> Array:
@@ -201,11 +187,11 @@ def shuffle(call: RandomCall) -> list[StatisticalTest]:
     if len(np.unique(before)) == len(before) and np.array_equal(np.sort(before), np.sort(after)):
         position = np.empty(len(before))
         position[before] = np.arange(len(before))
-        tests += permutation(position[after])
+        tests += laws.permutation(position[after])
     return tests
 
 
-def _dropped(call: RandomCall, api: str) -> tuple[Mask, Dropping]:
+def _dropped(call: RandomCall, api: str) -> tuple[dropout.Mask, dropout.Dropping]:
     x, out = call.tensor("input"), call.out
     if x.shape != out.shape:
         raise NotCheckable(f"its output has shape {list(out.shape)}, its input {list(x.shape)}")
@@ -213,25 +199,7 @@ def _dropped(call: RandomCall, api: str) -> tuple[Mask, Dropping]:
     units = None if by_dims is None else by_dims.get(len(x.shape), _CHANNEL_DIMS)
     keeps = "keep_prob" in call.arguments  # a primitive of MindSpore
     dropping = make(1 - call.number("keep_prob") if keeps else call.number("p"), units)
-    return mask_of(x, out, dropping), dropping
-
-
-def drop_rule(api: str) -> Callable[[RandomCall], list[StatisticalTest]]:
-    """Return the rule of an API of `DROPPINGS`."""
-    return lambda call: dropout_tests(*_dropped(call, api))
-
-
-def drop_gradient_rule(
-    api: str,
-) -> Callable[[RandomCall, HostTensor | None, HostTensor], list[StatisticalTest]]:
-    """Return the rule of the gradient of an API of `DROPPINGS`: its mask is that of the output."""
-
-    def rule(
-        call: RandomCall, incoming: HostTensor | None, grad: HostTensor
-    ) -> list[StatisticalTest]:
-        return dropout_gradient_tests(*_dropped(call, api), incoming, grad)
-
-    return rule
+    return dropout.mask_of(x, out, dropping), dropping
 
 
 def returned_mask(call: RandomCall) -> list[StatisticalTest]:
@@ -239,26 +207,28 @@ def returned_mask(call: RandomCall) -> list[StatisticalTest]:
     mask = call.outputs[1]
     if not isinstance(mask, HostTensor) or mask.shape != call.out.shape:
         raise NotCheckable("its second output is no mask of the shape of the first")
-    return recorded_mask_tests(_dropped(call, "dropout")[0], mask)
+    return dropout.recorded_mask_tests(_dropped(call, "dropout")[0], mask)
 
 
 def rrelu(call: RandomCall) -> list[StatisticalTest]:
     """Test the slopes that rrelu draws."""
-    return rrelu_tests(call.tensor("input"), call.out, call.number("lower"), call.number("upper"))
+    return dropout.rrelu_tests(
+        call.tensor("input"), call.out, call.number("lower"), call.number("upper")
+    )
 
 
 def rrelu_gradient(
     call: RandomCall, incoming: HostTensor | None, grad: HostTensor
 ) -> list[StatisticalTest]:
     """Test its gradient, which has the same slopes."""
-    return rrelu_gradient_tests(call.tensor("input"), call.out, incoming, grad)
+    return dropout.rrelu_gradient_tests(call.tensor("input"), call.out, incoming, grad)
 
 
 def attention(call: RandomCall) -> list[StatisticalTest]:
     """Test scaled_dot_product_attention with dropout."""
     query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
     scale = call.arguments.get("scale")
-    return attention_tests(
+    return dropout.attention_tests(
         query.data.astype(np.float64),
         key.data.astype(np.float64),
         value.data.astype(np.float64),
@@ -280,17 +250,21 @@ def _bias(call: RandomCall, length: int, source: int) -> Array | None:
     return None
 
 
-def _drawn_from(law: Callable[..., list[StatisticalTest]], *parameters: str) -> Rule:
-    """Return the rule of draws from a law, whose parameters are the arguments of these names."""
-    return lambda call: law(call.draws, *map(call.parameter, parameters))
+def _drawn_from(law: Callable[..., list[StatisticalTest]], *parameters: str | float) -> Rule:
+    """Return the rule of draws from a law, whose parameters are the arguments of these names, or numbers."""
+    return lambda call: law(
+        call.draws, *(call.parameter(p) if isinstance(p, str) else p for p in parameters)
+    )
 
 
 _log_normal = _drawn_from(laws.log_normal, "mean", "std")
 _uniform = _drawn_from(laws.uniform, "low", "high")
+_unit_uniform = _drawn_from(laws.uniform, 0.0, 1.0)
 _exponential = _drawn_from(laws.exponential, "rate")
 _gamma = _drawn_from(laws.gamma, "alpha", "beta")
 _cauchy = _drawn_from(laws.cauchy, "median", "sigma")
 _laplace = _drawn_from(laws.laplace, "mean", "scale")
+_standard_laplace = _drawn_from(laws.laplace, 0.0, 1.0)
 _binomial = _drawn_from(laws.binomial, "count", "prob")
 
 
@@ -306,14 +280,6 @@ def _normal_of(call: RandomCall, mean: Parameter, std: Parameter) -> list[Statis
     # The parts of a complex draw have the mean, and half of the variance, each.
     share = 0.5**0.5 if DTYPES[call.out.dtype].kind == "complex" else 1.0
     return laws.normal(call.draws, mean, std * share)
-
-
-def _unit_uniform(call: RandomCall) -> list[StatisticalTest]:
-    return laws.uniform(call.draws, 0.0, 1.0)
-
-
-def _standard_laplace(call: RandomCall) -> list[StatisticalTest]:
-    return laws.laplace(call.draws, 0.0, 1.0)
 
 
 def _bernoulli(call: RandomCall) -> list[StatisticalTest]:
@@ -367,7 +333,14 @@ def _range(call: RandomCall, default: int) -> tuple[int, int]:
 
 def _drops(kind: str) -> RandomRule:
     """Return the rule of an operator that drops as `kind` says (`random_drops.DROPPINGS`)."""
-    return RandomRule(_DROPOUT, drop_rule(kind), drop_gradient_rule(kind))
+    return RandomRule(
+        _DROPOUT,
+        lambda call: dropout.dropout_tests(*_dropped(call, kind)),
+        # The mask is that of the output.
+        lambda call, incoming, grad: dropout.dropout_gradient_tests(
+            *_dropped(call, kind), incoming, grad
+        ),
+    )
 
 
 _RRELU = RandomRule(RRELU, rrelu, rrelu_gradient)

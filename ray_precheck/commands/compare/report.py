@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.foreign import open_file, printable
+from ray_precheck.store.journal import rows_below
 from ray_precheck.store.output_file import write_report
-from ray_precheck.store.repair import rows_below
 from ray_precheck.store.tables import Tables, decode_name, row_cells
 from ray_precheck.trace.difference.rows import BY_STATISTICS
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ray_precheck.commands.compare.pairing import NameMapping
 from ray_precheck.dump.tensors import FolderFiles, Shipped, ShippedFiles, TensorFiles
 from ray_precheck.numerics.statistics import FIELDS
-from ray_precheck.operators.arguments import with_name
+from ray_precheck.operators.table import with_name
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.task import Task
 from ray_precheck.trace.difference.measuring import Reading, rows_of_operators

@@ -36,11 +36,14 @@ from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file
 from ray_precheck.options.declared import settings_of
 from ray_precheck.processes import end_with_parent
-from ray_precheck.running.run import Feature, RunEnd, run_each, run_job
-from ray_precheck.running.session import (
+from ray_precheck.running.run import (
+    Feature,
+    RunEnd,
     RunSession,
     Series,
     results_folder,
+    run_each,
+    run_job,
     session_of_several,
 )
 from ray_precheck.runtime.driving import TaskPlan
@@ -51,8 +54,8 @@ from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome
 from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.results import read_table
-from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import TENSOR_FOLDER, reads_of_dumps
+from ray_precheck.store.tables import RunFiles
 from ray_precheck.trace.difference.rows import ComparisonMode
 from ray_precheck.trace.side import CaptureSide, float32_note, without_collector
 
@@ -283,13 +286,10 @@ def run_comparison(
     config = replace(config, device_type="cpu")
     pairs, without = pair_dumps(config)
     folder = results_folder(config.out, config.resume_csv)
-    with ExitStack() as opened:
-        if session is None:
-            series = Series(folder, [pair.place for pair in pairs], "compare", "compare_calls_")
-            several = session_of_several(
-                config, series, config.resume_csv, show=show_progress, on_files=on_files
-            )
-            session = opened.enter_context(several)
+    series = Series(folder, [pair.place for pair in pairs], "compare", "compare_calls_")
+    with session_of_several(
+        config, series, config.resume_csv, session, show=show_progress, on_files=on_files
+    ) as session:
         for label in without:
             session.say(f"warning: {label} has no partner on the other side and is left out")
         is_many = len(pairs) > 1 or bool(pairs[0].place.parts)

@@ -25,7 +25,6 @@ from ray_precheck.descriptors.descriptor import read_dtype
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.foreign import open_text
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.resume import run_files
 from ray_precheck.store.settings import load_settings
 from ray_precheck.store.tables import (
     DETAIL_COLUMNS,
@@ -36,6 +35,7 @@ from ray_precheck.store.tables import (
     encode_name,
     encode_row,
     header,
+    run_files,
 )
 
 # The settings that must agree in both runs, so that their rows are of the same numbers.

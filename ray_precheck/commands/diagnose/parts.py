@@ -32,9 +32,9 @@ from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.options.shared import DebugOptions, LimitOptions, PlaceOptions
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.running.session import RunSession
-from ray_precheck.store.opening import new_stamp, newest_of, result_of
+from ray_precheck.running.run import RunSession
 from ray_precheck.store.results import ResultRow, parse_result_row, read_columns
+from ray_precheck.store.resume import new_stamp, newest_of, result_of
 from ray_precheck.store.tables import RESULT_COLUMNS, Tables, replace_file
 from ray_precheck.trace.difference.rows import ComparisonMode
 

@@ -33,7 +33,7 @@ from ray_precheck.errors import (
     UsageError,
 )
 from ray_precheck.foreign import open_file
-from ray_precheck.running.session import RunSession
+from ray_precheck.running.run import RunSession
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.claim import ClaimedError, claimed

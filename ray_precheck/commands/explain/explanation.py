@@ -124,7 +124,7 @@ def _told(rows: Sequence[Any]) -> list[str]:
 
 def _parameters(row: Any) -> str:
     shown = []
-    for parameter in row.signature.parameters:
+    for parameter in row.parameters:
         star = "*" if parameter.variadic else ""
         shown.append(f"{star}{parameter.name}")
     return ", ".join(shown)

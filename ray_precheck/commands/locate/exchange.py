@@ -37,9 +37,15 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Done
-from ray_precheck.store.repair import decoded_rows
-from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.tables import Tables, decode_name, encode_name, encode_row, encode_text
+from ray_precheck.store.journal import decoded_rows
+from ray_precheck.store.tables import (
+    RunFiles,
+    Tables,
+    decode_name,
+    encode_name,
+    encode_row,
+    encode_text,
+)
 from ray_precheck.trace.difference.measuring import open_item
 from ray_precheck.trace.exchange import (
     LARGEST,

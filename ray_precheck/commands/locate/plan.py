@@ -29,7 +29,7 @@ from ray_precheck.frameworks.base import require_framework
 from ray_precheck.operators.drawing import DRAWING, Never
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.task import Task, TaskPayload
-from ray_precheck.store.repair import decoded_rows
+from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import Tables, decode_name, encode_name, encode_row, encode_text
 from ray_precheck.trace.alignment.align import How, align
 from ray_precheck.trace.alignment.calls import Call, calls_of
@@ -388,9 +388,9 @@ def _payload(
 def _cost(payload: LocationPayload) -> float:
     """Return the expected seconds of a call on one core: its records say how many bytes it reads."""
     both = 2.0 if payload.golden is not None else 1.0
-    size = 0
-    for raw in (payload.target.forward, payload.target.backward):
-        size += _tensor_bytes(raw) if raw else 0
+    size = sum(
+        _tensor_bytes(raw) for raw in (payload.target.forward, payload.target.backward) if raw
+    )
     return both * (_CALL_S + _BYTE_S * size)
 
 

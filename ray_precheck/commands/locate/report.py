@@ -38,8 +38,8 @@ from ray_precheck.commands.locate.walk.places import (
     shown_error,
 )
 from ray_precheck.foreign import open_file
-from ray_precheck.operators.arguments import with_name
-from ray_precheck.store.repair import decoded_rows
+from ray_precheck.operators.table import with_name
+from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import (
     Tables,
     decode_name,

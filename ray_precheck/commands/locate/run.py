@@ -42,18 +42,22 @@ from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dum
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.replay.job import load_checker
-from ray_precheck.running.run import Feature, RunEnd, planned, run_each, run_job
-from ray_precheck.running.session import (
+from ray_precheck.running.run import (
+    Feature,
+    RunEnd,
     RunSession,
     Series,
+    planned,
     results_folder,
+    run_each,
+    run_job,
     session_of_several,
 )
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import TENSOR_FOLDER, reads_of_dumps
+from ray_precheck.store.tables import RunFiles
 from ray_precheck.trace.side import CaptureSide, float32_note, open_side
 
 
@@ -203,14 +207,11 @@ def run_location(
     pairs, without = dumps_to_locate(config.target, config.golden)
     folder = results_folder(config.out, config.resume_csv)
     first_step = min((pair.step for pair in pairs), key=_number_in)
-    with ExitStack() as opened:
-        if session is None:
-            places = [Path(), *(pair.place for pair in pairs)]
-            series = Series(folder, places, _BEGIN.removesuffix("_"), _BEGIN)
-            several = session_of_several(
-                config, series, config.resume_csv, show=show_progress, on_files=on_files
-            )
-            session = opened.enter_context(several)
+    places = [Path(), *(pair.place for pair in pairs)]
+    series = Series(folder, places, _BEGIN.removesuffix("_"), _BEGIN)
+    with session_of_several(
+        config, series, config.resume_csv, session, show=show_progress, on_files=on_files
+    ) as session:
         if config.resume_csv is not None and not config.force:
             _require_own_files(folder, session.stamp, pairs)
         whole = _WholeSearch(LocationSearch(config, folder, session, first_step), pairs)

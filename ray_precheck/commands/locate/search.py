@@ -47,23 +47,22 @@ from ray_precheck.commands.locate.walk.nouns import (
 from ray_precheck.commands.locate.walk.places import DumpRoots, RootPlace
 from ray_precheck.commands.locate.walk.walk import RootWalk
 from ray_precheck.dump.folders import FoundDump, find_existing_dumps
-from ray_precheck.dump.sketches import SKETCHES
+from ray_precheck.dump.tensors import SKETCHES
 from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.foreign import open_file
 from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.options.declared import group_of, settings_of
 from ray_precheck.running.dumps_job import DumpsJob, DumpWork, as_told, digest_of_dumps
-from ray_precheck.running.run import Feature, RunEnd, planned, run_job
-from ray_precheck.running.session import RunSession
+from ray_precheck.running.run import Feature, RunEnd, RunSession, planned, run_job
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Done
 from ray_precheck.store.results import read_table
-from ray_precheck.store.resume import RunFiles, remove_run
+from ray_precheck.store.resume import remove_run
 from ray_precheck.store.settings import reads_of_dumps
-from ray_precheck.store.tables import encode_name, encode_row, encode_text
+from ray_precheck.store.tables import RunFiles, encode_name, encode_row, encode_text
 from ray_precheck.trace.difference.measuring import reading_of
 from ray_precheck.trace.flow import FlowRecord, flow_of, meetings_of, overwritten
 from ray_precheck.trace.overflow.births import follow

@@ -460,7 +460,7 @@ class _Contrasting:
         if not sides.unlike:
             return
         yield f"{self.runs.count} equal runs differ in bits, first at {sides.unlike}"
-        if sides.is_any_wrong:
+        if sides.default_is_wrong or sides.naive_is_wrong:
             return  # The switches are those of the wrong side.
         if switches:
             yield f"they do not without {self._titles(switches)}: {self._advice(switches)}"
@@ -493,10 +493,6 @@ class _Sides:
     @property
     def naive_is_wrong(self) -> bool:
         return self.naive_judged is not None and is_wrong(self.naive_judged)
-
-    @property
-    def is_any_wrong(self) -> bool:
-        return self.default_is_wrong or self.naive_is_wrong
 
 
 def is_wrong(judged: Judged) -> bool:

@@ -20,15 +20,13 @@ from ray_precheck.replay.selected import (
     find_selected,
     read_options,
 )
-from ray_precheck.running.run import RunEnd, run_job
-from ray_precheck.running.session import resumed_table, session_of_one
+from ray_precheck.running.run import RunEnd, resumed_table, run_job, session_of_one
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
-from ray_precheck.store.repair import decoded_rows
+from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.results import read_table
-from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.tables import decode_name
+from ray_precheck.store.tables import RunFiles, decode_name
 
 if TYPE_CHECKING:
     import pandas

@@ -16,22 +16,19 @@ import numpy as np
 
 from ray_precheck.check.attempt import Measured
 from ray_precheck.dump.folders import one_dump
-from ray_precheck.dump.names import split_key
 from ray_precheck.dump.parse import Dump, DumpCall, open_dump
-from ray_precheck.dump.scan import ByteRange
+from ray_precheck.dump.scan import ByteRange, split_key
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import PrecheckJob, PrecheckOpener, PrecheckRunner, done_of
 from ray_precheck.replay.selected import CallsFeature, find_selected, read_options
-from ray_precheck.running.run import RunEnd, run_job
-from ray_precheck.running.session import resumed_table, session_of_one
+from ray_precheck.running.run import RunEnd, resumed_table, run_job, session_of_one
 from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import DeviceSlot, Done, Phase, TaskPayload
 from ray_precheck.schema.values import HostTensor
-from ray_precheck.store.repair import decoded_rows
+from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.results import ResultRow, parse_result_row
-from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.tables import API_TABLES
+from ray_precheck.store.tables import API_TABLES, RunFiles
 from ray_precheck.trace.overflow.records import FollowedRecord, bad_of, opened
 from ray_precheck.trace.side import API, RecordEntry, record_from_json
 

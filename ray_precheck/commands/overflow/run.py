@@ -6,7 +6,6 @@ tell of each other is said at the end, from the rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,17 +21,24 @@ from ray_precheck.dump.folders import FoundDumps, find_dumps
 from ray_precheck.errors import DumpError
 from ray_precheck.options.declared import settings_of
 from ray_precheck.running.dumps_job import DumpsJob, digest_of_dumps
-from ray_precheck.running.run import Feature, RunEnd, planned, run_job
-from ray_precheck.running.session import RunSession, resumed_table, session_of_one
+from ray_precheck.running.run import (
+    Feature,
+    RunEnd,
+    RunSession,
+    planned,
+    resumed_table,
+    run_job,
+    session_of_one,
+)
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
-from ray_precheck.store.repair import decoded_rows
+from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.results import read_table
-from ray_precheck.store.resume import RunFiles, remove_run
+from ray_precheck.store.resume import remove_run
 from ray_precheck.store.settings import mark_completed, reads_of_dumps
-from ray_precheck.store.tables import decode_name, encode_row, header, replace_file
+from ray_precheck.store.tables import RunFiles, decode_name, encode_row, header, replace_file
 from ray_precheck.trace.overflow.headroom import Headroom, Trend, trends
 from ray_precheck.trace.overflow.rows import HEADROOM, OverflowRow, joined_rows
 
@@ -105,10 +111,7 @@ def check_overflow(
     config = on_cores(config)
     found = find_dumps(config.dump)
     resumed = resumed_table(config.resume_csv, OVERFLOW_TABLES)
-    with ExitStack() as opened:
-        if session is None:
-            one = session_of_one(config, show=show_progress, on_files=on_files)
-            session = opened.enter_context(one)
+    with session_of_one(config, session, show=show_progress, on_files=on_files) as session:
         return run_job(_Search(config, found, session), config, session, config.out, resumed)
 
 

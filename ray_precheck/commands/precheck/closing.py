@@ -26,7 +26,7 @@ from ray_precheck.descriptors.descriptor import package_of
 from ray_precheck.foreign import printable
 from ray_precheck.schema.environment import Environment
 from ray_precheck.store.claim import running
-from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.tables import RunFiles
 
 _LONGEST_NAME = 160
 _LONGEST_TEXT = 200

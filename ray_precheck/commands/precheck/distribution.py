@@ -16,12 +16,12 @@ from ray_precheck.foreign import open_file
 from ray_precheck.schema.result import Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.store.claim import locked
 from ray_precheck.store.results import OPERATOR_NOTE
-from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import load_settings, mark_completed
 from ray_precheck.store.tables import (
     API_TABLES,
     DETAIL_COLUMNS,
     DISTRIBUTION,
+    RunFiles,
     decode_row,
     detail_rows,
     encode_row,

@@ -28,12 +28,12 @@ from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.replay.selected import framework_of, tests_captured
 from ray_precheck.replay.selection import select_calls, selection_of
-from ray_precheck.running.session import resumed_table
+from ray_precheck.running.run import resumed_table
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.task import Task
-from ray_precheck.store.resume import load_done, run_files
+from ray_precheck.store.resume import load_done
 from ray_precheck.store.settings import load_settings
-from ray_precheck.store.tables import API_TABLES
+from ray_precheck.store.tables import API_TABLES, run_files
 
 FindBench = Callable[[ApiName], object]
 

@@ -9,7 +9,6 @@ OUT` finds them again.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,11 +29,13 @@ from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import PrecheckJob
 from ray_precheck.replay.selected import CallsFeature, find_selected, read_options
 from ray_precheck.replay.selection import Demands, NothingSelected, selection_of
-from ray_precheck.running.run import RunEnd, run_each, run_job
-from ray_precheck.running.session import (
+from ray_precheck.running.run import (
+    RunEnd,
     RunSession,
     Series,
     resumed_table,
+    run_each,
+    run_job,
     session_of_one,
     session_of_several,
 )
@@ -43,9 +44,8 @@ from ray_precheck.schema.environment import environment_to_dict
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.error_data import load_error_data
 from ray_precheck.store.results import read_table
-from ray_precheck.store.resume import RESULT_STEM, RunFiles, run_files
 from ray_precheck.store.settings import note_environment, noted_environment
-from ray_precheck.store.tables import API_TABLES
+from ray_precheck.store.tables import API_TABLES, RESULT_STEM, RunFiles, run_files
 
 if TYPE_CHECKING:
     import pandas
@@ -119,15 +119,11 @@ def run(
     path = one_dump(config.dump, "or use run_ranks")
     resumed = resumed_table(config.resume_csv, API_TABLES)
     asked = read_options(config)
-    with ExitStack() as opened:
-        is_alone = session is None
-        if session is None:
-            one = session_of_one(
-                config, show=show_progress, on_files=lambda path: on_files(run_files(path))
-            )
-            session = opened.enter_context(one)
-        stage = StageProgress(f"opening {path}", session.say)
-        dump = opened.enter_context(open_dump(path, stage))
+    is_alone = session is None
+    opened = session_of_one(
+        config, session, show=show_progress, on_files=lambda path: on_files(run_files(path))
+    )
+    with opened as session, open_dump(path, StageProgress(f"opening {path}", session.say)) as dump:
         # Before any file is made: an error about the devices leaves nothing behind.
         selected = find_selected(asked, dump, session, is_alone=is_alone)
         return run_job(Precheck(selected), config, session, config.out, resumed)

@@ -45,12 +45,12 @@ from ray_precheck.schema.dtypes import is_differentiable
 from ray_precheck.schema.environment import Environment, environment_from_dict
 from ray_precheck.schema.result import Verdict, verdict_in
 from ray_precheck.store.results import ResultRow, headings_of, parse_result_row, read_columns
-from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import RunSettings, load_settings
 from ray_precheck.store.tables import (
     DETAIL_COLUMNS,
     DISTRIBUTION,
     RESULT_COLUMNS,
+    RunFiles,
     decode_name,
 )
 from ray_precheck.trace.sources import source_lines
@@ -81,8 +81,8 @@ def beyond_limit(row: Row) -> float:
     dtype = read_dtype(row.get("Tested Dtype", "")) or "float32"
     size = max(angle, min(worst, 1.0))
     most = size / _unit(dtype)
-    measured = _MEASURES.get(standard, _no_measure)(row, dtype, size)
-    return min(most, measured) if math.isfinite(measured) else most
+    measure = _MEASURES.get(standard)
+    return most if measure is None else min(most, measure(row, dtype, size))
 
 
 def times_cell(times: float) -> str:
@@ -116,10 +116,6 @@ def _angle(row: Row) -> float:
 def _unit(dtype: str) -> float:
     """Return one unit in the last place of 1; 1e-4 where the dtype has no places after the point."""
     return machine_epsilon(dtype) if is_differentiable(dtype) else MAX_ABS_ERR_LIMIT
-
-
-def _no_measure(row: Row, dtype: str, size: float) -> float:
-    return math.inf
 
 
 def _to_honest(row: Row, dtype: str, size: float) -> float:

@@ -28,7 +28,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     from ray_precheck.commands.precheck.closing import format_summary, state_of
     from ray_precheck.commands.precheck.summary import summarise
     from ray_precheck.store.results import require_result_csv
-    from ray_precheck.store.resume import run_files
+    from ray_precheck.store.tables import run_files
 
     result = Path(options.result_csv)
     try:

@@ -189,17 +189,13 @@ def _tensors(given: dict[str, Any], name: str) -> list[Tensor]:
 def _require_plain_lion(options: Mapping[str, Any], optimizer: str) -> None:
     """Raise for what changes the update from the one that was published."""
     for name, value in options.items():
-        is_off = value in _LION_OFF.get(name, ()) if _is_plain(value) else False
+        is_off = isinstance(value, bool | int | float) and value in _LION_OFF.get(name, ())
         if name in _LION_IDLE or is_off or value is None or value is False or type(value) is str:
             continue
         raise NotCheckable(
             f"{name}={value} of {optimizer or 'this Lion'} is unknown to the reference of the"
             f" published Lion; {_OTHER}"
         )
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float)
 
 
 def parameter_state(group: ParameterGroup, place: int) -> dict[str, Any]:

@@ -15,14 +15,7 @@ import torch
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf, map_leaves
-from ray_precheck.frameworks.pytorch.storages import (
-    Exact,
-    built,
-    exact_of,
-    flattened,
-    in_layout_of,
-    taken_apart,
-)
+from ray_precheck.frameworks.pytorch import storages
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostCall, HostTensor, Quantized, Symbol
 
@@ -58,7 +51,7 @@ class TorchPlace:
         `memory` holds the buffers of a call, which arguments share.
         """
         if tensor.storage is not None:
-            return built(tensor.storage, self._copy(tensor.data, tensor.dtype))
+            return storages.built(tensor.storage, self._copy(tensor.data, tensor.dtype))
         layout = tensor.layout
         if tensor.lazy and not self.widen:
             return _lazily(self.to_torch(replace(tensor, lazy=""), memory), tensor.lazy)
@@ -142,7 +135,7 @@ class TorchExecution:
             result = self._called(function, call)
         # No bound method: with a cycle, the tensors would wait for Python's collector.
         self._function, self._call = function, call
-        self._results = flattened(result)
+        self._results = storages.flattened(result)
         self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
         self.changed = [_tensor_to_host(tensor) for tensor in self._kept]
 
@@ -177,7 +170,7 @@ class TorchExecution:
             return self._place.constant(value)
         position, self._seen = self._seen, self._seen + 1
         if self._place.widen and isinstance(value.storage, Quantized):
-            return exact_of(value)
+            return storages.exact_of(value)
         tensor = self._place.to_torch(value, self._memory)
         if position in self._open:
             tensor = self._open_tensor(tensor, has_layout=value.layout is not None)
@@ -199,43 +192,22 @@ class TorchExecution:
         """Return the gradients of the differentiable inputs, zeros where an input has no part and None
         where torch has no derivative by it."""
         outputs, incoming = self._differentiated(cotangents)
-        grads: Sequence[torch.Tensor | None]
-        try:
-            grads = torch.autograd.grad(
-                outputs, self._leaves, incoming, allow_unused=True, materialize_grads=True
-            )
-        except RuntimeError as error:
-            if not _UNDERIVABLE.search(str(error)):
-                raise
+        grads = _derived(outputs, self._leaves, incoming)
+        if grads is None:
             grads = self._one_by_one(cotangents)
         hosts = [None if grad is None else _tensor_to_host(grad) for grad in grads]
         by_position = dict(zip(self._open, hosts, strict=True))
         return [by_position.get(position) for position in self._plan.differentiable]
 
-    def _one_by_one(self, cotangents: list[HostTensor | None]) -> list[torch.Tensor | None]:
+    def _one_by_one(self, cotangents: list[HostTensor | None]) -> Sequence[torch.Tensor | None]:
         """Return the gradient of each leaf, None where torch has none (the first argument of igamma).
 
         The graph is made anew, because the call that raised may have freed parts of it.
         """
-        self._results = flattened(self._called(self._function, self._call))
+        self._results = storages.flattened(self._called(self._function, self._call))
         outputs, incoming = self._differentiated(cotangents)
-        grads: list[torch.Tensor | None] = []
-        for leaf in self._leaves:
-            try:
-                (grad,) = torch.autograd.grad(
-                    outputs,
-                    [leaf],
-                    incoming,
-                    retain_graph=True,
-                    allow_unused=True,
-                    materialize_grads=True,
-                )
-            except RuntimeError as error:
-                if not _UNDERIVABLE.search(str(error)):
-                    raise
-                grad = None
-            grads.append(grad)
-        return grads
+        found = (_derived(outputs, [leaf], incoming, keeps=True) for leaf in self._leaves)
+        return [None if grads is None else grads[0] for grads in found]
 
     def node_gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
         """Return the gradients that the autograd node of the first output passes on, as msprobe
@@ -270,10 +242,28 @@ class TorchExecution:
             # them is real.
             arrived = arrived if leaf.is_complex() or not arrived.is_complex() else arrived.real
             outputs.append(leaf)
-            incoming.append(in_layout_of(leaf, arrived.to(leaf.dtype)))
+            incoming.append(storages.in_layout_of(leaf, arrived.to(leaf.dtype)))
         if not outputs:
             raise NotCheckable("no output depends on an input that requires a gradient")
         return outputs, incoming
+
+
+def _derived(
+    outputs: list[torch.Tensor],
+    leaves: list[torch.Tensor],
+    incoming: list[torch.Tensor],
+    *,
+    keeps: bool = False,
+) -> Sequence[torch.Tensor | None] | None:
+    """Return the gradients of leaves, None where torch has no derivative by one; `keeps` keeps the graph."""
+    try:
+        return torch.autograd.grad(
+            outputs, leaves, incoming, keeps, allow_unused=True, materialize_grads=True
+        )
+    except RuntimeError as error:
+        if not _UNDERIVABLE.search(str(error)):
+            raise
+        return None
 
 
 class _InPlaceOf(torch.autograd.Function):
@@ -303,14 +293,14 @@ def _lazily(tensor: torch.Tensor, lazy: str) -> torch.Tensor:
 
 
 def _to_host(leaf: Any) -> Leaf:
-    if isinstance(leaf, Exact):
+    if isinstance(leaf, storages.Exact):
         return leaf.host()
     return _tensor_to_host(leaf) if torch.is_tensor(leaf) else leaf
 
 
 def _tensor_to_host(tensor: torch.Tensor) -> HostTensor:
     """Return a tensor's values on the host; raises the pending error of an asynchronous device."""
-    values, storage = taken_apart(tensor.detach())
+    values, storage = storages.taken_apart(tensor.detach())
     if values._is_zerotensor():  # the gradient of sgn; it has no memory, and numpy() refuses it
         values = values.clone()
     name = str(values.dtype).removeprefix("torch.")

@@ -1,6 +1,6 @@
 """Signatures of MindSpore's overloads, and how their arguments become torch's.
 
-Comes in: a signature as text. Goes out: a `Signature` that binds arguments. Of the rows of an API `mapped`
+Comes in: a signature as text. Goes out: a `Row` that binds arguments. Of the rows of an API `mapped`
 makes the function that takes the framework's arguments. Used by the tables, and by the mappings of frameworks
 to the bench.
 
@@ -37,13 +37,9 @@ _PARAMETER = re.compile(r"(\*?)(\w+)(>\w*)?(?::(\w+))?([?&^!]*)(?:=(\S+))?")
 _MISSING = object()
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "any": lambda _: True,
-    "int": _is_int,
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "bool": lambda value: isinstance(value, bool),
     "str": lambda value: isinstance(value, str),
     "tensor": torch.is_tensor,
@@ -83,9 +79,11 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
-    """The parameters of one overload."""
+class Row:
+    """A reference: a torch name (`Torch.permute`) or a function, and the parameters of one overload of
+    MindSpore."""
 
+    target: str | Callable[..., Any]
     parameters: tuple[Parameter, ...]
 
     def bind(
@@ -126,14 +124,6 @@ class Signature:
         return {**given, **kwargs}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A reference: a torch name (`Torch.permute`) or a function, and one overload of MindSpore."""
-
-    target: str | Callable[..., Any]
-    signature: Signature
-
-
 def rows(target: str | Callable[..., Any], *signatures: str) -> tuple[Row, ...]:
     """Return a row for each overload that a reference serves."""
     return tuple(Row(target, parse_signature(text)) for text in signatures)
@@ -144,8 +134,8 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def parse_signature(text: str) -> Signature:
-    """Read a signature.
+def parse_signature(text: str) -> tuple[Parameter, ...]:
+    """Return the parameters of a signature.
 
     Raises:
         ValueError: a parameter is not written as the module's docstring says.
@@ -171,7 +161,7 @@ def parse_signature(text: str) -> Signature:
                 keyword_only=keyword_only,
             )
         )
-    return Signature(tuple(parameters))
+    return tuple(parameters)
 
 
 def mapped(type_name: str, rows: Sequence[Row]) -> Callable[..., Any]:
@@ -203,7 +193,7 @@ def _require_any(rows: tuple[Row, ...]) -> None:
 def _call(type_name: str, rows: tuple[Row, ...], *args: Any, **kwargs: Any) -> Any:
     """Call the first row whose signature takes the arguments."""
     for row in rows:
-        bound = row.signature.bind(args, kwargs)
+        bound = row.bind(args, kwargs)
         if bound is not None:
             return target_of(row)(*bound[0], **bound[1])
     raise NotCheckable(f"the bench of {type_name} does not know these arguments")

@@ -41,11 +41,9 @@ def built(storage: Storage, values: torch.Tensor) -> torch.Tensor:
     try:
         if isinstance(storage, Sparse):
             return _sparse(storage, values)
-        return (
-            _quantized(storage, values)
-            if isinstance(storage, Quantized)
-            else _nested(storage, values)
-        )
+        if isinstance(storage, Quantized):
+            return _quantized(storage, values)
+        return _nested(storage, values)
     except (RuntimeError, ValueError) as error:
         line = str(error).split("\n", 1)[0]
         raise NotCheckable(f"this torch cannot build the tensor of the dump: {line}") from error
@@ -160,15 +158,11 @@ def host_of(tensor: torch.Tensor, values: Array, dtype: str) -> HostTensor:
     name = str(tensor.layout).rpartition("_")[2]
     if name == "coo":
         indices: tuple[torch.Tensor, ...] = (tensor._indices(),)
-        coalesced = tensor.is_coalesced()
+    elif COMPRESSED[name] == 0:
+        indices = tensor.crow_indices(), tensor.col_indices()
     else:
-        rows = COMPRESSED[name] == 0
-        indices = (
-            (tensor.crow_indices(), tensor.col_indices())
-            if rows
-            else (tensor.ccol_indices(), tensor.row_indices())
-        )
-        coalesced = True
+        indices = tensor.ccol_indices(), tensor.row_indices()
+    coalesced = name != "coo" or tensor.is_coalesced()
     block = values.shape[indices[0].dim() :][:2] if name.startswith("b") else ()
     return HostTensor(
         dtype,

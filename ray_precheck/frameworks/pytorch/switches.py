@@ -181,10 +181,6 @@ def _flag(name: str, title: str, path: str, plain: bool | str, **others: Any) ->
     )
 
 
-def _write_deterministic(value: bool) -> None:
-    torch.use_deterministic_algorithms(value, warn_only=value)
-
-
 def _read_nnpack() -> bool:
     (value,) = _nnpack.set_flags(True)
     _nnpack.set_flags(value)
@@ -214,6 +210,19 @@ def hf32_of_products(value: bool | None = None) -> bool:
     if value is not None:
         torch_npu.npu.matmul.allow_hf32 = value
     return bool(torch_npu.npu.matmul.allow_hf32)
+
+
+def _attention(kernel: str, title: str, word: str, kinds: tuple[str, ...]) -> KernelSwitch:
+    """Return the switch of a kernel behind `scaled_dot_product_attention`."""
+    return KernelSwitch(
+        name=f"{kernel}_attention",
+        title=f"{title} attention behind scaled_dot_product_attention",
+        advice=f"torch.backends.cuda.enable_{word}_sdp(False)",
+        read=lambda: getattr(_cuda, f"{word}_sdp_enabled")(),
+        write=lambda value: getattr(_cuda, f"enable_{word}_sdp")(value),
+        plain=False,
+        kinds=kinds,
+    )
 
 
 # Switches of a narrow meaning first: where several of them mend a call, the first one is named.
@@ -286,7 +295,7 @@ TORCH_SWITCHES = (
         title="algorithms that are not deterministic",
         advice="torch.use_deterministic_algorithms(True, warn_only=True)",
         read=torch.are_deterministic_algorithms_enabled,
-        write=_write_deterministic,
+        write=lambda value: torch.use_deterministic_algorithms(value, warn_only=value),
         plain=True,
     ),
     KernelSwitch(
@@ -315,32 +324,9 @@ TORCH_SWITCHES = (
         plain="force_eager",
         exists=lambda: hasattr(torch.compiler, "set_stance"),
     ),
-    KernelSwitch(
-        name="flash_attention",
-        title="flash attention behind scaled_dot_product_attention",
-        advice="torch.backends.cuda.enable_flash_sdp(False)",
-        read=torch.backends.cuda.flash_sdp_enabled,
-        write=torch.backends.cuda.enable_flash_sdp,
-        plain=False,
-    ),
-    KernelSwitch(
-        name="efficient_attention",
-        title="memory-efficient attention behind scaled_dot_product_attention",
-        advice="torch.backends.cuda.enable_mem_efficient_sdp(False)",
-        read=torch.backends.cuda.mem_efficient_sdp_enabled,
-        write=torch.backends.cuda.enable_mem_efficient_sdp,
-        plain=False,
-        kinds=_GPU,
-    ),
-    KernelSwitch(
-        name="cudnn_attention",
-        title="cuDNN's attention behind scaled_dot_product_attention",
-        advice="torch.backends.cuda.enable_cudnn_sdp(False)",
-        read=lambda: _cuda.cudnn_sdp_enabled(),
-        write=lambda value: _cuda.enable_cudnn_sdp(value),
-        plain=False,
-        kinds=_GPU,
-    ),
+    _attention("flash", "flash", "flash", ()),
+    _attention("efficient", "memory-efficient", "mem_efficient", _GPU),
+    _attention("cudnn", "cuDNN's", "cudnn", _GPU),
     KernelSwitch(
         name="nnpack",
         title="the convolutions of NNPACK",

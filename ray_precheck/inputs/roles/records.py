@@ -161,9 +161,8 @@ def _indexed(
     together = len({spec.shape for _, spec in found.values()}) == 1
     if not written:
         return {at: index_into(extent) for at, (extent, _) in found.items()}
-    if (
-        not together
-    ):  # broadcast against each other: distinct rows and columns address distinct places
+    # Broadcast against each other, distinct rows and columns address distinct places.
+    if not together:
         return {at: DistinctTogether((extent,), 0, at) for at, (extent, _) in found.items()}
     extents = tuple(extent for extent, _ in found.values())
     return {at: DistinctTogether(extents, place, "subscript") for place, at in enumerate(found)}

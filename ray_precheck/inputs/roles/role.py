@@ -50,10 +50,12 @@ class Role:
         return values
 
 
-def is_known(spec: TensorSpec) -> bool:
-    """Return whether the dump tells both extremes, as finite numbers."""
-    bounds = (spec.low, spec.high)
-    return all(bound is not None and math.isfinite(bound) for bound in bounds)
+def known_range(spec: TensorSpec) -> tuple[float, float] | None:
+    """Return both extremes where the dump tells them, as finite numbers; else None."""
+    low, high = spec.low, spec.high
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    return low, high
 
 
 def is_whole(spec: TensorSpec) -> bool:
@@ -84,13 +86,13 @@ class Within(Role):
         if self.whole and not is_whole(spec):
             return spec
         usual = self.usual or (self.low, self.high)
-        if not is_known(spec):
+        known = known_range(spec)
+        if known is None:
             return _over(spec, *usual)
-        assert spec.low is not None
-        assert spec.high is not None
-        if self.only_unknown or self.low <= spec.low <= spec.high <= self.high:
+        low, high = known
+        if self.only_unknown or self.low <= low <= high <= self.high:
             return spec
-        low, high = max(self.low, spec.low), min(self.high, spec.high)
+        low, high = max(self.low, low), min(self.high, high)
         return _over(spec, low, high) if low <= high else _over(spec, *usual)
 
 
@@ -437,10 +439,11 @@ class Probabilities(Role):
     def _fits(self, spec: TensorSpec) -> bool:
         if not -len(spec.shape) <= self.axis < len(spec.shape):
             return False
-        if is_known(spec) and not (spec.low or 0) >= 0:
+        low, high = known_range(spec) or (0, 1)
+        if not low >= 0:
             return False
         if spec.mean is None or not math.isfinite(spec.mean):
-            return not is_known(spec) or (spec.high or 0) <= 1
+            return high <= 1
         return abs(spec.mean * spec.shape[self.axis] - 1.0) <= _PROBABILITY_TOLERANCE
 
 
@@ -493,7 +496,7 @@ class Matrix(Role):
         wide = wide - float(wide.real.mean())
         n = spec.shape[-1]
         largest = float(np.abs(wide).max(initial=0.0))
-        size = max(abs(spec.low or 0), abs(spec.high or 0)) if is_known(spec) else 1.0
+        size = max(map(abs, known_range(spec) or (1.0,)))
         factor = 0.4 / (largest * math.sqrt(n)) if largest > 0 else 0.0
         found = float(size or 1.0) * (np.eye(n) + wide * factor)
         if DTYPES[spec.dtype].kind == "complex":

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ray_precheck.inputs.distribution import Body, floats, recorded_body, two_sided, value_range
-from ray_precheck.inputs.roles.role import Role, is_known, repeated
+from ray_precheck.inputs.roles.role import Role, known_range, repeated
 from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Structure, TensorSpec
@@ -82,16 +82,14 @@ class Scores(Rowwise):
     def usual(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
         """Return the numbers with a row of one number, and a row of the lowest where that hides."""
         lines, back, free = _free_rows(values, spec, self.look, generator)
-        if len(free) < 3 or not is_known(spec):
+        known = known_range(spec)
+        if len(free) < 3 or known is None:
             return values
         count = _share_of(len(free))
         for row in free[:count]:
             lines[row] = lines[row, :1]
-        assert spec.low is not None
-        if spec.low <= MASKED_SCORE:
-            lines[free[count : 2 * count]] = round_to_dtype(
-                np.array([spec.low], np.float64), spec.dtype
-            )
+        if known[0] <= MASKED_SCORE:
+            lines[free[count : 2 * count]] = _rounded(known[0], spec)
         return back(lines)
 
 
@@ -109,7 +107,8 @@ class Normed(Rowwise):
 
     def usual(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
         """Return the numbers with a row of zeros and rows with an offset."""
-        if DTYPES[spec.dtype].kind != "float" or not is_known(spec):
+        known = known_range(spec)
+        if DTYPES[spec.dtype].kind != "float" or known is None:
             return values
         rows = self.rows or row_count(spec.shape, self.look)
         lines, back, free = _free_rows(values, spec, self.look, generator, rows)
@@ -119,9 +118,7 @@ class Normed(Rowwise):
         if self.offset and lines.shape[1] >= 8:
             for row in free[:count]:
                 lines[row] = _offset_row(lines[row], spec, generator)
-        assert spec.low is not None
-        assert spec.high is not None
-        if self.zero and spec.low <= 0 <= spec.high:
+        if self.zero and known[0] <= 0 <= known[1]:
             lines[free[count : count + max(count // 2, 1)]] = 0
         return back(lines)
 
@@ -258,14 +255,15 @@ def _around_means(
     )
     span = value_range(of_means)
     centres = floats(generator, span, (rows,), "float64", recorded_body(of_means, span))
+    known = known_range(spec)
     for row in range(rows):
         drawn = centres[row] + found.row_deviation * _NORMAL.draw(generator, width)
-        if is_known(spec):
-            drawn = np.clip(drawn, float(spec.low or 0), float(spec.high or 0))
+        if known is not None:
+            drawn = np.clip(drawn, float(known[0]), float(known[1]))
         lines[row] = round_to_dtype(drawn, spec.dtype)
-    if is_known(spec):
-        for place, end in ((centres.argmin(), spec.low), (centres.argmax(), spec.high)):
-            lines[place, generator.integers(width)] = _rounded(float(end or 0), spec)[0]
+    if known is not None:
+        for place, end in zip((centres.argmin(), centres.argmax()), known, strict=True):
+            lines[place, generator.integers(width)] = _rounded(float(end), spec)[0]
     return lines
 
 

@@ -268,12 +268,12 @@ def ctc_target_lengths(arguments: Arguments) -> Role | None:
     return Lengths(max(1, min(targets[1], shape[0] // 2)))
 
 
-def lengths_of(tensor: str, axis: int = 0, *, falling: bool = False) -> Rule:
-    """Return the rule of lengths of sequences along an axis; 0 and 1 change with `batch_first`."""
+def lengths_of(tensor: str, *, falling: bool = False) -> Rule:
+    """Return the rule of lengths of sequences along dimension 0, or 1 with `batch_first`."""
 
     def rule(arguments: Arguments) -> Role | None:
         shape = arguments.shape(tensor)
-        at = 1 if arguments.value("batch_first", False) is True else axis
+        at = 1 if arguments.value("batch_first", False) is True else 0
         return Lengths(shape[at], falling) if shape and at < len(shape) else None
 
     return rule
@@ -335,9 +335,8 @@ def scattered_mask(arguments: Arguments) -> Role | None:
     shape, mask, source = (arguments.shape(name) for name in ("input", "mask", "source"))
     if shape is None or mask is None or source is None:
         return None
-    times = max(
-        math.prod(shape) // max(math.prod(mask), 1), 1
-    )  # that a mask of fewer dimensions is repeated
+    # A mask of fewer dimensions is repeated.
+    times = max(math.prod(shape) // max(math.prod(mask), 1), 1)
     return AtMost(math.prod(source) // times)
 
 
@@ -363,34 +362,34 @@ def divisor(arguments: Arguments) -> Role | None:
     return NonZero()
 
 
-def same_if_alike(other: str, own: str) -> Rule:
-    """Return the rule of a factor that is the other one where all their statistics are alike."""
-
-    def rule(arguments: Arguments) -> Role | None:
-        place, spec = arguments.find(other), arguments.tensor(own)
-        if place is None or spec is None or not isinstance(place[1], TensorSpec):
-            return None
-        told = None not in (spec.low, spec.high, spec.mean, spec.norm) and spec.low != spec.high
-        first, second = (
-            (s.dtype, s.shape, s.low, s.high, s.mean, s.norm) for s in (place[1], spec)
-        )
-        return Same(place[0], place[1]) if told and first == second else None
-
-    return rule
+def _two_tensors(arguments: Arguments) -> tuple[str, TensorSpec, TensorSpec] | None:
+    """Return the path and the spec of `tensor1`, and the spec of `tensor2`."""
+    place, spec = arguments.find("tensor1"), arguments.tensor("tensor2")
+    if place is None or spec is None or not isinstance(place[1], TensorSpec):
+        return None
+    return place[0], place[1], spec
 
 
-def ranked_like(other: str, own: str) -> Rule:
-    """Return the rule of a positive divisor that grows with its dividend."""
+def same_if_alike(arguments: Arguments) -> Role | None:
+    """Return the role of addcmul's second factor: it is the first where all their statistics are alike."""
+    found = _two_tensors(arguments)
+    if found is None:
+        return None
+    path, other, spec = found
+    told = None not in (spec.low, spec.high, spec.mean, spec.norm) and spec.low != spec.high
+    first, second = ((s.dtype, s.shape, s.low, s.high, s.mean, s.norm) for s in (other, spec))
+    return Same(path, other) if told and first == second else None
 
-    def rule(arguments: Arguments) -> Role | None:
-        place, spec = arguments.find(other), arguments.tensor(own)
-        if place is None or spec is None or not isinstance(place[1], TensorSpec):
-            return None
-        divides = spec.low is not None and spec.low >= 0 and spec.shape == place[1].shape
-        real = "complex" not in (DTYPES[spec.dtype].kind, DTYPES[place[1].dtype].kind)
-        return Ranked(place[0], place[1]) if divides and real else None
 
-    return rule
+def ranked_like(arguments: Arguments) -> Role | None:
+    """Return the role of addcdiv's divisor, which is positive and grows with its dividend."""
+    found = _two_tensors(arguments)
+    if found is None:
+        return None
+    path, other, spec = found
+    divides = spec.low is not None and spec.low >= 0 and spec.shape == other.shape
+    real = "complex" not in (DTYPES[spec.dtype].kind, DTYPES[other.dtype].kind)
+    return Ranked(path, other) if divides and real else None
 
 
 def scores(arguments: Arguments) -> Role | None:

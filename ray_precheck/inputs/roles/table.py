@@ -292,11 +292,11 @@ TABLE: FactTable[tuple[RoleRow, ...]] = FactTable(
         # Steps of optimisers.
         about(
             f"{ALL}: addcmul",
-            row("input tensor1 tensor2", tensor2=same_if_alike("tensor1", "tensor2")),
+            row("input tensor1 tensor2", tensor2=same_if_alike),
         ),
         about(
             f"{ALL}: addcdiv",
-            row("input tensor1 tensor2", tensor2=ranked_like("tensor1", "tensor2")),
+            row("input tensor1 tensor2", tensor2=ranked_like),
         ),
         # Masks of attention.
         about(

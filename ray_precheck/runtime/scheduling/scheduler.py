@@ -498,9 +498,7 @@ class Scheduler:
         self._dispatch.queue.put_back(batch[index] for index in order[position + 1 :])
         return {index: batch[index] for index in order[:position]}
 
-    def worker_lost(
-        self, name: str, ticket: int, reason: str, cause: Cause = Cause.LOST
-    ) -> list[Command]:
+    def worker_lost(self, name: str, ticket: int, reason: str) -> list[Command]:
         """Replace a worker whose actor is gone, not only its process (`ticket` 0: it was idle).
 
         It is unknown which record was running, so the records of its batch run again one by one.
@@ -513,7 +511,7 @@ class Scheduler:
             return []
         self.bench.withdraw(slot.ticket)
         commands = self._dispatch.recall(name)
-        commands += self._break_all(name, self._slots.take(name), cause, reason)
+        commands += self._break_all(name, self._slots.take(name), Cause.LOST, reason)
         return [*commands, *self._replace(name)]
 
     def _break_all(

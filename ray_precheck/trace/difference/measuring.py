@@ -14,7 +14,7 @@ from functools import cache
 from itertools import islice
 
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
-from ray_precheck.dump.sketches import read_sketches, sketch_of
+from ray_precheck.dump.tensors import read_sketches, sketch_of
 from ray_precheck.errors import NotCheckable
 from ray_precheck.numerics.sketch import Array, estimated_norm
 from ray_precheck.numerics.statistics import MAX

@@ -14,7 +14,7 @@ from mindspore.mint.nn import functional
 
 from ray_precheck.capture.mindspore.names import recorded_functions
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.dump.sketches import read_sketches
+from ray_precheck.dump.tensors import read_sketches
 from ray_precheck.numerics.sketch import sketch
 from ray_precheck.numerics.statistics import summary_of
 

@@ -406,7 +406,7 @@ def test_an_optimizer_has_one_record_for_its_update(captured: Any) -> None:
 def test_a_sketch_names_its_row(captured: Any, tmp_path: Any) -> None:
     import numpy as np
 
-    from ray_precheck.dump.sketches import read_sketches
+    from ray_precheck.dump.tensors import read_sketches
     from ray_precheck.numerics.sketch import sketch
 
     x = torch.randn(300, 70)

@@ -209,7 +209,7 @@ with Capture(out, step_by="manual", sketch=True):
 def test_sketches_of_shards_add_up_to_that_of_the_whole(done: Path) -> None:
     import numpy as np
 
-    from ray_precheck.dump.sketches import read_sketches
+    from ray_precheck.dump.tensors import read_sketches
     from ray_precheck.numerics.sketch import sketch
 
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ import torch
 from ray_precheck.capture.pytorch.tensors import sketching
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.values import DeviceValues
-from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.numerics.statistics import TensorSummary
 
 pytestmark = pytest.mark.frameworks

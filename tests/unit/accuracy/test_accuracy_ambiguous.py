@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.accuracy.ambiguous import chosen_like
+from ray_precheck.accuracy.ambiguous import chosen_like, observed
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
 
@@ -262,3 +262,27 @@ class TestCastsToIntegers:
         name = ApiName("Tensor", api, 0)
         sides = [tensor(tested)], [tensor(bench)]
         return [leaf.data for leaf in chosen_like(name, call, *sides, "pytorch")]
+
+
+@pytest.mark.parametrize(("observes", "is_right"), [(0, True), (1, False)])
+def test_a_middle_is_that_of_the_steps_that_the_call_rounds_with(
+    observes: int, is_right: bool
+) -> None:
+    """Half a step of the given scale is the middle where no new scale is observed."""
+    x = np.array([0.5, 3.0, -3.0])
+    flags = [tensor([observes]), tensor([1])]
+    ends_scale_zero = [tensor([-3.0]), tensor([3.0]), tensor([1.0]), tensor([0])]
+    args = (x, *flags, *ends_scale_zero, 0.01, 0, 255, -1)
+    tested, bench = np.array([1.0, 3.0, -3.0]), np.array([0.0, 3.0, -3.0])
+    (chosen,) = aligned("fused_moving_avg_obs_fake_quant", args, [tested], [bench])
+    np.testing.assert_array_equal(chosen, tested if is_right else bench)
+
+
+@pytest.mark.parametrize(("low", "high", "zero_point"), [(-145.75, 134.75, 5), (-85.75, 92.75, -5)])
+def test_a_zero_point_between_two_numbers_is_computed_from_the_end_that_torch_takes(
+    low: float, high: float, zero_point: int
+) -> None:
+    """By the end that is nearer to 0 it is 5 and -5, as torch 2.13 says, by the other one 4 and -6."""
+    unknown = (np.array([np.inf]), np.array([-np.inf]))
+    found = observed(np.array([low, high]), unknown, 0.01, (-128, 127), None, False)
+    assert found.zero_point == [zero_point]

@@ -459,3 +459,25 @@ def test_the_largest_float64_numbers_do_not_overflow_the_measure() -> None:
     found, message = judged(case)
     assert found is Verdict.ERROR
     assert "inf" not in message
+
+
+class Coarse(Implementations):
+    """Implementations with others whose operands have fewer bits."""
+
+    formats = "operands of TF32"
+
+    def __init__(self, coarse: Sequence[Array], *found: Any) -> None:
+        super().__init__(*found)
+        self.coarse = coarse
+
+
+def test_operands_of_few_bits_are_no_reason_to_refuse_what_full_ones_explain() -> None:
+    bench = normal(1000)
+    near, far, farther = (off(bench, size, "float32") for size in (1e-6, 1e-3, 1e-1))
+    case = comparison(far, bench, api=API, implementations=Coarse([near], far))
+    assert judged(case)[0] is Verdict.PASS
+    verdict, message = judged(
+        comparison(farther, bench, api=API, implementations=Coarse([near], far))
+    )
+    assert verdict is Verdict.ERROR
+    assert message.endswith("; operands of TF32 does not explain it")

@@ -5,6 +5,7 @@ import pytest
 from draws import rng
 
 from ray_precheck.accuracy.random.dropout import attention_tests
+from ray_precheck.accuracy.random.statistics import drawn_of
 from ray_precheck.schema.dtypes import Array
 
 pytestmark = pytest.mark.unit
@@ -51,6 +52,16 @@ def test_weights_do_not_overflow() -> None:
     query, key, value, out = tensors(1, 1)
     # All scores may be larger by the same number.
     assert texts(query, key, value, out, np.full((6, 5), 1e4)) == texts(query, key, value, out)
+
+
+def test_values_in_another_unit_tell_as_much() -> None:
+    query, key, value, out = tensors(1, 1)
+    own, larger = (
+        drawn_of(attention_tests(query, key, by * value, by * out, None, 0.25, None, 0.0), False)
+        for by in (1.0, 1024.0)
+    )
+    assert [sums.name for sums in own.sums] == ["size", "spread"]
+    assert larger.sums == own.sums
 
 
 def test_where_nothing_can_be_lost_the_looks_tell_nothing() -> None:

@@ -9,7 +9,7 @@ from draws import alarms, judged, rng, whole
 
 from ray_precheck.accuracy.random import laws
 from ray_precheck.accuracy.random.bounds import poisson_limits, share_limits
-from ray_precheck.accuracy.random.statistics import Draws, StatisticalTest
+from ray_precheck.accuracy.random.statistics import Draws, StatisticalTest, drawn_of
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.unit
@@ -74,6 +74,17 @@ class TestUniform:
             assert f"the share of {end} is 0.1, {expected}" in said
         said = texts(laws.uniform_whole_numbers(stepping(values, 2), 10, 20))
         assert not any("the share of 1" in text for text in said)
+
+    @pytest.mark.parametrize("count", [2, 5, 12])
+    def test_the_moments_of_the_square_are_those_of_the_whole_range(self, count: int) -> None:
+        tests = laws.uniform_whole_numbers(whole(np.arange(count)), 0, count)
+        (sums,) = drawn_of(tests[:1], is_captured=False).sums
+        squares = ((np.arange(count) - (count - 1) / 2) / (count / 2)) ** 2
+        off = squares - squares.mean()
+        assert sums.expected == pytest.approx(squares.sum())
+        assert sums.off == pytest.approx(0.0, abs=1e-12)
+        assert sums.variance == pytest.approx((off**2).sum(), abs=1e-12)
+        assert sums.third == pytest.approx((off**3).sum(), abs=1e-12)
 
     def test_of_an_odd_count_the_lower_half_is_the_smaller_one(self) -> None:
         # Of 0, 1 and 2 one third is below 1: neighbours are alike with 1/9 + 4/9.

@@ -71,6 +71,7 @@ SLIGHTLY_WRONG: dict[str, Make] = {
     "gamma of shapes, rate": lambda r: laws.gamma(
         drawn(r.gamma(SHAPES, 1 / 1.03)), SHAPES, np.ones(4096)
     ),
+    "binomial, probability": lambda r: laws.binomial(drawn(r.binomial(9, 0.3045, 4096)), 9.0, 0.3),
     "one number never drawn": lambda r: laws.uniform_whole_numbers(
         whole(r.integers(0, 499, 4096)), 0, 500
     ),

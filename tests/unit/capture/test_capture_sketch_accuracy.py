@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.dump.sketches import stored
+from ray_precheck.dump.tensors import stored
 from ray_precheck.numerics import sketch
 from ray_precheck.numerics.sketch import estimated_norm
 

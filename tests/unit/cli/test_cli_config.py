@@ -13,6 +13,7 @@ from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.options.shared import NodeDevices, parse_node_devices
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.store.resume import resume_run, start_run
+from ray_precheck.store.settings import RunSettings
 from ray_precheck.store.tables import RESULT_COLUMNS
 
 pytestmark = pytest.mark.unit
@@ -150,7 +151,7 @@ def test_workers_of_a_machine_share_its_memory() -> None:
 def test_a_run_from_before_a_setting_can_be_gone_on_with(tmp_path: Path) -> None:
     before = config().fingerprint("digest", "pytorch", "cpu")
     del before["filter_api"]
-    files = start_run(tmp_path, "20260101120000", before)
+    files = start_run(tmp_path, "20260101120000", RunSettings(before))
     files.result.write_text(",".join(RESULT_COLUMNS) + "\n")
     for alike in (False, True):
         now = config(filter_alike=alike).fingerprint("digest", "pytorch", "cpu")

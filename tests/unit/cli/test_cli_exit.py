@@ -14,7 +14,7 @@ from ray_precheck.commands.precheck.run import PrecheckReport
 from ray_precheck.commands.precheck.summary import Direction, Summary
 from ray_precheck.errors import DumpError, StoppedError, UsageError
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.store.resume import RunFiles, run_files
+from ray_precheck.store.tables import RunFiles, run_files
 
 pytestmark = pytest.mark.unit
 

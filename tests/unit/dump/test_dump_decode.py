@@ -12,6 +12,7 @@ from ray_precheck.schema.values import (
     Constant,
     MappingSpec,
     SequenceSpec,
+    Sparse,
     Symbol,
     TensorSpec,
     UnknownSpec,
@@ -71,6 +72,14 @@ def test_a_tensor_keeps_its_gradient_flag_and_its_file() -> None:
     assert isinstance(spec, TensorSpec)
     assert spec.requires_grad is True
     assert spec.data_name == "Torch.add.0.forward.input.0.pt"
+
+
+def test_a_sparse_tensor_has_the_places_of_each_line() -> None:
+    places = {"nnz": 4, "fewest": 1, "most": 3}
+    spec = decoded(tensor(layout="torch.sparse_csr", sparse=places))
+    assert isinstance(spec, TensorSpec)
+    assert isinstance(spec.storage, Sparse)
+    assert (spec.storage.nnz, spec.storage.fewest, spec.storage.most) == (4, 1, 3)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Records that contradict the format: a reason with the place, never another exception."""
 
 import json
+import math
 import re
 from typing import Any
 
@@ -101,6 +102,18 @@ PLANE = {"type": "torch.Tensor", "dtype": "torch.int8", "shape": [2, 3]}
         (
             {"type": "torch.Tensor", "dtype": "torch.int8", "shape": [1], "Max": [1]},
             "Max or Min [1] is not a number",
+        ),
+        (
+            {**PLANE, "layout": "torch.sparse_csr", "sparse": {"nnz": 5, "most": 2}},
+            "no sparse tensor of shape [2, 3] is",
+        ),
+        (
+            {**PLANE, "dtype": "torch.qint8", "scale": math.nan, "zero_point": 0},
+            "scale [nan] is no finite number, or list of them",
+        ),
+        (
+            {**PLANE, "dtype": "torch.qint8", "scale": 0.5, "zero_point": 0, "axis": 0},
+            "scale 0.5 is no finite number, or list of them",
         ),
         ({**PLANE, "stride": [3]}, "stride [3] is not a list of 2 steps of 0 or more"),
         ({**PLANE, "stride": [1, -2]}, "stride [1, -2] is not a list"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.dump.names import LONGEST_NAME, ApiKey, ForeignKey, parse_key, split_key
+from ray_precheck.dump.scan import LONGEST_NAME, ApiKey, ForeignKey, parse_key, split_key
 from ray_precheck.schema.record import ApiName
 
 pytestmark = pytest.mark.unit

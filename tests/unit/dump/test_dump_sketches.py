@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_precheck.dump.sketches import (
+from ray_precheck.dump.tensors import (
     SKETCHES,
     SketchFile,
     read_sketches,
@@ -55,7 +55,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.dump.tensors import SketchFile
 file = SketchFile(Path(sys.argv[1]))
 for number in range(10**9):
     file.append(np.full(64, float(number)))

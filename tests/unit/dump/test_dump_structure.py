@@ -25,6 +25,10 @@ def test_it_is_read_and_fields_of_later_captures_are_passed_over() -> None:
     }
     expected = Structure(7, 4, 2, 1, 1, (-1.0, 2.5), 0.25, 3)
     assert structure_of({"structure": found}, (4, 6), "input_args.0") == expected
+    alike = {"rows": 4, "row_means": [-1, 2.5], "row_deviation": 0}
+    assert structure_of({"structure": alike}, (4, 6), "") == Structure(
+        rows=4, row_means=(-1.0, 2.5), row_deviation=0.0
+    )
     assert structure_of({"structure": {}}, (4, 6), "") == Structure()
     assert structure_of({}, (4, 6), "") is None
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.dump import parse, scan
-from ray_precheck.dump.names import LONGEST_NAME, ApiKey, parse_key, split_key
 from ray_precheck.dump.parse import open_dump
+from ray_precheck.dump.scan import LONGEST_NAME, ApiKey, parse_key, split_key
 from ray_precheck.errors import DumpError
 from ray_precheck.replay import planner as cost
 from ray_precheck.replay.planner import plan_tasks

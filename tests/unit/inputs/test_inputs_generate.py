@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.inputs import distribution
-from ray_precheck.inputs.generate import GeneratedTensors, build_call
+from ray_precheck.inputs.generate import GeneratedTensors, build_call, with_indices
 from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema import values
 from ray_precheck.schema.dtypes import DTYPES, Array
@@ -275,3 +275,17 @@ def test_a_tensor_may_have_32_dimensions() -> None:
     assert drawn("float32", 2.0, 2.0, (1,) * 32).tolist() != []
     with pytest.raises(NotCheckable, match="a tensor of 33 dimensions cannot be made"):
         drawn("float32", 2.0, 2.0, (1,) * 33)
+
+
+@pytest.mark.parametrize(
+    ("nnz", "fewest", "most"), [(20, 1, 3), (25, 2, 4), (12, 0, 2), (30, 3, 3)]
+)
+def test_each_line_of_a_sparse_tensor_has_as_many_places_as_were_recorded(
+    nnz: int, fewest: int, most: int
+) -> None:
+    storage = values.Sparse("csr", (10, 6), nnz, distinct=nnz, fewest=fewest, most=most)
+    for seed in range(20):
+        begins, places = with_indices(storage, np.random.default_rng(seed)).indices
+        assert len(places) == nnz
+        counts = np.diff(begins)
+        assert fewest <= counts.min() <= counts.max() == most

@@ -73,6 +73,14 @@ CASES: dict[str, tuple[ApiRecord, dict[str, Role]]] = {
         record("Torch.segment_reduce", X, "sum", offsets=ints(5, 3), axis=1),
         {"offsets": Parts(7, running=True, from_zero=True)},
     ),
+    "segment_reduce along the first dimension": (
+        record("Torch.segment_reduce", X, "sum", lengths=ints(3), axis=-2),
+        {"lengths": Parts(5)},
+    ),
+    "segment_reduce before the first dimension": (
+        record("Torch.segment_reduce", X, "sum", lengths=ints(3), axis=-3),
+        {},
+    ),
     "masked_scatter of a mask of one row": (
         record("Tensor.masked_scatter", X, TensorSpec("bool", (7,)), floats(11)),
         {"1": AtMost(2)},

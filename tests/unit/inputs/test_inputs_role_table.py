@@ -91,6 +91,14 @@ CASES: dict[str, tuple[ApiRecord, dict[str, Role]]] = {
         record("Functional.one_hot", ints(3), -1, out=ints(3, 6)),
         {"0": Indices(0, 5)},
     ),
+    "segments": (
+        record("Functional.unsorted_segment_max", X, ints(5), 3, out=floats(3, 7)),
+        {"1": Indices(0, 2)},
+    ),
+    "segments of a number that is not known": (
+        record("Functional.unsorted_segment_max", X, ints(5), ints(), out=floats(3, 7)),
+        {},
+    ),
     "scatter": (record("Torch.scatter", X, 1, INDEX, X), {"2": Distinct(7, 1)}),
     "scatter that adds": (record("Torch.scatter", X, 1, INDEX, X, reduce="add"), {"2": AT_7}),
     "scatter_add": (record("Tensor.scatter_add_", X, 1, INDEX, X), {"2": AT_7}),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.inputs.generate import GeneratedTensors
+from ray_precheck.inputs.roles.records import Even
 from ray_precheck.inputs.roles.role import (
     Classes,
     Coordinates,
@@ -17,6 +18,7 @@ from ray_precheck.inputs.roles.role import (
     Lengths,
     Matrix,
     NonZero,
+    PackedSizes,
     Parts,
     Probabilities,
     Ranked,
@@ -28,7 +30,7 @@ from ray_precheck.inputs.roles.role import (
     index_into,
     spread_places,
 )
-from ray_precheck.inputs.roles.rowwise import Causal
+from ray_precheck.inputs.roles.rowwise import Causal, Normed
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.values import Bound, TensorSpec
 
@@ -204,6 +206,42 @@ def test_offsets_begin_at_0_and_end_before_the_total() -> None:
     assert found[0] == 0
     assert found[-1] < 20
     assert (np.diff(found) >= 1).all()
+
+
+def test_sizes_of_packed_sequences_fall_from_their_number_and_add_up_to_the_rows() -> None:
+    found = drawn(PackedSizes(12), whole(4, low=1, high=5))
+    assert found[0] == 5
+    assert found.sum() == 12
+    assert found.min() >= 1
+    assert (np.diff(found) <= 0).all()
+    # Five sequences with four rows at most have no 25 rows.
+    spec = whole(4, low=1, high=5)
+    np.testing.assert_array_equal(drawn(PackedSizes(25), spec), drawn(Role(), spec))
+
+
+def test_lines_of_a_sparse_matrix_have_different_places_in_order() -> None:
+    begins = drawn(Even(3, 8, 7, running=True), whole(4))
+    assert begins.tolist() == [0, 2, 4, 7]
+    places = drawn(Even(3, 8, 7), whole(7))
+    assert set(places.tolist()) <= set(range(8))
+    for line in np.split(places, begins[1:-1]):
+        assert (np.diff(line) > 0).all()
+
+
+def test_rows_that_are_normalised_are_zero_or_far_from_0_where_the_call_allows_it() -> None:
+    spec = floats(40, 64, low=-1.0, high=1.0)
+
+    def counts(role: Role) -> tuple[int, int]:
+        """How many rows are zero, and how many have a mean of ten deviations and more."""
+        rows = drawn(role, spec).astype(np.float64)
+        zero = (rows == 0).all(axis=1)
+        return int(zero.sum()), int((np.abs(rows.mean(1)) > 10 * rows.std(1))[~zero].sum())
+
+    assert counts(Normed()) == (0, 0)
+    # An eighth of the rows, and half of that.
+    assert counts(Normed(offset=True)) == (0, 4)
+    assert counts(Normed(zero=True)) == (2, 0)
+    assert counts(Normed(zero=True, offset=True)) == (2, 4)
 
 
 def test_the_ignored_class_occurs_once_where_the_mean_leaves_it_no_share() -> None:

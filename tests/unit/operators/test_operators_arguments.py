@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_precheck.operators.arguments import with_name
+from ray_precheck.operators.table import with_name
 
 pytestmark = pytest.mark.unit
 NORM = "Functional.batch_norm.0.forward"

@@ -13,9 +13,9 @@ from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import UsageError
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.selected import SelectedCalls, find_selected, read_options
-from ray_precheck.running.session import session_of_one
+from ray_precheck.running.run import session_of_one
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.store.resume import run_files
+from ray_precheck.store.tables import run_files
 
 pytestmark = pytest.mark.unit
 

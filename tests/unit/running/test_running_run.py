@@ -18,6 +18,7 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Done
 from ray_precheck.store.resume import start_run
+from ray_precheck.store.settings import RunSettings
 from ray_precheck.store.tables import API_TABLES
 from ray_precheck.store.timeline import Span, Timeline
 
@@ -46,7 +47,7 @@ def broken_after(rows: int, error: Exception) -> Iterator[Done]:
 
 def end_of(folder: Path, settled: Any, *, is_new: bool = True) -> RunEnd:
     """Drive a job whose rows all come without a worker; nobody asks it to stop."""
-    files = start_run(folder, "20260101120000", {})
+    files = start_run(folder, "20260101120000", RunSettings({}))
     progress = Progress(2, 0, show=False)
     cluster: Cluster = None  # type: ignore[assignment]
     setting = RunSetting(RunConfig(dump=folder), cluster, None, files, progress, lambda: False)

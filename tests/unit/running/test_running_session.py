@@ -7,7 +7,7 @@ import pytest
 from ray_precheck.commands.naive.job import NAIVE_TABLES
 from ray_precheck.commands.overflow.job import OVERFLOW_TABLES
 from ray_precheck.errors import ResumeError
-from ray_precheck.running.session import Series, results_folder, resumed_table
+from ray_precheck.running.run import Series, results_folder, resumed_table
 from ray_precheck.store.tables import API_TABLES, Tables
 
 pytestmark = pytest.mark.unit

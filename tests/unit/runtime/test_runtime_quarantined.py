@@ -245,13 +245,6 @@ class TestLostWorkers:
         assert said(result) == (Outcome.CRASHED, "died")
         assert made.finished
 
-    def test_the_cause_may_be_another(self) -> None:
-        made = scheduler(tiny(1))
-        batch = sending(made.worker_ready("cpu:0"))
-        commands = made.worker_lost("cpu:0", batch.ticket, "no memory", Cause.OUT_OF_MEMORY)
-        (result,) = recorded(commands)
-        assert said(result)[1] == "no memory"
-
     def test_an_idle_worker_that_is_lost_gets_nothing_before_it_is_ready_again(self) -> None:
         made = scheduler(make_tasks([0.0] * 2), slots=2)
         batch = sending(made.worker_ready("cpu:0"))

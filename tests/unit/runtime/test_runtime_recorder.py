@@ -15,6 +15,7 @@ from ray_precheck.runtime.workers.process import SILENT_S
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Done
 from ray_precheck.store.resume import start_run
+from ray_precheck.store.settings import RunSettings
 from ray_precheck.store.tables import API_TABLES
 from ray_precheck.store.timeline import Track
 
@@ -85,7 +86,7 @@ def writer() -> SlowWriter:
 
 @pytest.fixture
 def recorder(writer: SlowWriter, tmp_path: Path) -> Recorder:
-    files = start_run(tmp_path, "20260101000000", {})
+    files = start_run(tmp_path, "20260101000000", RunSettings({}))
     progress = Progress(100_000, 0, show=False)
     return Recorder(writer, files, API_TABLES, progress)  # type: ignore[arg-type]
 
@@ -94,7 +95,7 @@ def test_the_writer_gets_absolute_paths_because_it_may_run_in_another_folder(
     writer: SlowWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    files = start_run(Path("out"), "20260101000000", {})
+    files = start_run(Path("out"), "20260101000000", RunSettings({}))
     Recorder(writer, files, API_TABLES, Progress(1, 0, show=False))  # type: ignore[arg-type]
     assert writer.files == files.absolute()
     assert writer.files.result == tmp_path / files.result

@@ -315,7 +315,7 @@ class TestDraining:
         made = scheduler(huge(1))
         batch = sending(made.worker_ready("cpu:0"))
         made.drain()
-        assert made.worker_lost("cpu:0", batch.ticket, "no answer", Cause.OUT_OF_MEMORY) == []
+        assert made.worker_lost("cpu:0", batch.ticket, "no answer") == []
         assert crashes_of(made).total() == 0
 
     def test_a_verdict_that_is_due_is_recorded(self) -> None:

@@ -11,8 +11,9 @@ from ray_precheck.replay.job import done_of
 from ray_precheck.runtime.recorder import Writer
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import Done
-from ray_precheck.store.resume import RunFiles, start_run
-from ray_precheck.store.tables import API_TABLES, decode_row, whole_rows
+from ray_precheck.store.resume import start_run
+from ray_precheck.store.settings import RunSettings
+from ray_precheck.store.tables import API_TABLES, RunFiles, decode_row, whole_rows
 from ray_precheck.store.timeline import Track
 
 pytestmark = pytest.mark.unit
@@ -22,7 +23,7 @@ BEGAN_S = 1_700_000_000.0
 
 @pytest.fixture
 def files(tmp_path: Path) -> RunFiles:
-    return start_run(tmp_path / "out", "20260101120000", {"dump": "d1"})
+    return start_run(tmp_path / "out", "20260101120000", RunSettings({"dump": "d1"}))
 
 
 def done(index: int, message: str = "too large, by 3") -> Done:

@@ -174,9 +174,9 @@ class Toy:
     def module(self) -> Path:
         return self.root / "ray_precheck" / "store" / "toy.py"
 
-    def write_tests(self, name: str, *lines: str) -> None:
+    def write_tests(self, name: str, *lines: str, folder: str = "unit/store") -> None:
         head = "from ray_precheck.store.toy import *"
-        (self.root / "tests" / "unit" / "store" / name).write_text("\n".join([head, *lines, ""]))
+        (self.root / "tests" / folder / name).write_text("\n".join([head, *lines, ""]))
 
     def try_mutants(self, *options: str) -> "subprocess.CompletedProcess[str]":
         where = ["--root", str(self.root), "--rooms", "store", *options]
@@ -212,7 +212,7 @@ def test_mutants_are_killed_but_for_the_one_that_makes_no_difference(toy: Toy) -
 
 
 def test_a_kept_map_is_used_until_the_tree_has_changed(toy: Toy) -> None:
-    kept = ("--map", str(toy.root / "map.json"))
+    kept = ("--maps", str(toy.root / "maps"))
     toy.write_tests("test_store_toy.py", "def test_half():", "    half(3)")
     done = toy.try_mutants(*kept)
     assert "+    return (value * 2)" in done.stdout, done.stdout + done.stderr
@@ -223,6 +223,29 @@ def test_a_kept_map_is_used_until_the_tree_has_changed(toy: Toy) -> None:
     assert "2 unit tests" in done.stdout, done.stdout + done.stderr
     assert "by tests/unit/store/test_store_new.py::test_new" in done.stdout
     assert done.returncode == 0
+
+
+def test_what_survives_the_unit_tests_is_tried_with_those_of_frameworks_that_enter_it(
+    toy: Toy,
+) -> None:
+    toy.module.write_text(
+        "def half(value):\n    return value / 2\ndef twice(value):\n    return value * 2\n"
+    )
+    toy.write_tests("test_store_toy.py", "def test_twice():", "    assert twice(3) == 6")
+    (toy.root / "tests" / "frameworks").mkdir()
+    # What the conftest file has imported counts as well.
+    toy.write_tests("conftest.py", folder="frameworks")
+    toy.write_tests(
+        "test_real.py",
+        *("def test_half():", "    assert half(3) == 1.5", "def test_nothing():", "    pass"),
+        folder="frameworks",
+    )
+    done = toy.try_mutants()
+    assert "2 of 2 mutants killed (100 %): 1 by tests/unit, 1 by tests/frameworks" in done.stdout, (
+        done.stdout + done.stderr
+    )
+    assert "by tests/frameworks/test_real.py::test_half" in done.stdout
+    assert "SURVIVED" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -281,6 +304,23 @@ def test_a_test_that_hangs_has_failed_after_some_times_of_its_own_time(
     begin = time.monotonic()
     assert command.first_failure(toy.root, {test: 0.01}) == test
     assert time.monotonic() - begin < 60
+
+
+def test_a_test_that_passes_by_itself_has_noticed_nothing(toy: Toy) -> None:
+    toy.write_tests(
+        "test_store_toy.py",
+        *("seen = []", "def test_first():", "    seen.append(1)"),
+        *(
+            "def test_second():",
+            "    assert not seen",
+            "def test_third():",
+            "    assert half(3) == 2",
+        ),
+    )
+    path = "tests/unit/store/test_store_toy.py"
+    names = [f"{path}::test_{name}" for name in ("first", "second", "third")]
+    assert command.killer_of(toy.root, dict.fromkeys(names, 0.1)) == names[2]
+    assert command.killer_of(toy.root, dict.fromkeys(names[:2], 0.1)) == ""
 
 
 def test_a_change_that_spans_lines_is_replaced_whole() -> None:

@@ -8,8 +8,15 @@ from ray_precheck.replay.job import done_of
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.schema.task import Done
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, run_files
-from ray_precheck.store.tables import DETAIL_COLUMNS, RESULT_COLUMNS, header, row_name, whole_rows
+from ray_precheck.store.tables import (
+    DETAIL_COLUMNS,
+    RESULT_COLUMNS,
+    RunFiles,
+    header,
+    row_name,
+    run_files,
+    whole_rows,
+)
 
 RESULT_HEADER = header(RESULT_COLUMNS)
 DETAIL_HEADER = header(DETAIL_COLUMNS)

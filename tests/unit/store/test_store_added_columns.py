@@ -9,10 +9,11 @@ from store_results import DETAIL_HEADER, contents, encoded, files_in, names_in, 
 from ray_precheck.errors import ResumeError
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, resume_run, start_run
-from ray_precheck.store.settings import load_settings
+from ray_precheck.store.resume import resume_run, start_run
+from ray_precheck.store.settings import RunSettings, load_settings
 from ray_precheck.store.tables import (
     DETAIL_COLUMNS,
+    RunFiles,
     added_columns,
     added_setting,
     decode_row,
@@ -39,7 +40,7 @@ def rated(index: int, name: str) -> TaskResult:
 
 def started(folder: Path, settings: dict[str, str], *results: TaskResult) -> RunFiles:
     """The files of a run that was stopped after these results."""
-    files = start_run(folder, "20260101120000", settings)
+    files = start_run(folder, "20260101120000", RunSettings(settings))
     journal = Journal.open(files.result, files.details)
     journal.append(encoded(results, *added_columns(settings)))
     journal.close()

@@ -17,9 +17,10 @@ from store_results import contents, encoded, names_in, passed
 
 from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.store import claim, journal
-from ray_precheck.store.claim import ClaimedError, claimed, lock_file, locked
+from ray_precheck.store.claim import ClaimedError, claimed, locked
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import discard_run, hold_files, start_run
+from ray_precheck.store.settings import RunSettings
 
 pytestmark = pytest.mark.unit
 
@@ -184,7 +185,7 @@ def test_a_run_of_this_machine_is_seen_by_its_process_and_another_by_its_renewal
 
 
 def test_files_of_a_run_that_goes_on_are_not_looked_at(tmp_path: Path) -> None:
-    files = start_run(tmp_path, STAMP, {})
+    files = start_run(tmp_path, STAMP, RunSettings({}))
     with (
         hold_files(files),
         pytest.raises(ResumeError, match=r"another run has .*_20260101120000\.csv: process \d+ on"),
@@ -197,7 +198,8 @@ def test_runs_of_the_same_second_take_turns_at_names(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
         "from ray_precheck.store.resume import hold_files, start_run;"
-        "files = start_run(Path(sys.argv[1]), '1', {}); held = hold_files(files);"
+        "from ray_precheck.store.settings import RunSettings;"
+        "files = start_run(Path(sys.argv[1]), '1', RunSettings({})); held = hold_files(files);"
         "held.__enter__(); print(files.result.name, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -228,7 +230,7 @@ def test_a_claim_that_is_left_to_the_end_of_the_process_waits_for_no_thread(
 def test_the_writer_of_a_run_that_was_killed_appends_nothing_to_the_next_one(
     tmp_path: Path,
 ) -> None:
-    files = start_run(tmp_path, STAMP, {})
+    files = start_run(tmp_path, STAMP, RunSettings({}))
     with hold_files(files) as first:
         late = Journal.open(files.result, files.details, first.token)
         late.append(encoded([passed(0, "Mint.a.0")]))
@@ -248,7 +250,7 @@ def test_the_writer_of_a_run_that_was_killed_appends_nothing_to_the_next_one(
 def test_the_result_csv_is_locked_until_a_completion_is_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = start_run(tmp_path, STAMP, {})
+    files = start_run(tmp_path, STAMP, RunSettings({}))
     journal_ = Journal.open(files.result, files.details)
     journal_.append(encoded([passed(0, "Mint.a.0"), passed(1, "Mint.b.0")]))
     before = files.result.stat().st_ino
@@ -257,7 +259,7 @@ def test_the_result_csv_is_locked_until_a_completion_is_at_its_end(
     def look(*paths: Path) -> None:
         handle = os.open(files.result, os.O_RDONLY)
         try:
-            lock_file(handle, 0.1)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             seen.append("free")
         except BlockingIOError:
             seen.append("locked")
@@ -275,7 +277,7 @@ def test_the_result_csv_is_locked_until_a_completion_is_at_its_end(
 def test_a_lock_that_was_waited_for_is_that_of_the_file_that_is_there_then(
     tmp_path: Path,
 ) -> None:
-    files = start_run(tmp_path, STAMP, {})
+    files = start_run(tmp_path, STAMP, RunSettings({}))
     journal_ = Journal.open(files.result, files.details)
     journal_.append(encoded([passed(0, "Mint.a.0"), passed(1, "Mint.b.0")]))
     timer = threading.Timer(0.3, lambda: journal_.complete(["Mint.b.0", "Mint.a.0"]))
@@ -283,13 +285,13 @@ def test_a_lock_that_was_waited_for_is_that_of_the_file_that_is_there_then(
     with locked(files.result):
         handle = os.open(files.result, os.O_RDONLY)
         with pytest.raises(BlockingIOError):
-            lock_file(handle, 0.1)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(handle)
     timer.join()
 
 
 def test_a_run_without_a_row_leaves_nothing(tmp_path: Path) -> None:
-    files = start_run(tmp_path, STAMP, {"seed": "0"})
+    files = start_run(tmp_path, STAMP, RunSettings({"seed": "0"}))
     with hold_files(files):
         Journal.open(files.result, files.details).close()
         assert discard_run(files)
@@ -297,7 +299,7 @@ def test_a_run_without_a_row_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_looked_into_are_left(tmp_path: Path) -> None:
-    files = start_run(tmp_path, STAMP, {"seed": "0"})
+    files = start_run(tmp_path, STAMP, RunSettings({"seed": "0"}))
     files.result.mkdir()
     assert not discard_run(files)
     assert files.settings.exists()

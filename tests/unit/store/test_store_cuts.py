@@ -13,8 +13,9 @@ from store_results import contents, encoded, files_in, open_journal, passed
 
 from ray_precheck.errors import ResumeError
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
-from ray_precheck.store.resume import RunFiles, resume_run
+from ray_precheck.store.resume import resume_run
 from ray_precheck.store.settings import RunSettings, save_settings
+from ray_precheck.store.tables import RunFiles
 
 pytestmark = pytest.mark.unit
 

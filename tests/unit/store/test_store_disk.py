@@ -12,8 +12,9 @@ from store_results import contents, encoded, files_in, names_in, open_journal, p
 
 from ray_precheck.errors import PrecheckError
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, hold_files, resume_run, start_run
+from ray_precheck.store.resume import hold_files, resume_run, start_run
 from ray_precheck.store.settings import RunSettings, save_settings
+from ray_precheck.store.tables import RunFiles
 
 pytestmark = pytest.mark.unit
 
@@ -134,10 +135,10 @@ def test_a_file_that_may_not_be_read_is_refused(files: RunFiles, which: str) -> 
 
 def test_an_out_path_that_is_not_writable_is_refused(folder: Path) -> None:
     folder.chmod(0o555)
-    code, sentence = refused(lambda: start_run(folder, "1", SETTINGS))
+    code, sentence = refused(lambda: start_run(folder, "1", RunSettings(SETTINGS)))
     assert code == 2
     assert "not writable; name another folder with -o" in sentence
-    code, sentence = refused(lambda: start_run(folder / "new", "1", SETTINGS))
+    code, sentence = refused(lambda: start_run(folder / "new", "1", RunSettings(SETTINGS)))
     assert (code, sentence) == (2, f"cannot make the out path {folder / 'new'}: Permission denied")
 
 
@@ -176,14 +177,14 @@ def test_a_read_only_file_system_is_refused(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=16k,ro") as disk:
         for out in (disk, disk / "new"):
             with pytest.raises(PrecheckError) as stopped:
-                start_run(out, "1", SETTINGS)
+                start_run(out, "1", RunSettings(SETTINGS))
             assert stopped.value.exit_code == 2
             assert str(out) in str(stopped.value)
 
 
 def test_a_file_system_that_is_read_only_by_now_cannot_be_resumed_on(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=64k") as disk:
-        files = start_run(disk, "1", SETTINGS)
+        files = start_run(disk, "1", RunSettings(SETTINGS))
         open_journal(files).close()
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         with pytest.raises(PrecheckError) as stopped:
@@ -197,7 +198,7 @@ def test_a_file_system_that_is_read_only_by_now_cannot_be_resumed_on(tmp_path: P
 
 def test_on_a_full_disk_a_repair_cuts_and_a_completion_keeps_all_rows(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=64k") as disk:
-        files = start_run(disk, "1", SETTINGS)
+        files = start_run(disk, "1", RunSettings(SETTINGS))
         journal = open_journal(files)
         names = [f"Mint.a.{number}" for number in range(60)]
         journal.append(

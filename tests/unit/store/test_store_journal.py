@@ -21,9 +21,8 @@ from store_results import (
 from ray_precheck.errors import StoppedError
 from ray_precheck.schema.result import skipped
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import RunSettings, load_settings, save_settings
-from ray_precheck.store.tables import detail_rows, replace_file, result_row
+from ray_precheck.store.tables import RunFiles, detail_rows, replace_file, result_row
 
 pytestmark = pytest.mark.unit
 

@@ -7,10 +7,10 @@ import pytest
 
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Done
-from ray_precheck.store.journal import Journal
-from ray_precheck.store.repair import repair
-from ray_precheck.store.resume import RunFiles, resume_run, run_files, start_run
-from ray_precheck.store.tables import Tables, encode_name, encode_row, header
+from ray_precheck.store.journal import Journal, repair
+from ray_precheck.store.resume import resume_run, start_run
+from ray_precheck.store.settings import RunSettings
+from ray_precheck.store.tables import RunFiles, Tables, encode_name, encode_row, header, run_files
 
 pytestmark = pytest.mark.unit
 
@@ -58,7 +58,7 @@ def contents(files: RunFiles) -> tuple[bytes, bytes]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> RunFiles:
-    made = start_run(tmp_path, STAMP, SETTINGS, TABLES)
+    made = start_run(tmp_path, STAMP, RunSettings(SETTINGS), TABLES)
     journal = Journal.open(made.result, made.details, tables=TABLES)
     journal.append(AS_CAME)
     journal.close()
@@ -103,14 +103,14 @@ def test_rows_that_came_in_order_are_not_read_again(
     def refused(*arguments: object, **others: object) -> None:
         raise AssertionError("the files were sorted")
 
-    made = start_run(tmp_path, STAMP, SETTINGS, TABLES)
+    made = start_run(tmp_path, STAMP, RunSettings(SETTINGS), TABLES)
     journal = Journal.open(made.result, made.details, tables=TABLES)
     for piece in PIECES:
         journal.append([piece])
     monkeypatch.setattr("ray_precheck.store.journal._sort_file", refused)
     journal.complete(NAMES)
     assert contents(made) == expected(PIECES)
-    again = start_run(tmp_path, STAMP, SETTINGS, TABLES)
+    again = start_run(tmp_path, STAMP, RunSettings(SETTINGS), TABLES)
     journal = Journal.open(again.result, again.details, tables=TABLES)
     journal.append(AS_CAME)
     with pytest.raises(AssertionError, match="the files were sorted"):

@@ -12,6 +12,7 @@ from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.store import claim
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import resume_run, start_run
+from ray_precheck.store.settings import RunSettings
 
 pytestmark = pytest.mark.unit
 
@@ -22,7 +23,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_second_journal_on_the_same_files_is_refused(tmp_path: Path) -> None:
-    files = start_run(tmp_path, "20260101120000", {})
+    files = start_run(tmp_path, "20260101120000", RunSettings({}))
     first = Journal.open(files.result, files.details)
     with pytest.raises(StoppedError, match="another run is writing them"):
         Journal.open(files.result, files.details)
@@ -32,7 +33,7 @@ def test_a_second_journal_on_the_same_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_resume_of_a_run_that_goes_on_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    files = start_run(tmp_path, "20260101120000", {})
+    files = start_run(tmp_path, "20260101120000", RunSettings({}))
     journal = Journal.open(files.result, files.details)
     journal.append(encoded([passed(0, "Mint.a.0")]))
     os.truncate(files.details, files.details.stat().st_size - 3)
@@ -45,7 +46,7 @@ def test_a_resume_of_a_run_that_goes_on_is_refused_and_changes_nothing(tmp_path:
 
 
 def test_the_lock_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
-    files = start_run(tmp_path, "20260101120000", {})
+    files = start_run(tmp_path, "20260101120000", RunSettings({}))
     source = (
         "import sys, time; from pathlib import Path; from ray_precheck.store.journal import Journal;"
         "journal = Journal.open(Path(sys.argv[1]), Path(sys.argv[2])); print('ready', flush=True);"

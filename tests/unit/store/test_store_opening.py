@@ -7,9 +7,8 @@ import pytest
 
 from ray_precheck.errors import ResumeError
 from ray_precheck.options.shared import ResumeOptions
-from ray_precheck.store.opening import NewFiles, opened_run
-from ray_precheck.store.resume import run_files
-from ray_precheck.store.tables import API_TABLES
+from ray_precheck.store.resume import NewFiles, opened_run
+from ray_precheck.store.tables import API_TABLES, run_files
 
 pytestmark = pytest.mark.unit
 STAMP = "20260101120000"

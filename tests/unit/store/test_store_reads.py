@@ -10,7 +10,7 @@ from store_results import encoded, open_journal, passed
 from ray_precheck.errors import ResumeError
 from ray_precheck.options.shared import ResumeOptions
 from ray_precheck.store import settings
-from ray_precheck.store.opening import NewFiles, opened_run
+from ray_precheck.store.resume import NewFiles, opened_run
 from ray_precheck.store.settings import load_settings
 
 pytestmark = pytest.mark.unit

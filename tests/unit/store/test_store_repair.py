@@ -22,9 +22,9 @@ from store_results import (
 
 from ray_precheck.errors import ResumeError
 from ray_precheck.schema.result import TaskResult, skipped
-from ray_precheck.store.repair import repair
-from ray_precheck.store.resume import RunFiles, load_done
-from ray_precheck.store.tables import BOM, call_of_detail, row_name
+from ray_precheck.store.journal import repair
+from ray_precheck.store.resume import load_done
+from ray_precheck.store.tables import BOM, RunFiles, call_of_detail, row_name
 
 pytestmark = pytest.mark.unit
 
@@ -240,7 +240,9 @@ def test_only_the_end_is_cut_off_where_the_rest_stays(
     files = undisturbed(tmp_path)
     with files.details.open("ab") as file:
         file.write(b"Mint.new.0.forward.output.0,Float32,Flo")
-    monkeypatch.setattr("ray_precheck.store.repair.replace_file", None)  # would need the room twice
+    monkeypatch.setattr(
+        "ray_precheck.store.journal.replace_file", None
+    )  # would need the room twice
     repaired(files)
     assert contents(files) == AS_CAME
 

@@ -9,16 +9,9 @@ from store_results import RESULT_HEADER, encoded, files_in, open_journal, passed
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.results import count_verdicts
-from ray_precheck.store.resume import (
-    RunFiles,
-    discard_run,
-    error_folder,
-    load_done,
-    new_run_files,
-    run_files,
-    start_run,
-)
-from ray_precheck.store.tables import BOM
+from ray_precheck.store.resume import discard_run, error_folder, load_done, new_run_files, start_run
+from ray_precheck.store.settings import RunSettings
+from ray_precheck.store.tables import BOM, RunFiles, run_files
 
 pytestmark = pytest.mark.unit
 
@@ -100,15 +93,15 @@ class TestNewFiles:
 
         monkeypatch.setattr(os, "fsync", fail)
         with pytest.raises(UsageError, match=r"cannot write to the out path .*No space left"):
-            start_run(tmp_path, STAMP, {"seed": "0"})
+            start_run(tmp_path, STAMP, RunSettings({"seed": "0"}))
         assert list(tmp_path.iterdir()) == []
 
     def test_files_that_nothing_was_written_to_can_be_discarded(self, tmp_path: Path) -> None:
-        discard_run(start_run(tmp_path, STAMP, {"seed": "0"}))
+        discard_run(start_run(tmp_path, STAMP, RunSettings({"seed": "0"})))
         assert list(tmp_path.iterdir()) == []
 
     def test_files_with_rows_are_not_discarded(self, tmp_path: Path) -> None:
-        files = start_run(tmp_path, STAMP, {"seed": "0"})
+        files = start_run(tmp_path, STAMP, RunSettings({"seed": "0"}))
         open_journal(files).append(encoded([passed(0, "Mint.a.0")]))
         discard_run(files)
         assert len(list(tmp_path.iterdir())) == 3

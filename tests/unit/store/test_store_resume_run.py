@@ -14,11 +14,11 @@ from ray_precheck.errors import PrecheckError, ResumeError, StoppedError
 from ray_precheck.options.shared import RETRY
 from ray_precheck.runtime.driver import LOST
 from ray_precheck.schema.result import MACHINE_REASONS, Outcome, TaskResult, failed, skipped
-from ray_precheck.store import repair
+from ray_precheck.store import journal
 from ray_precheck.store.results import RETRY_KINDS
-from ray_precheck.store.resume import RunFiles, resume_run
+from ray_precheck.store.resume import resume_run
 from ray_precheck.store.settings import RunSettings, load_settings, save_settings
-from ray_precheck.store.tables import BOM, replace_file
+from ray_precheck.store.tables import BOM, RunFiles, replace_file
 
 pytestmark = pytest.mark.unit
 
@@ -34,9 +34,9 @@ def files(tmp_path: Path) -> RunFiles:
 def completed(files: RunFiles, *results: TaskResult) -> set[str]:
     """Write the files of a completed run; returns its names."""
     save_settings(files.settings, RunSettings(SETTINGS))
-    journal = open_journal(files)
-    journal.append(encoded(results))
-    journal.complete([result.name for result in results])
+    opened = open_journal(files)
+    opened.append(encoded(results))
+    opened.complete([result.name for result in results])
     return {result.name for result in results}
 
 
@@ -342,7 +342,7 @@ def test_a_repair_that_is_killed_between_the_files_is_made_good(
     undisturbed = contents(files)
     killer = killed_at(number)
     with monkeypatch.context() as patch:
-        patch.setattr(repair, "replace_file", killer)
+        patch.setattr(journal, "replace_file", killer)
         patch.setattr("ray_precheck.store.settings.replace_file", killer)
         with pytest.raises(KeyboardInterrupt):
             resume_run(files, names, SETTINGS, retry=("error",))
@@ -350,9 +350,9 @@ def test_a_repair_that_is_killed_between_the_files_is_made_good(
     # Before the first file was replaced nothing was dropped; afterwards it is what was asked for.
     kept = {f"Mint.{name}.0" for name in ("fine", "none", "half", "big")}
     assert done == names if number == 1 else done <= kept
-    journal = open_journal(files)
-    journal.append(encoded([result for result in results if result.name not in done]))
-    journal.complete([result.name for result in results])
+    opened = open_journal(files)
+    opened.append(encoded([result for result in results if result.name not in done]))
+    opened.complete([result.name for result in results])
     assert contents(files) == undisturbed
     assert len(everything(files)) == 3
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.errors import UsageError
-from ray_precheck.store import opening
-from ray_precheck.store.opening import (
+from ray_precheck.store import resume
+from ray_precheck.store.resume import (
     newest_there,
     release_stamp,
     reserved_stamp,
@@ -36,7 +36,7 @@ def test_the_newest_run_has_the_last_stamp(tmp_path: Path) -> None:
 def test_runs_of_the_same_second_reserve_other_stamps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening.time, "strftime", lambda form: "20260102030405")
+    monkeypatch.setattr(resume.time, "strftime", lambda form: "20260102030405")
     with reserved_stamp(tmp_path, "locate") as first, reserved_stamp(tmp_path, "locate") as second:
         assert (first, second) == ("20260102030405", "20260102030405_1")
     assert list(tmp_path.iterdir()) == []

@@ -9,12 +9,19 @@ import pytest
 from ray_precheck.errors import ResumeError
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Done
-from ray_precheck.store.journal import Journal
-from ray_precheck.store.repair import names_in, repair
+from ray_precheck.store.journal import Journal, names_in, repair
 from ray_precheck.store.results import count_verdicts, read_done
-from ray_precheck.store.resume import RunFiles, load_done, resume_run, run_files, start_run
-from ray_precheck.store.settings import load_settings
-from ray_precheck.store.tables import API_TABLES, Tables, encode_name, encode_row, header
+from ray_precheck.store.resume import load_done, resume_run, start_run
+from ray_precheck.store.settings import RunSettings, load_settings
+from ray_precheck.store.tables import (
+    API_TABLES,
+    RunFiles,
+    Tables,
+    encode_name,
+    encode_row,
+    header,
+    run_files,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -65,7 +72,7 @@ def journal(files: RunFiles) -> Journal:
 @pytest.fixture
 def files(tmp_path: Path) -> RunFiles:
     """The files of a run with all rows in the order in which they came, not completed."""
-    made = start_run(tmp_path, STAMP, SETTINGS, TABLES)
+    made = start_run(tmp_path, STAMP, RunSettings(SETTINGS), TABLES)
     opened = journal(made)
     opened.append(AS_CAME)
     opened.close()
@@ -102,9 +109,9 @@ class TestNames:
             run_files(tmp_path / name, TABLES)
 
     def test_two_jobs_may_have_runs_of_one_second_in_one_folder(self, files: RunFiles) -> None:
-        other = start_run(files.result.parent, STAMP, SETTINGS)
+        other = start_run(files.result.parent, STAMP, RunSettings(SETTINGS))
         assert other.result.name == f"accuracy_checking_result_{STAMP}.csv"
-        again = start_run(files.result.parent, STAMP, SETTINGS, TABLES)
+        again = start_run(files.result.parent, STAMP, RunSettings(SETTINGS), TABLES)
         assert again.result.name == f"compare_result_{STAMP}_1.csv"
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.errors import PrecheckError, ResumeError, StoppedError
-from ray_precheck.store.resume import run_files
+from ray_precheck.store.tables import run_files
 from ray_precheck.store.timeline import Span, Timeline, _line, _text
 
 pytestmark = pytest.mark.unit

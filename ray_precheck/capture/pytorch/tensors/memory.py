@@ -167,8 +167,8 @@ def glimpse_of(tensor: torch.Tensor, *, waits: bool = False) -> Glimpse:
     if not place:
         return _NOTHING
     if not (tensor.is_contiguous() or covers_memory(tensor.shape, tensor.stride())):
-        grid = _with_gaps(tensor, place)
-        return grid, grid(tensor)
+        grid = borrowed(place, *_grid(tensor.shape, tensor.stride(), tensor.element_size()))
+        return lambda _: grid.tobytes(), grid.tobytes()
     size = tensor.nbytes
     if size <= _WHOLE:
         return lambda _: _held_bytes(place, size), _held_bytes(place, size)
@@ -225,13 +225,6 @@ def covers_memory(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return False
         expected *= size
     return True
-
-
-def _with_gaps(tensor: torch.Tensor, place: int) -> _Reader:
-    """Return what reads a grid of elements."""
-    size = tensor.element_size()
-    grid = borrowed(place, *_grid(tensor.shape, tensor.stride(), size))
-    return lambda _: grid.tobytes()
 
 
 @functools.lru_cache(maxsize=4096)

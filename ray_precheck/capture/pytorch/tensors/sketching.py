@@ -24,13 +24,12 @@ import torch
 from ray_precheck.capture.pytorch.tensors.memory import Glimpse, SeenTensors, array_of, glimpse_of
 from ray_precheck.capture.pytorch.tensors.values import WITHOUT_VALUES, DeviceValues
 from ray_precheck.capture.recording.measures import (
-    PartsDoNotAddUp,
     Placing,
     local_part,
     sketch_part,
 )
 from ray_precheck.capture.writing.elements import health_field
-from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.numerics.arrays import smallest_normal
 from ray_precheck.numerics.sketch import (
     BLOCK,
@@ -124,10 +123,7 @@ class Sketching:
         placings = [_placing(placement) for placement in tensor.placements]
         try:
             part = local_part(tuple(tensor.shape), tuple(mesh.shape), coordinate or (), placings)
-        except (
-            PartsDoNotAddUp,
-            ValueError,
-        ):  # a sum that is not made yet, or a mesh without this process
+        except ValueError:  # a sum that is not made yet, or a mesh without this process
             return health
         again = "" if part.counted else ', "sketch_counted": false'
         sketched = sketch_part(values, tuple(tensor.shape), part.offsets)

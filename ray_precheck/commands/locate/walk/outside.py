@@ -14,7 +14,7 @@ from dataclasses import replace
 from ray_precheck.commands.locate.walk.estimate import floor_of, is_other, is_view, stands_out
 from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind, SeenRecord, WalkState
 from ray_precheck.numerics.arrays import epsilon_of
-from ray_precheck.operators.arguments import with_name
+from ray_precheck.operators.table import with_name
 from ray_precheck.trace.flow import Flow, FlowRecord
 from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.side import BACKWARD, FORWARD

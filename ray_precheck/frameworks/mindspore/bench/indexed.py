@@ -4,7 +4,7 @@ Comes in: torch tensors (float64 in place of floats) and MindSpore's arguments. 
 tensor; the operators that end in one underscore change their first argument. Named by the tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -58,18 +58,6 @@ def scatter_(
     return tensor.scatter_reduce_(dim, index.long(), values, _REDUCTIONS[str(reduce)])
 
 
-def scatter_elements(
-    tensor: Tensor, indices: Tensor, updates: Any, axis: int = 0, reduction: str = "none"
-) -> Tensor:
-    """Write elements along an axis, or add them."""
-    return scatter(tensor, axis, indices, updates, reduction)
-
-
-def index_add(tensor: Tensor, indices: Tensor, y: Tensor, axis: int) -> Tensor:
-    """Add slices along an axis."""
-    return torch.index_add(tensor, axis, indices, y)
-
-
 def index_put(
     tensor: Tensor, indices: Sequence[Tensor], values: Any, accumulate: Any = False
 ) -> Tensor:
@@ -95,69 +83,9 @@ def scatter_nd_add(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     return tensor.index_put(tuple(indices.long().unbind(-1)), updates, accumulate=True)
 
 
-def scatter_nd_sub(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Subtract slices at the places that the last dimension of `indices` addresses."""
-    return scatter_nd_add(tensor, indices, -updates)
-
-
-def scatter_nd_mul(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Multiply slices at the places that the last dimension of `indices` addresses."""
-    return _scatter_nd_reduce(tensor, indices, updates, "prod")
-
-
-def scatter_nd_div(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Divide slices at the places that the last dimension of `indices` addresses."""
-    return _scatter_nd_reduce(tensor, indices, 1 / updates, "prod")
-
-
-def scatter_nd_max(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Take the larger of the old and the new at the places that `indices` addresses."""
-    return _scatter_nd_reduce(tensor, indices, updates, "amax")
-
-
-def scatter_nd_min(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Take the smaller of the old and the new at the places that `indices` addresses."""
-    return _scatter_nd_reduce(tensor, indices, updates, "amin")
-
-
 def scatter_nd(indices: Tensor, updates: Tensor, shape: Sequence[int]) -> Tensor:
     """Add slices into a tensor of zeros."""
     return scatter_nd_add(torch.zeros(list(shape), dtype=updates.dtype), indices, updates)
-
-
-def scatter_rows_update(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Write rows at indices; of one index, its last row stays."""
-    return scatter_nd_update(tensor, indices.unsqueeze(-1), updates)
-
-
-def scatter_rows_add(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Add rows at indices."""
-    return scatter_nd_add(tensor, indices.unsqueeze(-1), updates)
-
-
-def scatter_rows_sub(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Subtract rows at indices."""
-    return scatter_nd_sub(tensor, indices.unsqueeze(-1), updates)
-
-
-def scatter_rows_mul(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Multiply rows at indices."""
-    return scatter_nd_mul(tensor, indices.unsqueeze(-1), updates)
-
-
-def scatter_rows_div(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Divide rows at indices."""
-    return scatter_nd_div(tensor, indices.unsqueeze(-1), updates)
-
-
-def scatter_rows_max(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Take the larger of the old and the new rows at indices."""
-    return scatter_nd_max(tensor, indices.unsqueeze(-1), updates)
-
-
-def scatter_rows_min(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Take the smaller of the old and the new rows at indices."""
-    return scatter_nd_min(tensor, indices.unsqueeze(-1), updates)
 
 
 def _scatter_nd_reduce(tensor: Tensor, indices: Tensor, updates: Tensor, how: str) -> Tensor:
@@ -168,6 +96,23 @@ def _scatter_nd_reduce(tensor: Tensor, indices: Tensor, updates: Tensor, how: st
         row = row * size + position
     values = updates.reshape(-1, *tensor.shape[depth:])
     return rows.index_reduce(0, row.reshape(-1), values, how).reshape(tensor.shape)
+
+
+SCATTER_ND: dict[str, Callable[..., Tensor]] = {
+    "update": scatter_nd_update,
+    "add": scatter_nd_add,
+    "sub": lambda x, indices, updates: scatter_nd_add(x, indices, -updates),
+    "mul": lambda x, indices, updates: _scatter_nd_reduce(x, indices, updates, "prod"),
+    "div": lambda x, indices, updates: _scatter_nd_reduce(x, indices, 1 / updates, "prod"),
+    "max": lambda x, indices, updates: _scatter_nd_reduce(x, indices, updates, "amax"),
+    "min": lambda x, indices, updates: _scatter_nd_reduce(x, indices, updates, "amin"),
+}
+"""What is done with slices at the places that the last dimension of `indices` addresses."""
+
+
+def of_rows(scatter_nd: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return what does the same with rows at indices; of one index, its last row stays."""
+    return lambda tensor, indices, updates: scatter_nd(tensor, indices.unsqueeze(-1), updates)
 
 
 def segment_sum(tensor: Tensor, segment_ids: Tensor, num_segments: int) -> Tensor:

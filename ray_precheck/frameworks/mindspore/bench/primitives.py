@@ -42,13 +42,6 @@ def matmul(
     return (left.mT if transpose_a else left) @ (right.mT if transpose_b else right)
 
 
-def bias_add(tensor: Tensor, bias: Tensor, data_format: str = "NCHW") -> Tensor:
-    """Add a bias along the dimension of the channels."""
-    if data_format == "NHWC":
-        return tensor + bias
-    return tensor + bias.reshape(-1, *[1] * (tensor.ndim - 2))
-
-
 def div_no_nan(left: Tensor, right: Tensor) -> Tensor:
     """Divide, with 0 where the divisor is 0."""
     return torch.where(right == 0, 0.0, left / torch.where(right == 0, 1.0, right))
@@ -104,11 +97,6 @@ def cumsum(tensor: Tensor, axis: int, exclusive: bool = False, reverse: bool = F
     return total.flip(axis) if reverse else total
 
 
-def fill(dtype: Any, shape: Sequence[int], value: Any) -> Tensor:
-    """Return a tensor of one value."""
-    return torch.full(tuple(shape), value, dtype=dtype)
-
-
 def scalar_to_tensor(value: Any, dtype: Any = None) -> Tensor:
     """Return a tensor without dimensions."""
     return torch.tensor(value, dtype=dtype or torch.float64)
@@ -122,17 +110,6 @@ def mixed_cast(dtype: Any, tensor: Tensor) -> Tensor:
 def pad(tensor: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:
     """Pad with zeros, given the widths before and after for each dimension."""
     return functional.pad(tensor, [width for pair in reversed(paddings) for width in pair])
-
-
-def mirror_pad(tensor: Tensor, paddings: Tensor, mode: str = "REFLECT") -> Tensor:
-    """Pad with a mirror image, with the border's element (SYMMETRIC) or without it."""
-    for dim, (before, after) in enumerate(paddings.tolist()):
-        size, places = tensor.shape[dim], torch.arange(-before, tensor.shape[dim] + after)
-        step = 1 if mode == "SYMMETRIC" else 0
-        places = torch.where(places < 0, -places - step, places)
-        places = torch.where(places >= size, 2 * (size - 1) + step - places, places)
-        tensor = tensor.index_select(dim, places)
-    return tensor
 
 
 def strided_slice(
@@ -292,6 +269,16 @@ def conv_transpose(
     return full
 
 
+def _pool(
+    tensor: Tensor, kernel_size: Any, strides: Any, pad_mode: str, data_format: str
+) -> tuple[list[int], list[int], list[int]]:
+    """Return the windows' sizes, their steps, and the padding of each spatial dimension."""
+    _require_channels_first(data_format)
+    windows = _windows(_pairs(kernel_size, 2), strides, 1)
+    widths = _paddings(pad_mode, 0, tensor.shape[2:], windows)
+    return [w[0] for w in windows], [w[1] for w in windows], widths
+
+
 def max_pool(
     tensor: Tensor,
     kernel_size: Any = 1,
@@ -300,12 +287,8 @@ def max_pool(
     data_format: str = "NCHW",
 ) -> Tensor:
     """Take the maximum of each window."""
-    _require_channels_first(data_format)
-    windows = _windows(_pairs(kernel_size, 2), strides, 1)
-    widths = _paddings(pad_mode, 0, tensor.shape[2:], windows)
-    result: Tensor = functional.max_pool2d(
-        _padded(tensor, widths, -math.inf), [w[0] for w in windows], [w[1] for w in windows]
-    )
+    kernel, step, widths = _pool(tensor, kernel_size, strides, pad_mode, data_format)
+    result: Tensor = functional.max_pool2d(_padded(tensor, widths, -math.inf), kernel, step)
     return result
 
 
@@ -317,10 +300,7 @@ def avg_pool(
     data_format: str = "NCHW",
 ) -> Tensor:
     """Take the mean of each window, without the padding."""
-    _require_channels_first(data_format)
-    windows = _windows(_pairs(kernel_size, 2), strides, 1)
-    widths = _paddings(pad_mode, 0, tensor.shape[2:], windows)
-    kernel, step = [w[0] for w in windows], [w[1] for w in windows]
+    kernel, step, widths = _pool(tensor, kernel_size, strides, pad_mode, data_format)
     total = functional.avg_pool2d(_padded(tensor, widths), kernel, step)
     share = functional.avg_pool2d(_padded(torch.ones_like(tensor[:1, :1]), widths), kernel, step)
     return total / share
@@ -394,21 +374,6 @@ def lstm(
     return torch.stack(outputs), state.unsqueeze(0), memory.unsqueeze(0), _KEPT, _KEPT
 
 
-def assign(variable: Tensor, value: Tensor) -> Tensor:
-    """Write values into a variable."""
-    return variable.copy_(value)
-
-
-def assign_add(variable: Tensor, value: Any) -> Tensor:
-    """Add values to a variable."""
-    return variable.add_(value)
-
-
-def assign_sub(variable: Tensor, value: Any) -> Tensor:
-    """Subtract values from a variable."""
-    return variable.sub_(value)
-
-
 _LAYERS: dict[str, tuple[Row, ...]] = {
     "AvgPool": rows(avg_pool, _POOL),
     "BatchMatMul": rows(matmul, "x y>right * transpose_a transpose_b"),
@@ -420,7 +385,7 @@ _LAYERS: dict[str, tuple[Row, ...]] = {
         "Functional.binary_cross_entropy_with_logits",
         "input target weight posWeight>pos_weight * reduction",
     ),
-    "BiasAdd": rows(bias_add, "x bias * data_format"),
+    "BiasAdd": rows(references.bias_add, "x bias * data_format"),
     "BinaryCrossEntropy": rows(
         "Functional.binary_cross_entropy", "input target weight * reduction"
     ),
@@ -463,10 +428,10 @@ _SHAPES: dict[str, tuple[Row, ...]] = {
     "Concat": rows("Torch.cat", "tensors * axis>dim=0"),
     "concat_impl": rows("Torch.cat", "tensors axis>dim=0"),
     "ExpandDims": rows("Torch.unsqueeze", "x axis>dim"),
-    "Fill": rows(fill, "type>dtype dims>shape value"),
+    "Fill": rows(references.filled, "type>dtype dims>shape value"),
     "Flatten": rows(references.flatten_batch, "x"),
-    "Identity": rows(references.identity, "x"),
-    "MirrorPad": rows(mirror_pad, "x paddings * mode"),
+    "Identity": rows("Torch.clone", "x"),
+    "MirrorPad": rows(references.mirror_pad, "x paddings * mode"),
     "Pad": rows(pad, "x * paddings"),
     "Reshape": rows("Torch.reshape", "x shape"),
     "ReverseV2": rows(references.reverse, "x * axis"),
@@ -506,9 +471,9 @@ _REDUCTIONS: dict[str, tuple[Row, ...]] = {
 }
 
 _REST: dict[str, tuple[Row, ...]] = {
-    "Assign": rows(assign, "variable value"),
-    "AssignAdd": rows(assign_add, "variable value"),
-    "AssignSub": rows(assign_sub, "variable value"),
+    "Assign": rows("Tensor.copy_", "variable value>other"),
+    "AssignAdd": rows("Tensor.add_", "variable value>other"),
+    "AssignSub": rows("Tensor.sub_", "variable value>other"),
     "DivNoNan": rows(div_no_nan, "x& y>right&"),
     "Gather": rows(indexed.gather, "x indices axis * batch_dims"),
     "GatherD": rows("Torch.gather", "x dim index^"),

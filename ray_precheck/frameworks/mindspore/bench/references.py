@@ -5,7 +5,7 @@ according to MindSpore's documentation of the operator. Named by the tables in `
 `rows_rare`, of which the last one has what models rarely call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,16 +42,6 @@ def to(tensor: Tensor, target: torch.dtype | Tensor | None = None) -> Tensor:
 def to_float(tensor: Tensor) -> Tensor:
     """Convert to float64, the only float of the bench, for every dtype of floats."""
     return tensor.to(torch.float64)
-
-
-def to_int32(tensor: Tensor) -> Tensor:
-    """Convert to int32, towards zero."""
-    return tensor.to(torch.int32)
-
-
-def identity(tensor: Tensor, *_: Any) -> Tensor:
-    """Return the values unchanged."""
-    return tensor.clone()
 
 
 def transpose(tensor: Tensor, axes: Sequence[int] | tuple[None] = ()) -> Tensor:
@@ -132,36 +122,31 @@ def prod(
     return result.reshape([1] * tensor.ndim) if keepdim else result
 
 
-def max_values(
-    tensor: Tensor, axis: Dims = None, keepdims: bool = False, return_indices: bool = False
-) -> Any:
-    """Return the maximum along an axis, with its indices only where they are asked for."""
-    if return_indices:
-        return max_with_index(tensor, axis, keepdims)
-    return torch.amax(tensor, () if axis is None else axis, keepdims)
+def with_index(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what gives extremes and their indices; without an axis the extreme of all and index 0."""
+
+    def found(tensor: Tensor, axis: Any = None, keepdims: bool = False) -> Any:
+        if axis is None:
+            return function(tensor), torch.zeros((), dtype=torch.int64)
+        return function(tensor, axis, keepdims)
+
+    return found
 
 
-def min_values(
-    tensor: Tensor, axis: Dims = None, keepdims: bool = False, return_indices: bool = False
-) -> Any:
-    """Return the minimum along an axis, with its indices only where they are asked for."""
-    if return_indices:
-        return min_with_index(tensor, axis, keepdims)
-    return torch.amin(tensor, () if axis is None else axis, keepdims)
+max_with_index, min_with_index = with_index(torch.max), with_index(torch.min)
 
 
-def max_with_index(tensor: Tensor, axis: Any = None, keepdims: bool = False) -> Any:
-    """Return maxima and indices; without an axis the maximum of all and index 0."""
-    if axis is None:
-        return tensor.max(), torch.zeros((), dtype=torch.int64)
-    return torch.max(tensor, axis, keepdims)
+def extreme(values: Callable[..., Tensor], indexed: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what gives the extreme along an axis, with its indices only where they are asked for."""
 
+    def found(
+        tensor: Tensor, axis: Dims = None, keepdims: bool = False, return_indices: bool = False
+    ) -> Any:
+        if return_indices:
+            return indexed(tensor, axis, keepdims)
+        return values(tensor, () if axis is None else axis, keepdims)
 
-def min_with_index(tensor: Tensor, axis: Any = None, keepdims: bool = False) -> Any:
-    """Return minima and indices; without an axis the minimum of all and index 0."""
-    if axis is None:
-        return tensor.min(), torch.zeros((), dtype=torch.int64)
-    return torch.min(tensor, axis, keepdims)
+    return found
 
 
 def median_of_all(_: Tensor) -> Tensor:
@@ -189,16 +174,18 @@ def repeat_interleave(
     return torch.repeat_interleave(tensor, repeats, axis, output_size=output_size)
 
 
-def linear_combination(tensor: Tensor, left: Tensor, right: Tensor, value: Any = 1) -> Tensor:
+def linear_combination(
+    tensor: Tensor, left: Tensor, right: Tensor, value: float | Tensor = 1
+) -> Tensor:
     """Return tensor + value * left * right; `value` may be a tensor."""
-    product: Tensor = tensor + value * left * right
-    return product
+    return tensor + value * left * right
 
 
-def linear_quotient(tensor: Tensor, left: Tensor, right: Tensor, value: Any = 1) -> Tensor:
+def linear_quotient(
+    tensor: Tensor, left: Tensor, right: Tensor, value: float | Tensor = 1
+) -> Tensor:
     """Return tensor + value * left / right; `value` may be a tensor."""
-    quotient: Tensor = tensor + value * (left / right)
-    return quotient
+    return tensor + value * (left / right)
 
 
 def approximate_equal(tensor: Tensor, other: Tensor, tolerance: float = 1e-5) -> Tensor:
@@ -212,19 +199,9 @@ def xdivy(tensor: Any, other: Any) -> Tensor:
     return torch.where(left == 0, torch.zeros_like(left / right), left / right)
 
 
-def truncate_div(tensor: Tensor, other: Any) -> Tensor:
-    """Divide and round towards zero."""
-    return torch.div(tensor, other, rounding_mode="trunc")
-
-
 def contains(tensor: Tensor, element: Any) -> bool:
     """Return whether any element equals a value."""
     return bool((tensor == element).any())
-
-
-def where_else(tensor: Tensor, condition: Tensor, other: Any) -> Tensor:
-    """Keep elements where a condition holds, take `other` elsewhere."""
-    return torch.where(condition, tensor, other)
 
 
 def searchsorted(
@@ -245,19 +222,9 @@ def singular_values(tensor: Tensor, full_matrices: bool = False, compute_uv: boo
     return s, u, vh.mH
 
 
-def full_like(tensor: Tensor, value: Any = None) -> Tensor:
-    """Return a tensor of one value; None stands for 0."""
-    return torch.full_like(tensor, 0 if value is None else value)
-
-
 def fill_diagonal(tensor: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     """Return a copy with another diagonal."""
     return tensor.clone().fill_diagonal_(fill_value, wrap)
-
-
-def meshgrid(*tensors: Any, indexing: str = "xy") -> Any:
-    """Return coordinate grids, Cartesian ("xy") by default."""
-    return torch.meshgrid(*tensors, indexing=indexing)
 
 
 def batch_norm_stats(tensor: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -294,32 +261,15 @@ def one_hot(
     return torch.where(tensor.unsqueeze(-1) == torch.arange(depth), on, off).movedim(-1, axis)
 
 
-def nll_loss(tensor: Tensor, target: Tensor, **options: Any) -> Tensor:
-    """Return the negative log likelihood; class indices of any integer type."""
-    return functional.nll_loss(tensor, target.long(), **options)
-
-
-def cross_entropy(tensor: Tensor, target: Tensor, **options: Any) -> Tensor:
-    """Return the cross entropy; class indices of any integer type, or probabilities."""
-    return functional.cross_entropy(
-        tensor, target if target.is_floating_point() else target.long(), **options
-    )
-
-
-def smooth_l1_loss(
-    tensor: Tensor, target: Tensor, beta: float = 1.0, reduction: str = "none"
-) -> Tensor:
-    """Return the Huber loss divided by `beta`, not reduced by default."""
-    return functional.smooth_l1_loss(tensor, target, reduction=reduction, beta=beta)
-
-
 def add_all(tensors: Sequence[Tensor]) -> Tensor:
     """Return the sum of a list of tensors."""
     return torch.stack(list(tensors)).sum(0)
 
 
-def bias_add(tensor: Tensor, bias: Tensor) -> Tensor:
-    """Add a bias along dimension 1."""
+def bias_add(tensor: Tensor, bias: Tensor, data_format: str = "NCHW") -> Tensor:
+    """Add a bias along the dimension of the channels."""
+    if data_format == "NHWC":
+        return tensor + bias
     return tensor + bias.reshape(-1, *[1] * (tensor.ndim - 2))
 
 
@@ -340,32 +290,18 @@ def band_part(tensor: Tensor, lower: int, upper: int) -> Tensor:
     return tensor * keep
 
 
-def conv(
-    function: Any, tensor: Tensor, weight: Tensor, options: dict[str, Any], pad_mode: str
-) -> Tensor:
-    """Convolve with MindSpore's `pad_mode`: padding counts only where it is "pad"."""
-    if pad_mode not in ("valid", "pad"):
-        raise NotCheckable(f"a convolution with pad_mode={pad_mode!r} has no bench")
-    padding = options.pop("padding", 0)
-    result: Tensor = function(
-        tensor, weight, padding=padding if pad_mode == "pad" else 0, **options
-    )
-    return result
+def conv(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a convolution with MindSpore's `pad_mode`: padding counts only where it is "pad"."""
 
+    def convolve(
+        tensor: Tensor, weight: Tensor, pad_mode: str = "valid", padding: Any = 0, **options: Any
+    ) -> Tensor:
+        if pad_mode not in ("valid", "pad"):
+            raise NotCheckable(f"a convolution with pad_mode={pad_mode!r} has no bench")
+        padding = padding if pad_mode == "pad" else 0
+        return function(tensor, weight, padding=padding, **options)
 
-def conv1d(tensor: Tensor, weight: Tensor, pad_mode: str = "valid", **options: Any) -> Tensor:
-    """Convolve over one dimension."""
-    return conv(functional.conv1d, tensor, weight, options, pad_mode)
-
-
-def conv2d(tensor: Tensor, weight: Tensor, pad_mode: str = "valid", **options: Any) -> Tensor:
-    """Convolve over two dimensions."""
-    return conv(functional.conv2d, tensor, weight, options, pad_mode)
-
-
-def conv3d(tensor: Tensor, weight: Tensor, pad_mode: str = "valid", **options: Any) -> Tensor:
-    """Convolve over three dimensions."""
-    return conv(functional.conv3d, tensor, weight, options, pad_mode)
+    return convolve
 
 
 def shape(tensor: Tensor) -> tuple[int, ...]:
@@ -387,21 +323,6 @@ def dot(tensor: Tensor, other: Tensor) -> Tensor:
     """Sum products over the last dimension and the last but one, as `numpy.dot`."""
     product: Tensor = torch.tensordot(tensor, other, ([-1], [-1 if other.ndim == 1 else -2]))
     return product
-
-
-def hsplit(tensor: Tensor, indices_or_sections: Any) -> Any:
-    """Split along dimension 1; torch takes the number or the indices by position alone."""
-    return torch.hsplit(tensor, indices_or_sections)
-
-
-def vsplit(tensor: Tensor, indices_or_sections: Any) -> Any:
-    """Split along dimension 0."""
-    return torch.vsplit(tensor, indices_or_sections)
-
-
-def dsplit(tensor: Tensor, indices_or_sections: Any) -> Any:
-    """Split along dimension 2."""
-    return torch.dsplit(tensor, indices_or_sections)
 
 
 def tensor_split(tensor: Tensor, indices_or_sections: Any, axis: int = 0) -> Any:
@@ -540,24 +461,9 @@ def fold(tensor: Tensor, output_size: Any, kernel_size: Any, **options: Any) -> 
     return functional.fold(tensor, size, kernel_size, **options)
 
 
-def col2im(
-    tensor: Tensor,
-    output_size: Any,
-    kernel_size: Any,
-    dilation: Any,
-    padding_value: Any,
-    stride: Any,
-) -> Tensor:
+def col2im(tensor: Tensor, output_size: Any, kernel_size: Any, **options: Any) -> Tensor:
     """Fold `(N, C, kernel elements, L)` into `(N, C, H, W)`."""
-    size: Any = output_size.tolist() if torch.is_tensor(output_size) else output_size
-    return functional.fold(tensor.flatten(1, 2), size, kernel_size, dilation, padding_value, stride)
-
-
-def conv3d_transpose(
-    tensor: Tensor, weight: Tensor, pad_mode: str = "valid", **options: Any
-) -> Tensor:
-    """Convolve transposed over three dimensions."""
-    return conv(functional.conv_transpose3d, tensor, weight, options, pad_mode)
+    return fold(tensor.flatten(1, 2), output_size, kernel_size, **options)
 
 
 def local_response_norm(
@@ -574,7 +480,7 @@ def local_response_norm(
     return tensor / (bias + alpha * total) ** beta
 
 
-def mirror_pad(tensor: Tensor, paddings: Any, mode: str) -> Tensor:
+def mirror_pad(tensor: Tensor, paddings: Any, mode: str = "REFLECT") -> Tensor:
     """Pad by mirrored values, with the edge ("SYMMETRIC") or without it ("REFLECT")."""
     edge = 0 if mode.upper() == "REFLECT" else 1
     pairs = paddings.tolist() if torch.is_tensor(paddings) else paddings
@@ -626,14 +532,9 @@ def unique_with_pad(tensor: Tensor, pad_num: Any) -> tuple[Tensor, Tensor]:
     return padded, places
 
 
-def inplace_add(x: Tensor, v: Tensor, indices: Any) -> Tensor:
-    """Add slices to rows."""
-    return x.index_add(0, _rows(indices), v)
-
-
-def inplace_sub(x: Tensor, v: Tensor, indices: Any) -> Tensor:
-    """Subtract slices from rows."""
-    return x.index_add(0, _rows(indices), -v)
+def inplace_add(x: Tensor, v: Tensor, indices: Any, alpha: int = 1) -> Tensor:
+    """Add slices to rows, or subtract them."""
+    return x.index_add(0, _rows(indices), v, alpha=alpha)
 
 
 def inplace_update(x: Tensor, v: Tensor, indices: Any) -> Tensor:

@@ -9,6 +9,8 @@ Many methods of Tensor have two overloads, one as in NumPy (`axis`, `keepdims`) 
 one by one.
 """
 
+import torch
+
 from ray_precheck.frameworks.mindspore.bench import indexed, references
 from ray_precheck.frameworks.pytorch.signatures import Row, names, rows
 
@@ -117,7 +119,7 @@ MINT_ROWS: dict[str, tuple[Row, ...]] = {
         "Functional.cosine_embedding_loss", "input1 input2 target margin reduction"
     ),
     "MintFunctional.cross_entropy": rows(
-        references.cross_entropy, "input target weight ignore_index reduction label_smoothing"
+        "Functional.cross_entropy", "input target^ weight ignore_index reduction label_smoothing"
     ),
     "MintFunctional.elu_ext": rows("Functional.elu", "input alpha"),
     "MintFunctional.kl_div": rows("Functional.kl_div", f"{_LOSS} log_target"),
@@ -128,7 +130,7 @@ MINT_ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "MintFunctional.mse_loss": rows("Functional.mse_loss", _LOSS),
     "MintFunctional.nll_loss": rows(
-        references.nll_loss, "input target weight ignore_index reduction"
+        "Functional.nll_loss", "input target^ weight ignore_index reduction"
     ),
     "MintFunctional.one_hot": rows("Functional.one_hot", "tensor^ num_classes"),
     "MintFunctional.sigmoid_": rows("Tensor.sigmoid_", "input"),
@@ -172,9 +174,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
         for name in (ELEMENTWISE | MORE_ELEMENTWISE) - OWN_OVERLOADS
     },
     **{f"Tensor.{name}": rows(references.to_float, "self") for name in _FLOATS},
-    **{
-        f"Tensor.scatter_{how}": rows(getattr(indexed, f"scatter_nd_{how}"), _ND) for how in _WRITES
-    },
+    **{f"Tensor.scatter_{how}": rows(indexed.SCATTER_ND[how], _ND) for how in _WRITES},
     "Tensor.__contains__": rows(references.contains, "self element"),
     "Tensor.__getitem__": rows(references.getitem, "self index"),
     # `~x` is the logical complement in MindSpore, also of integers.
@@ -205,7 +205,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.byte": rows("Tensor.byte", "self"),
     "Tensor.chunk": rows("Torch.chunk", "self chunks dim", "self chunks axis>dim"),
     "Tensor.conj": rows("Torch.conj", "self"),
-    "Tensor.copy": rows(references.identity, "self"),
+    "Tensor.copy": rows("Torch.clone", "self"),
     "Tensor.count_nonzero": rows(
         references.count_nonzero, "self dim>axis", "self axis keep_dims dtype"
     ),
@@ -221,9 +221,9 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.equal": rows("Torch.eq", "self other&"),
     "Tensor.expand_as": rows("Tensor.expand_as", "self other", "self x>other"),
     "Tensor.expand_dims": rows("Torch.unsqueeze", "self axis>dim"),
-    "Tensor.fill": rows(references.full_like, "self value"),
+    "Tensor.fill": rows("Torch.full_like", "self value>fill_value?=0"),
     "Tensor.fill_diagonal": rows(references.fill_diagonal, "self fill_value wrap"),
-    "Tensor.fills": rows(references.full_like, "self value"),
+    "Tensor.fills": rows("Torch.full_like", "self value>fill_value?=0"),
     "Tensor.flatten": (
         *rows("Torch.flatten", "self start_dim:int end_dim"),
         *rows(references.flatten_fortran, "self order:str * start_dim end_dim"),
@@ -239,7 +239,10 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.gather_nd": rows(indexed.gather_nd, "self indices^"),
     "Tensor.index_add": (
         *rows("Torch.index_add", "self dim:int! index^ source * alpha"),
-        *rows(indexed.index_add, "self indices:tensor y axis use_lock> check_index_bound>"),
+        *rows(
+            "Torch.index_add",
+            "self indices>index:tensor y>source axis>dim use_lock> check_index_bound>",
+        ),
     ),
     "Tensor.index_add_": rows("Tensor.index_add_", "self dim index^ source * alpha"),
     "Tensor.index_fill_": rows("Tensor.index_fill_", "self dim index^ value"),
@@ -248,7 +251,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.index_put": rows(indexed.index_put, "self indices values accumulate"),
     "Tensor.index_put_": rows(indexed.index_put_, "self indices values accumulate"),
     "Tensor.index_select": rows("Torch.index_select", "self dim index", "self axis>dim index"),
-    "Tensor.int": rows(references.to_int32, "self"),
+    "Tensor.int": rows("Tensor.int", "self"),
     # mindspore.Tensor.inv is 1 / x element by element; the matrix's inverse is Tensor.inverse.
     "Tensor.inv": rows("Torch.reciprocal", "self"),
     "Tensor.invert": rows("Torch.bitwise_not", "self"),
@@ -266,7 +269,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.max": (
         *rows("Torch.max", "self", "self dim:int! keepdim"),
         *rows(
-            references.max_values,
+            references.extreme(torch.amax, references.max_with_index),
             "self axis keepdims * initial>:unused where>:unused return_indices",
         ),
     ),
@@ -280,7 +283,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.min": (
         *rows("Torch.min", "self", "self dim:int! keepdim"),
         *rows(
-            references.min_values,
+            references.extreme(torch.amin, references.min_with_index),
             "self axis keepdims * initial>:unused where>:unused return_indices",
         ),
     ),
@@ -320,7 +323,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.searchsorted": rows(references.searchsorted, "self v side sorter"),
     "Tensor.select": (
         *rows("Torch.select", "self dim:int! index"),
-        *rows(references.where_else, "self condition y>other"),
+        *rows("Tensor.where", "self condition y>other"),
     ),
     "Tensor.select_scatter": rows("Torch.select_scatter", "self src axis>dim index"),
     "Tensor.short": rows("Tensor.short", "self"),
@@ -370,13 +373,13 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.unfold": rows("Functional.unfold", "self kernel_size dilation padding stride"),
     "Tensor.unsorted_segment_prod": rows(indexed.segment_prod, "self segment_ids num_segments"),
     "Tensor.unsqueeze": rows("Torch.unsqueeze", "self dim", "self axis>dim"),
-    "Tensor.value": rows(references.identity, "self"),
+    "Tensor.value": rows("Torch.clone", "self"),
     "Tensor.var": rows(
         "Torch.var",
         f"self axis>dim=None ddof>correction=0 {_KEEP}=False",
         "self dim=None * correction=1 keepdim=False",
     ),
     "Tensor.view": rows("Torch.reshape", "self *shape"),
-    "Tensor.where": rows(references.where_else, "self condition other", "self condition y>other"),
+    "Tensor.where": rows("Tensor.where", "self condition other", "self condition y>other"),
     "Tensor.xdivy": rows(references.xdivy, "self y>other"),
 }

@@ -6,6 +6,9 @@ both, compared one by one; all others have rows, or no bench. How a signature is
 `frameworks.pytorch.signatures`. Checked against MindSpore 2.10 and torch 2.13.
 """
 
+import torch
+from torch.nn import functional
+
 from ray_precheck.frameworks.mindspore.bench import indexed, references
 from ray_precheck.frameworks.mindspore.bench.rows import (
     ELEMENTWISE,
@@ -92,7 +95,7 @@ _SYNONYMS: dict[str, tuple[Row, ...]] = {
     "tensor_sub": elementwise("sub"),
     "top_k": rows("Torch.topk", "input_x k sorted"),
     "true_divide": elementwise("div", "dividend", "divisor"),
-    "truncate_div": rows(references.truncate_div, "x y>other"),
+    "truncate_div": rows("Torch.div", "x y>other * rounding_mode='trunc'"),
     "truncate_mod": elementwise("fmod", "x", "y"),
     "unstack": rows("Torch.unbind", "input_x axis>dim"),
     "vecdot": rows("Torch.linalg.vecdot", "x y * axis>dim"),
@@ -132,14 +135,14 @@ _NETWORK: dict[str, tuple[Row, ...]] = {
         "Functional.binary_cross_entropy_with_logits", "input target weight pos_weight reduction"
     ),
     "celu": rows("Functional.celu", "x alpha"),
-    "conv1d": rows(references.conv1d, _CONV),
-    "conv2d": rows(references.conv2d, _CONV),
-    "conv3d": rows(references.conv3d, _CONV),
+    "conv1d": rows(references.conv(functional.conv1d), _CONV),
+    "conv2d": rows(references.conv(functional.conv2d), _CONV),
+    "conv3d": rows(references.conv(functional.conv3d), _CONV),
     "cosine_embedding_loss": rows(
         "Functional.cosine_embedding_loss", "input1 input2 target margin reduction"
     ),
     "cross_entropy": rows(
-        references.cross_entropy, "input target weight ignore_index reduction label_smoothing"
+        "Functional.cross_entropy", "input target^ weight ignore_index reduction label_smoothing"
     ),
     "dropout": rows("Functional.dropout", "input p training seed>"),
     "elu": rows("Functional.elu", "input_x alpha"),
@@ -168,11 +171,11 @@ _NETWORK: dict[str, tuple[Row, ...]] = {
     "multilabel_soft_margin_loss": rows(
         "Functional.multilabel_soft_margin_loss", "input target weight reduction"
     ),
-    "nll_loss": rows(references.nll_loss, "inputs target weight ignore_index reduction"),
+    "nll_loss": rows("Functional.nll_loss", "inputs target^ weight ignore_index reduction"),
     "pad": rows("Functional.pad", "input_x padding>pad mode value"),
     "relu": rows("Functional.relu", "input inplace"),
     "selu": rows("Functional.selu", "input_x"),
-    "smooth_l1_loss": rows(references.smooth_l1_loss, "input target beta reduction"),
+    "smooth_l1_loss": rows("Functional.smooth_l1_loss", "input target beta reduction='none'"),
     "softmax": rows("Torch.softmax", "input axis>dim=-1 * dtype"),
     "softmin": rows("Functional.softmin", "x axis>dim=-1 * dtype"),
     "threshold": rows("Functional.threshold", "input thr>threshold value"),
@@ -183,12 +186,12 @@ _NETWORK: dict[str, tuple[Row, ...]] = {
 }
 
 _INDEXING: dict[str, tuple[Row, ...]] = {
-    **{
-        f"tensor_scatter_{how}": rows(getattr(indexed, f"scatter_nd_{how}"), _ND) for how in _WRITES
-    },
+    **{f"tensor_scatter_{how}": rows(indexed.SCATTER_ND[how], _ND) for how in _WRITES},
     "gather": rows(indexed.gather, "input_params input_indices>indices axis batch_dims"),
     "gather_nd": rows(indexed.gather_nd, "input_x indices^"),
-    "index_add": rows(indexed.index_add, "x indices y axis use_lock> check_index_bound>"),
+    "index_add": rows(
+        "Torch.index_add", "x indices>index y>source axis>dim use_lock> check_index_bound>"
+    ),
     "index_fill": rows("Torch.index_fill", "x axis>dim index^ value"),
     "index_select": rows("Torch.index_select", "input axis>dim index"),
     "masked_fill": rows("Torch.masked_fill", "input_x mask value"),
@@ -211,7 +214,7 @@ _INDEXING: dict[str, tuple[Row, ...]] = {
     "strided_slice": rows(indexed.strided_slice, "input_x begin end strides"),
     "take": rows("Torch.take", "input index^"),
     "tensor_scatter_elements": rows(
-        indexed.scatter_elements, "input_x indices updates axis reduction"
+        indexed.scatter, "input_x indices>index updates>src axis>dim=0 reduction>reduce"
     ),
     "tensor_scatter_update": rows(indexed.scatter_nd_update, _ND),
     "tensor_slice": rows(indexed.slice_of, "input begin size"),
@@ -235,11 +238,12 @@ _REST: dict[str, tuple[Row, ...]] = {
     "amin": rows("Torch.amin", f"input axis>dim?=() {_KEEP} * initial>:unused where>:unused"),
     "aminmax": rows("Torch.aminmax", f"input * axis>dim=0 {_KEEP}"),
     "any": rows("Torch.any", "input axis>dim? keep_dims>keepdim"),
-    "dsplit": rows(references.dsplit, "input indices_or_sections"),
-    "hsplit": rows(references.hsplit, "input indices_or_sections"),
-    "vsplit": rows(references.vsplit, "input indices_or_sections"),
-    "fills": rows(references.full_like, "x value"),
-    "identity": rows(references.identity, "x"),
+    # torch takes the number or the indices by position alone.
+    "dsplit": rows(lambda x, parts: torch.dsplit(x, parts), "input indices_or_sections>parts"),
+    "hsplit": rows(lambda x, parts: torch.hsplit(x, parts), "input indices_or_sections>parts"),
+    "vsplit": rows(lambda x, parts: torch.vsplit(x, parts), "input indices_or_sections>parts"),
+    "fills": rows("Torch.full_like", "x value>fill_value?=0"),
+    "identity": rows("Torch.clone", "x"),
     "tanh_": rows("Tensor.tanh_", "input"),
     "zero_": rows("Tensor.zero_", "input"),
     "arange": rows("Torch.arange", "end * dtype", "start end step=1 * dtype"),
@@ -266,7 +270,7 @@ _REST: dict[str, tuple[Row, ...]] = {
     "flatten": rows(references.flatten_batch, "input order * start_dim end_dim"),
     "ldexp": elementwise("ldexp", "x"),
     "matrix_band_part": rows(references.band_part, "x lower upper"),
-    "meshgrid": rows(references.meshgrid, "*inputs * indexing"),
+    "meshgrid": rows("Torch.meshgrid", "*inputs * indexing='xy'"),
     "max": rows(references.max_with_index, "input axis keepdims * initial>:unused where>:unused"),
     "mean": rows("Torch.mean", "x axis>dim=None keep_dims>keepdim"),
     "median": rows("Torch.median", f"input axis>dim=-1 {_KEEP}=False"),

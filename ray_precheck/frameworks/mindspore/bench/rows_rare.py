@@ -4,11 +4,12 @@ How a signature is written: `frameworks.pytorch.signatures`. Checked against Min
 torch 2.13.
 """
 
+from torch.nn import functional
+
 from ray_precheck.frameworks.mindspore.bench import indexed, references
 from ray_precheck.frameworks.mindspore.bench.rows import alike
 from ray_precheck.frameworks.pytorch.signatures import Row, rows
 
-_WRITES = ("add", "sub", "mul", "div", "max", "min")
 _ROW_WRITE = "input_x indices updates"
 _UNPOOL = "x indices^ kernel_size stride? padding output_size?"
 _WINDOW = "window_length periodic"
@@ -25,14 +26,12 @@ _OPS: dict[str, tuple[Row, ...]] = {
         f"bessel_{n}e": rows(f"Torch.special.scaled_modified_bessel_{n}", "x") for n in ("k0", "k1")
     },
     **{
-        f"scatter_{how}": rows(getattr(indexed, f"scatter_rows_{how}"), _ROW_WRITE)
-        for how in (*_WRITES, "update")
+        f"scatter_{how}": rows(indexed.of_rows(write), _ROW_WRITE)
+        for how, write in indexed.SCATTER_ND.items()
     },
     **{
-        f"scatter_nd_{how}": rows(
-            getattr(indexed, f"scatter_nd_{how}"), f"{_ROW_WRITE} use_locking>"
-        )
-        for how in (*_WRITES, "update")
+        f"scatter_nd_{how}": rows(write, f"{_ROW_WRITE} use_locking>")
+        for how, write in indexed.SCATTER_ND.items()
     },
     "accumulate_n": rows(references.add_all, "x"),
     "adaptive_avg_pool2d_ext": rows("Functional.adaptive_avg_pool2d", "input output_size"),
@@ -52,12 +51,12 @@ _OPS: dict[str, tuple[Row, ...]] = {
     "clip_by_global_norm": rows(references.clip_by_global_norm, "x clip_norm use_norm"),
     "clip_by_norm": rows(references.clip_by_norm, "x max_norm norm_type error_if_nonfinite"),
     "col2im": rows(
-        references.col2im, "input_x output_size kernel_size dilation padding_value stride"
+        references.col2im, "input_x output_size kernel_size dilation padding_value>padding stride"
     ),
     # The condition number of a matrix; torch.cond chooses between two functions.
     "cond": rows("Torch.linalg.cond", "A p"),
     "conv3d_transpose": rows(
-        references.conv3d_transpose,
+        references.conv(functional.conv_transpose3d),
         "inputs weight pad_mode padding stride dilation group>groups output_padding",
     ),
     "diff_ext": rows("Torch.diff", "input n dim prepend append"),
@@ -74,9 +73,9 @@ _OPS: dict[str, tuple[Row, ...]] = {
     "hamming_window": rows("Torch.hamming_window", f"{_WINDOW} alpha beta * dtype"),
     "hann_window": rows("Torch.hann_window", f"{_WINDOW} * dtype"),
     "inplace_add": rows(references.inplace_add, "x v indices"),
-    "inplace_index_add": rows(indexed.index_add, "var indices updates>y axis"),
+    "inplace_index_add": rows("Torch.index_add", "var indices>index updates>source axis>dim"),
     "inplace_sigmoid": rows("Torch.sigmoid", "input"),
-    "inplace_sub": rows(references.inplace_sub, "x v indices"),
+    "inplace_sub": rows(references.inplace_add, "x v indices alpha=-1"),
     "inplace_update": rows(references.inplace_update, "x v indices"),
     "intopk": rows(references.in_top_k, "x1 x2>targets k"),
     "is_nonzero": rows("Torch.is_nonzero", "input"),
@@ -116,13 +115,15 @@ _OPS: dict[str, tuple[Row, ...]] = {
 _METHODS: dict[str, tuple[Row, ...]] = {
     **alike("Tensor", "self", "is_contiguous is_pinned tolist"),
     "choose": rows(references.choose, "self choices mode"),
-    "col2im": rows(references.col2im, "self output_size kernel_size dilation padding_value stride"),
+    "col2im": rows(
+        references.col2im, "self output_size kernel_size dilation padding_value>padding stride"
+    ),
     "eigvals": rows("Torch.linalg.eigvals", "self"),
     "geqrf": rows("Torch.geqrf", "self"),
     "index": rows(references.index_by, "self indices"),
     "inplace_update": rows(references.inplace_update, "self v indices"),
     "stride": rows("Tensor.stride", "self dim"),
-    "to_": rows(references.identity, "self device> non_blocking>"),
+    "to_": rows("Torch.clone", "self device> non_blocking>"),
     "unique_with_pad": rows(references.unique_with_pad, "self pad_num"),
     "unsorted_segment_max": rows(indexed.segment_max, "self segment_ids num_segments"),
     "unsorted_segment_min": rows(indexed.segment_min, "self segment_ids num_segments"),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ray_precheck.accuracy.thresholds import Allowed, allowed
-from ray_precheck.dump.names import split_key
+from ray_precheck.dump.scan import split_key
 from ray_precheck.numerics.arrays import epsilon_of, unit_roundoff
 from ray_precheck.numerics.statistics import FIELDS, STATISTICS
 from ray_precheck.schema.dtypes import DTYPES

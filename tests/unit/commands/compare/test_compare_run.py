@@ -348,7 +348,7 @@ class TestGoingOn:
     def test_two_of_one_second_have_a_stamp_each_in_all_dumps(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ray_precheck.store.opening.new_stamp", lambda: "20260102030405")
+        monkeypatch.setattr("ray_precheck.store.resume.new_stamp", lambda: "20260102030405")
         folders, inner = ranks_of_two(tmp_path), []
         real = comparing._compare_pair
 

@@ -19,9 +19,8 @@ from ray_precheck.errors import UsageError
 from ray_precheck.replay.job import done_of
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import run_files
 from ray_precheck.store.settings import RunSettings, save_settings
-from ray_precheck.store.tables import added_setting
+from ray_precheck.store.tables import added_setting, run_files
 
 pytestmark = pytest.mark.unit
 

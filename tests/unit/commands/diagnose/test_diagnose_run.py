@@ -28,7 +28,7 @@ from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.claim import claimed
 from ray_precheck.store.results import ResultRow
-from ray_precheck.store.resume import run_files
+from ray_precheck.store.tables import run_files
 from tests.unit.commands.small_captures import write_capture
 
 pytestmark = pytest.mark.unit

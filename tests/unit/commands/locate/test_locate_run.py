@@ -13,7 +13,7 @@ from ray_precheck.cli import main
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.errors import PrecheckError
-from ray_precheck.store import opening
+from ray_precheck.store import resume
 from tests.unit.commands.small_captures import write_capture
 
 pytestmark = pytest.mark.unit
@@ -170,7 +170,7 @@ def test_a_file_that_is_none_of_a_search_is_no_run_to_go_on_with(tmp_path: Path)
 def test_two_searches_of_the_same_second_have_files_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening.time, "strftime", lambda form: "20260102030405")
+    monkeypatch.setattr(resume.time, "strftime", lambda form: "20260102030405")
     wrong = write_capture(tmp_path / "target", with_fault(), files=False)
     right = write_capture(tmp_path / "golden", CALLS, files=False)
     out = tmp_path / "out"

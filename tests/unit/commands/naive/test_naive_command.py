@@ -12,7 +12,7 @@ from ray_precheck.commands.naive.job import NAIVE_TABLES
 from ray_precheck.commands.naive.report import naive_lines
 from ray_precheck.commands.naive.run import NaiveReport, NaiveRow
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.resume import run_files
+from ray_precheck.store.tables import run_files
 
 pytestmark = pytest.mark.unit
 RECORD = {"input_args": [], "input_kwargs": {}, "output": []}

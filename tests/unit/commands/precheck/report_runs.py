@@ -4,7 +4,7 @@ from ray_precheck.commands.precheck.summary import Summary, summarise
 from ray_precheck.replay.job import done_of
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.tables import RunFiles
 
 
 def summary_of(files: RunFiles, *results: TaskResult) -> Summary:

@@ -26,8 +26,9 @@ from ray_precheck.errors import UsageError
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
 from ray_precheck.store.output_file import write_report
-from ray_precheck.store.resume import run_files, start_run
-from ray_precheck.store.settings import note_caveat, note_environment
+from ray_precheck.store.resume import start_run
+from ray_precheck.store.settings import RunSettings, note_caveat, note_environment
+from ray_precheck.store.tables import run_files
 
 pytestmark = pytest.mark.unit
 
@@ -47,7 +48,9 @@ RESULTS = (
 @pytest.fixture
 def summary(tmp_path: Path) -> Summary:
     """The summary of a run of `RESULTS`."""
-    files = start_run(tmp_path / "run", "20260101120000", {"seed": "7", "standard": "auto"})
+    files = start_run(
+        tmp_path / "run", "20260101120000", RunSettings({"seed": "7", "standard": "auto"})
+    )
     there = Environment(kind="npu", device_names=("Ascend 910B",), versions={"torch": "2.6"})
     note_environment(files.settings, environment_to_dict(there))
     files.timeline.write_text(

@@ -11,9 +11,9 @@ from ray_precheck.commands.precheck.distribution import add_distributions
 from ray_precheck.replay.job import done_of
 from ray_precheck.schema.result import Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, load_done, resume_run, start_run
-from ray_precheck.store.settings import load_settings
-from ray_precheck.store.tables import added_setting, decode_row, row_name, whole_rows
+from ray_precheck.store.resume import load_done, resume_run, start_run
+from ray_precheck.store.settings import RunSettings, load_settings
+from ray_precheck.store.tables import RunFiles, added_setting, decode_row, row_name, whole_rows
 
 pytestmark = pytest.mark.unit
 
@@ -63,7 +63,7 @@ def complete(files: RunFiles) -> tuple[bytes, bytes]:
 
 def ran(folder: Path, calls: Sequence[TaskResult] = CALLS) -> tuple[RunFiles, tuple[bytes, bytes]]:
     folder.mkdir(exist_ok=True)
-    files = start_run(folder, "1", PRINT)
+    files = start_run(folder, "1", RunSettings(PRINT))
     write(files, calls)
     return files, complete(files)
 
@@ -110,7 +110,7 @@ def test_a_run_that_was_killed_and_resumed_gives_the_same_bytes(
 ) -> None:
     _, expected = ran(tmp_path / "a")
     (tmp_path / "b").mkdir()
-    files = start_run(tmp_path / "b", "1", PRINT)
+    files = start_run(tmp_path / "b", "1", RunSettings(PRINT))
     write(files, CALLS[:first])
     if torn and first:
         files.details.write_bytes(files.details.read_bytes()[:-torn])
@@ -148,7 +148,7 @@ def test_a_run_that_was_killed_while_it_wrote_the_rows_gives_the_same_bytes(
 def _without_rows(folder: Path) -> RunFiles:
     """The files of the same run before the rows of distributions."""
     folder.mkdir()
-    files = start_run(folder, "1", PRINT)
+    files = start_run(folder, "1", RunSettings(PRINT))
     write(files, CALLS)
     return files
 

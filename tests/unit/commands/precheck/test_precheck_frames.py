@@ -11,6 +11,7 @@ from ray_precheck.replay.job import done_of
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import start_run
+from ray_precheck.store.settings import RunSettings
 from ray_precheck.store.tables import added_setting
 
 pytestmark = pytest.mark.unit
@@ -27,7 +28,7 @@ def check(number: int, metrics: Metrics | None, *added: tuple[str, float | str])
 @pytest.fixture
 def report(tmp_path: Path) -> PrecheckReport:
     """A call with an output that is a tensor, one that is none, and one that is NaN."""
-    files = start_run(tmp_path, "20260101120000", added_setting(ADDED))
+    files = start_run(tmp_path, "20260101120000", RunSettings(added_setting(ADDED)))
     checks = (
         check(0, Metrics(0.5, 1e-3, 2.0), ("HonestRMSE", 1e-7), ("Standard", "ulp")),
         check(1, None),

@@ -10,7 +10,7 @@ import pytest
 
 from ray_precheck.capture.recording.measures import sketch_part
 from ray_precheck.commands.compare.run import compare_captures
-from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.errors import UsageError
 from ray_precheck.numerics.sketch import sketch
 

@@ -13,13 +13,13 @@ import pytest
 from junitparser import JUnitXml, TestSuite
 
 import ray_precheck.commands.precheck.run
-import ray_precheck.running.session
+import ray_precheck.running.run
 from ray_precheck.cli import NOTHING_CHECKED, STOPPED, UNUSABLE, main
 from ray_precheck.commands.precheck.run import RanksReport, run_ranks
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.errors import DumpError, ResumeError, StoppedError, UsageError
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.store.results import read_rows
+from ray_precheck.store.results import read_results
 
 pytestmark = pytest.mark.unit
 
@@ -51,7 +51,7 @@ def ran(root: Path, **settings: Any) -> RanksReport:
 def results(folder: Path) -> dict[str, list[str]]:
     """The names that have rows, by the place of their result CSV."""
     return {
-        path.parent.relative_to(folder).as_posix(): [row["API Name"] for row in read_rows(path)]
+        path.parent.relative_to(folder).as_posix(): [row.name for row in read_results(path)]
         for path in sorted(folder.rglob("accuracy_checking_result_*.csv"))
     }
 
@@ -170,7 +170,7 @@ def test_a_signal_between_two_dumps_ends_it_resumably(
         return report
 
     with monkeypatch.context() as patched:
-        patched.setattr(ray_precheck.running.session, "stop_on_signal", stop_on_signal)
+        patched.setattr(ray_precheck.running.run, "stop_on_signal", stop_on_signal)
         patched.setattr(ray_precheck.commands.precheck.run, "run", run_and_be_told)
         report = ran(root)
     assert (report.completed, len(report.ranks), report.total) == (False, 1, 3)

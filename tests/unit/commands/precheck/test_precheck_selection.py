@@ -10,7 +10,7 @@ import pytest
 from ray_precheck.commands.precheck.run import PrecheckReport, run
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.store.results import read_rows
+from ray_precheck.store.results import read_results
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +38,7 @@ def ran(dump: Path, **settings: Any) -> PrecheckReport:
 
 def rows(report: PrecheckReport) -> list[str]:
     """The names that have rows."""
-    return [row["API Name"] for row in read_rows(report.files.result)]
+    return [row.name for row in read_results(report.files.result)]
 
 
 def test_calls_that_are_not_selected_get_no_rows(dump: Path) -> None:

@@ -1,5 +1,6 @@
 """The summary: counts, the worst outputs, and the text."""
 
+import csv
 import math
 import tempfile
 from dataclasses import replace
@@ -22,9 +23,10 @@ from ray_precheck.commands.precheck.summary import (
 )
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, OutputCheck, TaskResult, Verdict, failed, skipped
-from ray_precheck.store.results import read_rows
-from ray_precheck.store.resume import RunFiles, load_done, run_files
+from ray_precheck.store.results import read_results
+from ray_precheck.store.resume import load_done
 from ray_precheck.store.settings import RunSettings, note_environment, save_settings
+from ray_precheck.store.tables import RunFiles, run_files
 
 pytestmark = pytest.mark.unit
 
@@ -123,7 +125,8 @@ def test_the_worst_are_those_of_all_rows_whatever_came_before(
     with tempfile.TemporaryDirectory() as folder:
         files = run_files(Path(folder) / "accuracy_checking_result_1.csv")
         summary = summary_of(files, *results)
-        rows = list(read_rows(files.details))
+        with files.details.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
 
     def badness(row: dict[str, str]) -> tuple[float, str]:
         is_error = row["Status"] == "error"
@@ -191,7 +194,7 @@ def test_files_of_msprobe_are_summarised(files: RunFiles, heading: str) -> None:
     assert counts == (3, 1, 1, 1)
     assert summary.error_types == {"Torch.b": 1}
     assert [found.name for found in summary.worst] == ["Torch.b.0.forward.output.0"]
-    assert next(read_rows(files.result))["API Name"] == "Torch.a.0"
+    assert next(read_results(files.result)).name == "Torch.a.0"
 
 
 @pytest.mark.parametrize(

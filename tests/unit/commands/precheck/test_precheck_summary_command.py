@@ -12,8 +12,9 @@ from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, skipped
 from ray_precheck.store.claim import claimed
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, start_run
-from ray_precheck.store.settings import note_environment
+from ray_precheck.store.resume import start_run
+from ray_precheck.store.settings import RunSettings, note_environment
+from ray_precheck.store.tables import RunFiles
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +27,7 @@ LEFT_OUT = skipped(2, "Mint.c.0", "not supported", False)
 
 def run_of(folder: Path, *results: TaskResult, complete: bool = True) -> RunFiles:
     """The files of a run with these results, of three calls."""
-    files = start_run(folder, "20260101120000", {"seed": "7", "standard": "msprobe"})
+    files = start_run(folder, "20260101120000", RunSettings({"seed": "7", "standard": "msprobe"}))
     there = Environment(kind="npu", devices=4, calls=3, framework="mindspore")
     note_environment(files.settings, environment_to_dict(there))
     journal = Journal.open(files.result, files.details)
@@ -92,7 +93,7 @@ def test_a_run_that_is_running_says_so_and_its_torn_line_is_left_out(
 def test_a_run_that_has_no_row_yet_is_summed_up_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = start_run(tmp_path, "20260101120000", {})
+    files = start_run(tmp_path, "20260101120000", RunSettings({}))
     files.result.unlink(missing_ok=True)
     assert main(["summary", str(files.result)]) == STOPPED
     assert ": stopped before the end, 0 calls done\n0 APIs: " in capsys.readouterr().out

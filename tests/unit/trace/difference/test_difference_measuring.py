@@ -19,7 +19,7 @@ from captured_pairs import (
 )
 
 from ray_precheck.dump.mapped import MappedTensors
-from ray_precheck.dump.sketches import SketchFile, read_sketches
+from ray_precheck.dump.tensors import SketchFile, read_sketches
 from ray_precheck.numerics.sketch import sketch
 from ray_precheck.trace.difference.measuring import (
     Reading,
