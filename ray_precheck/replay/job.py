@@ -10,8 +10,6 @@ Also here: the captured tensors of a dump, for workers on machines that do not s
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from ray_precheck.accuracy.standards.base import added_headings
 from ray_precheck.check.decode import needed_bytes
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.descriptors.descriptor import find_framework
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import Dump
 from ray_precheck.dump.tensors import (
@@ -153,23 +150,6 @@ class PrecheckJob:
 
     def _has_backward(self, task: Task) -> bool:
         return self._dump.calls[task.index].backward is not None
-
-
-def load_checker(*frameworks: str) -> None:
-    """Import what a checker of these frameworks needs; nothing is computed, and no device opened.
-
-    What is not installed is left out: the process that needs it says so.
-    """
-    from ray_precheck.frameworks.mindtorch.paths import prefer_native
-
-    prefer_native()
-    import ray_precheck.check.checker  # noqa: F401
-    from ray_precheck.bench.run import load_bench
-
-    for framework in map(find_framework, frameworks):
-        load_bench(framework.name)
-        if find_spec(framework.package) is not None:
-            import_module(framework.backend.partition(":")[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.frameworks.base import require_framework
 from ray_precheck.options.declared import group_of
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.replay.job import done_of, load_checker
+from ray_precheck.replay.job import done_of
+from ray_precheck.replay.loading import load_checker
 from ray_precheck.replay.planner import plan_tasks
 from ray_precheck.replay.selection import Selection, select_calls, selection_of
 from ray_precheck.running.run import Feature, JobType, Report, RunSession

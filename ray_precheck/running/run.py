@@ -21,11 +21,11 @@ from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.options.shared import CoreJobOptions, JobOptions
 from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
 from ray_precheck.runtime.job import Job, Pieces
-from ray_precheck.runtime.places.choice import Cluster, Places, find_places
+from ray_precheck.runtime.places.choice import Cluster, Places, find_places, ray_is_running
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.runtime.workers.fork_server import Load
+from ray_precheck.runtime.workers.fork_server import ForkServers, Load, ServerAddress, kept_servers
 from ray_precheck.schema.task import DeviceSlot, Done, Task
 from ray_precheck.store.results import count_verdicts
 from ray_precheck.store.resume import (
@@ -58,6 +58,7 @@ class RunSession:
     """
 
     cluster: Cluster
+    servers: ForkServers
     stamp: str
     stop_requested: Callable[[], bool] | None
     goes_on: bool
@@ -77,6 +78,13 @@ class RunSession:
     def new_files(self, folder: Path) -> NewFiles:
         """Return where a run that has no files yet makes them."""
         return NewFiles(folder, self.stamp, self.goes_on)
+
+    def fork_server(self, load: Load, config: JobOptions) -> ServerAddress | None:
+        """Return a server that forks check processes which have run `load`; None where there is none of this
+        process's: the cluster is another's, with an environment of its own."""
+        if config.joins or ray_is_running():
+            return None
+        return self.servers.open(load, debug=config.debug)
 
     def cores_for(self, config: CoreJobOptions, framework: str, cost_s: float) -> Places | None:
         """Return processor cores for so much work, one for each id of `-d`; None where it is done by this
@@ -145,7 +153,8 @@ def session_of_one(
         yield of_all
         return
     with ExitStack() as opened:
-        yield RunSession(Cluster(config, opened), new_stamp(), None, False, show, on_files)
+        shared = Cluster(config, opened), opened.enter_context(kept_servers())
+        yield RunSession(*shared, new_stamp(), None, False, show, on_files)
 
 
 @contextmanager
@@ -175,8 +184,8 @@ def session_of_several(
         else:
             stamp = series.stamp_of(resumed)
             release_stamp(series.folder, series.stem, stamp)
-        cluster = Cluster(config, opened)
-        yield RunSession(cluster, stamp, stop.is_set, resumed is not None, show, on_files)
+        shared = Cluster(config, opened), opened.enter_context(kept_servers())
+        yield RunSession(*shared, stamp, stop.is_set, resumed is not None, show, on_files)
 
 
 def resumed_table(resumed: Path | None, tables: Tables) -> Path | None:
@@ -297,7 +306,7 @@ def run_job(
         # First of all, because nothing takes as long as its imports.
         server = None
         if feature.load is not None and feature.places is not None and done < names:
-            server = session.cluster.fork_server(feature.load)
+            server = session.fork_server(feature.load, config)
         show = session.show and feature.is_shown
         before = count_verdicts(files.result, done, feature.tables) if done and show else Counter()
         job = feature.job(files, opened.done)

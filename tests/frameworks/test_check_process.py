@@ -23,14 +23,15 @@ from records import row_of
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
-from ray_precheck.replay.job import PrecheckOpener, load_checker
+from ray_precheck.replay.job import PrecheckOpener
+from ray_precheck.replay.loading import load_checker
 from ray_precheck.runtime.job import Tell
 from ray_precheck.runtime.places.devices import slot_variables
 from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.runtime.workers import process as process_module
-from ray_precheck.runtime.workers.fork_server import ForkServer, ServerAddress
+from ray_precheck.runtime.workers.fork_server import ForkServer, ServerAddress, process_environment
 from ray_precheck.runtime.workers.messages import Work
-from ray_precheck.runtime.workers.process import CheckProcess, process_environment
+from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.runtime.workers.worker import Order, Turns, Worker
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import BatchReport, Cause, DeviceSlot, TaskPayload

@@ -36,6 +36,7 @@ from ray_precheck.foreign import open_file
 from ray_precheck.running.run import RunSession
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
+from ray_precheck.runtime.workers.fork_server import kept_servers
 from ray_precheck.store.claim import ClaimedError, claimed
 
 T = TypeVar("T")
@@ -103,6 +104,7 @@ def run_diagnosis(
         on_files(page.parent)
         session = RunSession(
             Cluster(config, opened),
+            opened.enter_context(kept_servers()),
             stamp_of(page),
             stop.is_set,
             goes_on=resume is not None,

@@ -41,7 +41,7 @@ from ray_precheck.commands.locate.search import (
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
-from ray_precheck.replay.job import load_checker
+from ray_precheck.replay.loading import load_checker
 from ray_precheck.running.run import (
     Feature,
     RunEnd,

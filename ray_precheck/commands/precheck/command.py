@@ -139,8 +139,17 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         from ray_precheck.commands.precheck.listing import print_calls
 
         return print_calls(config, found)
-    if found.is_many:
-        return _check_ranks(options, config, found, invocation)
+    from ray_precheck.replay.loading import loaded_early
+
+    with loaded_early(config, config.framework, found.dumps[0].path):
+        check = _check_ranks if found.is_many else _check
+        return check(options, config, found, invocation)
+
+
+def _check(
+    options: argparse.Namespace, config: RunConfig, found: FoundDumps, invocation: Invocation
+) -> int:
+    """Check the calls of one dump and return the exit code."""
     from ray_precheck.commands.precheck.ci_files import json_lines, junit_lines
     from ray_precheck.commands.precheck.closing import format_summary, state_of_end
     from ray_precheck.commands.precheck.run import run

@@ -32,8 +32,6 @@ from ray_precheck.runtime.places.placement import (
 )
 from ray_precheck.runtime.places.probe import PACKAGE
 from ray_precheck.runtime.stop_signal import signals_held
-from ray_precheck.runtime.workers.fork_server import KEPT_SERVERS, ForkServers, Load, ServerAddress
-from ray_precheck.runtime.workers.process import process_environment
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.task import DeviceSlot
 
@@ -116,26 +114,17 @@ class Places:
 
 
 class Cluster:
-    """The cluster of a run, or of several, and the fork servers of this machine: opened when they are first
-    needed, until `opened` is closed."""
+    """The cluster of a run, or of several: opened when it is first needed, until `opened` is closed."""
 
     def __init__(self, config: JobOptions, opened: ExitStack) -> None:
         self._config = config
         self._opened = opened
         self._nodes: list[Node] = []
-        self._servers = KEPT_SERVERS[-1] if KEPT_SERVERS else opened.enter_context(ForkServers())
 
     @property
     def is_local(self) -> bool:
         """Whether nobody has asked for a Ray, and none has been opened: a run may do without."""
         return not (self._config.address or self._nodes or ray_is_running())
-
-    def fork_server(self, load: Load) -> ServerAddress | None:
-        """Return a server that forks check processes which have run `load`; None where workers cannot reach
-        one of this process, or the system has none."""
-        if self._config.joins or ray_is_running():
-            return None
-        return self._servers.open(load, process_environment(self._config.debug))
 
     def nodes(self, *, show: bool) -> list[Node]:
         """Return the nodes there are now, the driver's first.

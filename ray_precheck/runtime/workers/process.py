@@ -23,17 +23,20 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 
 from ray_precheck.errors import DeviceError
-from ray_precheck.private_parts import DEBUG
 from ray_precheck.processes import (
     descendants,
     is_stopped,
     launch,
     module_command,
-    python_path,
 )
 from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.places.devices import slot_variables
-from ray_precheck.runtime.workers.fork_server import ForkedProcess, Refused, ServerAddress
+from ray_precheck.runtime.workers.fork_server import (
+    ForkedProcess,
+    Refused,
+    ServerAddress,
+    process_environment,
+)
 from ray_precheck.runtime.workers.messages import (
     Answer,
     Sealed,
@@ -72,10 +75,6 @@ _LOOK_S = 0.5
 _LONGEST_LOOK_S = 5.0
 _TAIL_BYTES = 4096
 _LONGEST_LINE = 200
-# After each record glibc returns to the system what is free at the top of its heap above 64 MiB, and
-# the kernel clears these pages anew for the next record: measured, 3 to 5 % of the loop. Here 128 MiB
-# are kept; blocks over 32 MiB are returned at once, as by default (mallopt(3)).
-_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
 
 
 class CheckProcess:
@@ -387,13 +386,6 @@ def _shared_byte() -> tuple[mmap.mmap, int]:
         file.truncate(1)
         handle = os.dup(file.fileno())
     return mmap.mmap(handle, 1), handle
-
-
-def process_environment(debug: bool) -> dict[str, str]:
-    """Return the environment of a check process: it has `_HEAP`, unless the user has set these variables;
-    `debug` goes on to it."""
-    told = {DEBUG: "1"} if debug else {}
-    return {**_HEAP, **os.environ, **told, "PYTHONPATH": python_path()}
 
 
 def _signal_name(number: int) -> str:
