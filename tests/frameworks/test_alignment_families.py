@@ -15,6 +15,17 @@ APART = {
     "Functional.bessel_k1": "rare",
     "Functional.bessel_k0e": "rare",
     "Functional.bessel_k1e": "rare",
+    "Functional.truncate_div": "its rounding is an argument in torch",
+    "Functional.inplace_index_add": "rare",
+    # Copies and fills, which no program makes in both frameworks at the same places.
+    **dict.fromkeys(
+        "Tensor.copy Tensor.value Tensor.to_ Functional.identity Primitive.Identity".split(),
+        "a copy",
+    ),
+    **dict.fromkeys("Tensor.fill Tensor.fills Functional.fills".split(), "a fill"),
+    **dict.fromkeys(
+        "Primitive.Assign Primitive.AssignAdd Primitive.AssignSub".split(), "an update"
+    ),
 }
 
 
