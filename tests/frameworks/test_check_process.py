@@ -69,12 +69,12 @@ def run(worker: Worker, each: TaskPayload, turn: int = 1) -> BatchReport:
 
 
 GOOD = payload(0, "Torch.abs.0")
-# Some seconds of one core: much longer than the parent waits before it looks for the first time.
+# A second or more of one core: much longer than the parent waits before it looks for the first time.
 WORK = TaskPayload(
     0,
     "Torch.linalg.qr.0",
     b'{"input_args": [%s], "input_kwargs": {}, "output": []}'
-    % TENSOR.replace(b"[4]", b"[1600, 1600]"),
+    % TENSOR.replace(b"[4]", b"[2400, 2400]"),
     None,
 )
 
