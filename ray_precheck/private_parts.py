@@ -6,7 +6,6 @@ on stderr says so once in each process, under `--debug` only.
 """
 
 import importlib
-import importlib.metadata
 import os
 import sys
 from dataclasses import dataclass
@@ -274,10 +273,13 @@ def is_loaded(part: PrivatePart) -> bool:
 
 
 def _missing(part: PrivatePart) -> str:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
+
     package = part.places[0].partition(":")[0].partition(".")[0]
     try:
-        version = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        version = version_of(package)
+    except PackageNotFoundError:
         version = "(of unknown version)"
     places = " or ".join(place.replace(":", ".") for place in part.places)
     return f"{package} {version} has no {places}, which {part.use}; instead: {part.otherwise}"

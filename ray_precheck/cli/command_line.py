@@ -40,6 +40,7 @@ from ray_precheck.options.commands import (
     EXIT_CODES,
     NOTHING_CHECKED,
     PASSED,
+    PRINT_COMPLETION,
     STOPPED,
     VERSION,
     Execute,
@@ -137,6 +138,7 @@ COMMANDS = (
 _BEFORE_THE_COMMAND = (
     replace(option_of(RunConfig, "framework"), action=FrameworkName, section=""),
     replace(VERSION, section=""),
+    replace(PRINT_COMPLETION, section=""),
 )
 
 

@@ -14,12 +14,15 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
 from types import UnionType
-from typing import Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import caught
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 
 # msprobe gives these prefixes to every framework; all others belong to one package.
 COMMON_PREFIXES = frozenset({"Tensor", "Functional"})
@@ -300,28 +303,31 @@ def _built_in(name: str) -> Framework:
     return load_part(f"ray_precheck.frameworks.{name}.descriptor:FRAMEWORK")  # type: ignore[no-any-return]
 
 
-def installed_points(group: str) -> tuple[EntryPoint, ...]:
+def installed_points(group: str) -> "tuple[EntryPoint, ...]":
     """Return the entry points of a group that installed packages have; the disk is read once."""
     return _points_of(group, tuple(sys.path))
 
 
 @functools.lru_cache(8)
-def _points_of(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+def _points_of(group: str, path: tuple[str, ...]) -> "tuple[EntryPoint, ...]":
     return tuple(_all_points(path).select(group=group))
 
 
 @functools.lru_cache(1)
 def _all_points(path: tuple[str, ...]) -> Any:
     """Return all entry points along this process's path; to read them takes 5 to 10 ms."""
+    # Imported here: it brings the parser of e-mails, which --help does without.
+    from importlib.metadata import entry_points
+
     return entry_points()
 
 
-def _installed() -> tuple[EntryPoint, ...]:
+def _installed() -> "tuple[EntryPoint, ...]":
     return installed_points(GROUP)
 
 
 @functools.cache
-def _loaded(point: EntryPoint) -> Framework:
+def _loaded(point: "EntryPoint") -> Framework:
     """Import and return the descriptor of an entry point.
 
     Raises:
@@ -355,7 +361,7 @@ def _home(name: str) -> str:
     return next(_package(point) for point in _installed() if point.name == name)
 
 
-def _package(point: EntryPoint) -> str:
+def _package(point: "EntryPoint") -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "of an unknown name"
 
 

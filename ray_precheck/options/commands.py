@@ -13,9 +13,8 @@ import platform
 import shlex
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -113,8 +112,58 @@ class Version(Taker):
         raise SystemExit(0)
 
 
+_COMPLETED = {
+    "FILE": "FILE",
+    "DUMP": "FILE",
+    "CSV": "FILE",
+    "YAML": "FILE",
+    "JSON": "FILE",
+    "FOLDER": "DIRECTORY",
+}
+
+
+class PrintCompletion(argparse.Action):
+    """Prints the script by which a shell completes the command, and ends."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: _Values,
+        option_string: str | None = None,
+    ) -> None:
+        """Print the script for a shell and exit with 0.
+
+        Raises:
+            UsageError: there is none for such a shell.
+        """
+        import shtab
+
+        if values not in shtab.SUPPORTED_SHELLS:
+            there = ", ".join(shtab.SUPPORTED_SHELLS)
+            raise UsageError(f"{option_string} {values}: there are scripts for {there}")
+
+        for each in _parsers(parser):
+            for action in each._actions:
+                kind = _COMPLETED.get(str(action.metavar))
+                if kind is not None:
+                    vars(action)["complete"] = getattr(shtab, kind)
+        print(shtab.complete(parser, str(values)))
+        raise SystemExit(0)
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and those of its commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.values()
+
+
 def installed_versions() -> dict[str, str]:
     """Return the versions of this package, of Python and of the frameworks, by name."""
+    from importlib import metadata  # It brings the parser of e-mails, which --help does without.
+
     found = {"ray_precheck": __version__, "Python": platform.python_version()}
     for name in ("ray", *versioned_distributions()):
         try:
@@ -153,6 +202,13 @@ VERSION = Option(
     "show the versions of ray_precheck, Python, ray and the frameworks, and exit",
     takes=Takes.NOTHING,
     action=Version,
+    section=DebugOptions.section,
+)
+PRINT_COMPLETION = Option(
+    ("--print-completion",),
+    "print the script by which a shell completes this command: bash, zsh or tcsh",
+    metavar="SHELL",
+    action=PrintCompletion,
     section=DebugOptions.section,
 )
 

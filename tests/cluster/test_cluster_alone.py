@@ -90,7 +90,7 @@ def test_a_resume_right_after_the_death_of_everything_is_not_held_up(
     tmp_path: Path, undisturbed: tuple[Path, Path]
 ) -> None:
     result = interrupted(undisturbed, tmp_path / "out")
-    first = start("run_ut", "-api_info", undisturbed[0], "-csv_path", result)
+    first = start("run_ut", "-api_info", undisturbed[0], "-csv_path", result, "--address", "local")
     until = time.monotonic() + 300
     # It has the files, and its Ray runs.
     while not (list(result.parent.glob("*.lock")) and "raylet" in names_below(first.pid)):

@@ -96,7 +96,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = (
         "import sys, ray_precheck as r;"
         f"report = r.precheck({str(TORCH_DUMP)!r}, out={str(folder)!r});"
-        "print(report.summary.total, {'torch', 'mindspore', 'pandas'} & set(sys.modules))"
+        "print(report.summary.total, {'torch', 'mindspore', 'pandas', 'ray'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
@@ -104,7 +104,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_driver_imports_neither_framework_nor_pandas(undisturbed: Path) -> None:
+def test_the_driver_imports_no_framework_no_pandas_and_for_a_short_run_no_ray(
+    undisturbed: Path,
+) -> None:
     assert (undisturbed / "stdout").read_text() == "189 set()\n"
 
 
@@ -133,6 +135,7 @@ def test_a_worker_that_cannot_start_says_its_last_words(tmp_path: Path) -> None:
     )
     done = precheck(
         "run_ut", "-api_info", TORCH_DUMP, "-o", tmp_path / "out", "-k", "Functional.relu",
+        "--address", "local",
         PYTHONPATH=f"{Path(ray_precheck.__file__).parents[1]}:{tmp_path}",
     )  # fmt: skip
     assert done.returncode == 3
@@ -171,7 +174,10 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     folder = tmp_path_factory.mktemp("stopped")
     heard: set[str] = set()
     process = subprocess.Popen(
-        [*COMMAND, "run_ut", "-api_info", str(long_dump(folder)), "-o", str(folder)],
+        [
+            *COMMAND, "run_ut", "-api_info", str(long_dump(folder)), "-o", str(folder),
+            "--address", "local",
+        ],
         stdout=subprocess.PIPE, text=True, start_new_session=True,
         env={name: v for name, v in os.environ.items() if not name.startswith("RAY_")},
     )  # fmt: skip
@@ -236,7 +242,10 @@ def test_of_rays_own_processes_only_those_run_that_a_run_needs(stopped: Stopped)
 @pytest.mark.exhaustive
 def test_for_debugging_what_passes_on_the_output_of_workers_runs_too(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "run_ut", "-api_info", str(long_dump(tmp_path)), "-o", str(tmp_path), "--debug"],
+        [
+            *COMMAND, "run_ut", "-api_info", str(long_dump(tmp_path)), "-o", str(tmp_path),
+            "--address", "local", "--debug",
+        ],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     programs = _programs(_when_rows_are_there(process, tmp_path))

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import psutil
 import pytest
-import ray
 from conftest import DATA, released
 from dumps import additions, broken, slow, write_dump
 from processes import killing, own_processes
@@ -24,11 +23,12 @@ from ray_precheck.runtime.places.cluster import Roster, open_cluster
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.ray_actors import RayActors
 from ray_precheck.runtime.recorder import Recorder
-from ray_precheck.schema.task import DeviceSlot
 from ray_precheck.store.resume import new_run_files
 from ray_precheck.store.tables import API_TABLES
 
 pytestmark = pytest.mark.cluster
+# The server first, then the check processes that it has forked.
+SERVER = "ray_precheck.runtime.workers.fork_server"
 TORCH_DUMP = DATA / "torch_cnn" / "dump.json"
 REASONS = {
     "entr": "killed its worker (SIGSEGV)",
@@ -44,8 +44,10 @@ REASONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory, cluster_address: str) -> PrecheckReport:
+@pytest.fixture(scope="module", params=["cluster", ""], ids=["on Ray", "in this process"])
+def faulty(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cluster_address: str
+) -> PrecheckReport:
     """Return the report of a run with every fault, and harmless calls around each."""
     folder = tmp_path_factory.mktemp("faulty")
     parts = [additions(20), additions(20, 100)]
@@ -54,7 +56,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, cluster_address: str) -> Pr
     return precheck(
         write_dump(folder / "dump.json", *parts),
         out=folder / "out",
-        address=cluster_address,
+        address=request.param and cluster_address,
         devices=(0, 1),
         timeout_s=1.0,
         max_memory_gib=2.0,
@@ -119,6 +121,8 @@ def undisturbed(
     [
         ("ray::Worker.run", 1, signal.SIGKILL),
         ("ray_precheck.runtime.workers.check_process", 2, signal.SIGKILL),
+        (SERVER, 1, signal.SIGKILL),
+        pytest.param(SERVER, 4, signal.SIGKILL, marks=pytest.mark.exhaustive),
         ("ray::Writer", 2, signal.SIGKILL),
         ("ray::Worker.run", 1, signal.SIGSTOP),
         pytest.param("ray::Writer", 1, signal.SIGSTOP, marks=pytest.mark.exhaustive),
@@ -137,9 +141,11 @@ def test_processes_killed_or_stopped_from_outside_cost_nothing(
     if number is signal.SIGSTOP:  # Instead of a minute.
         monkeypatch.setattr("ray_precheck.runtime.actors.SILENT_S", 6.0)
         monkeypatch.setattr("ray_precheck.runtime.actors._PULSE_S", 2.0)
+    # Without Ray there is a server of the driver's.
+    address = "" if title == SERVER else cluster_address
     # The run is not over before all are killed.
     with killing(title, times, number) as killed:
-        report = precheck(lingering, out=tmp_path, address=cluster_address, devices=(0, 1))
+        report = precheck(lingering, out=tmp_path, address=address, devices=(0, 1))
     assert len(killed) == times
     assert report.completed
     assert report.files.result.read_bytes() == undisturbed.files.result.read_bytes()
@@ -225,7 +231,10 @@ def test_a_record_that_ray_stops_for_its_memory_is_an_error_alone(tmp_path: Path
     threshold = 1 - (memory.available - (3 << 30)) / memory.total
     environment = {name: v for name, v in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run(
-        [*command, "-o", str(tmp_path / "out"), "--max-memory", "1000", "--timeout", "60"],
+        [
+            *command, "-o", str(tmp_path / "out"), "--max-memory", "1000", "--timeout", "60",
+            "--address", "local",
+        ],
         env={
             **environment,
             "RAY_memory_usage_threshold": f"{threshold:.4f}",
@@ -239,18 +248,3 @@ def test_a_record_that_ray_stops_for_its_memory_is_an_error_alone(tmp_path: Path
     reason = "ran out of memory: Ray stopped its worker to keep the machine alive"
     assert rows.pop("Torch.special.bessel_y1.0") == f"Torch.special.bessel_y1.0,error,,{reason}"
     assert all(",pass," in row for row in rows.values())
-
-
-def test_a_worker_sees_its_device_alone(cluster_address: str) -> None:
-    from ray_precheck.runtime.places.devices import pin_process
-
-    def visible(slot: DeviceSlot) -> tuple[str, str]:
-        import os
-
-        pin_process(slot)
-        return os.environ["ASCEND_RT_VISIBLE_DEVICES"], os.environ["CUDA_VISIBLE_DEVICES"]
-
-    with open_cluster(cluster_address, debug=False) as nodes:
-        task = ray.remote(num_cpus=0)(visible)
-        slot = DeviceSlot("npu", 5, nodes[0].node_id, nodes[0].address, "5")
-        assert ray.get(task.remote(slot)) == ("5", "")

@@ -18,14 +18,6 @@ from dumps import additions, write_dump
 from test_cluster_command import long_dump
 
 pytestmark = pytest.mark.cluster
-# The command; searches for NaN use Ray for little work, too.
-PROGRAM = """
-import sys
-from ray_precheck.running import session
-from ray_precheck.cli import entry
-session.START_OF_RAY_S = 0.0
-sys.exit(entry())
-"""
 LIMIT_S = 15.0
 PAIR = ["-tp", DATA / "torch_llm_tensor", "-gp", DATA / "torch_llm_tensor"]
 
@@ -37,7 +29,7 @@ class Run:
         self.out, self._temporary = folder / "out", temporary
         self._seen: dict[int, psutil.Process] = {}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *map(str, words), "-o", str(self.out)],
+            [sys.executable, "-m", "ray_precheck", *map(str, words), "-o", str(self.out)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
             cwd=folder, env={**os.environ, "TMPDIR": str(temporary), "TQDM_DISABLE": "1"},
         )  # fmt: skip
@@ -97,6 +89,7 @@ def to_everyone(run: Run, number: signal.Signals) -> None:
         each.send_signal(number)
 
 
+@pytest.mark.parametrize("where", [["--address", "local"], []], ids=["on Ray", "in this process"])
 @pytest.mark.parametrize(
     ("send", "number"),
     [
@@ -108,9 +101,13 @@ def to_everyone(run: Run, number: signal.Signals) -> None:
     ],
 )
 def test_a_signal_to_all_stops_a_run_in_good_order(
-    tmp_path: Path, temporary: Path, send: Callable[..., None], number: signal.Signals
+    tmp_path: Path,
+    temporary: Path,
+    send: Callable[..., None],
+    number: signal.Signals,
+    where: list[str],
 ) -> None:
-    run = Run(tmp_path, temporary, "run_ut", "-api_info", long_dump(tmp_path))
+    run = Run(tmp_path, temporary, "run_ut", "-api_info", long_dump(tmp_path), *where)
     run.wait(run.has_rows)
     run.family()
     begin = time.monotonic()
@@ -146,7 +143,7 @@ def test_sigterm_while_ray_starts_ends_every_command_with_a_sentence(
         (tmp_path / "ranks" / f"rank{rank}").mkdir(parents=True)
         write_dump(tmp_path / "ranks" / f"rank{rank}" / "dump.json", additions(3))
     words = [tmp_path / "ranks" if word == "TWO RANKS" else word for word in words]
-    run = Run(tmp_path, temporary, *words)
+    run = Run(tmp_path, temporary, *words, "--address", "local")
     run.wait(lambda: run.has("gcs_server"))
     begin = time.monotonic()
     to_group(run, signal.SIGTERM)

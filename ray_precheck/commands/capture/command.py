@@ -5,7 +5,6 @@ of the script. Called through the parser.
 """
 
 import argparse
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +68,8 @@ def _verify(values: dict[str, Any], words: list[str]) -> int:
         raise UsageError(
             "--verify looks at all ranks, which wait for each other; leave --ranks out"
         )
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="ray_precheck_verify_") as folder:
         settings = capture_settings(**{"path": folder, **values})
         _require_usable(settings)
