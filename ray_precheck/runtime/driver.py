@@ -491,6 +491,8 @@ class Driver:
     def _wind_down(self, run: _Run) -> None:
         """Give batches in flight a few seconds, then end them; write all finished pieces."""
         run.scheduler.drain()
+        if run.scheduler.in_flight:
+            run.progress.say(f"stopping: calls that run have {GRACE_S:g} s to come to their ends")
         self._step_until_empty(GRACE_S, run)
         self._crew.halt(run.scheduler.busy_slots)
         self._step_until_empty(_HALT_S, run)

@@ -117,7 +117,7 @@ def planted_tanh(name: str) -> Callable[..., Any] | None:
 def _checks() -> bool:
     """Return whether this process checks calls; the driver reads the same files, and stays as it is."""
     started_as = f"{sys.argv[0]} {sys.argv[-1]}"
-    return any(word in started_as for word in ("check_process", "plain_process"))
+    return any(word in started_as for word in ("check_process", "fork_server", "plain_process"))
 
 
 def _wrong(value: Any) -> Any:

@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ray_precheck import __version__
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.places.cluster import Roster, open_cluster
-from ray_precheck.runtime.places.devices import pin_process
+from ray_precheck.runtime.places.devices import slot_variables
 from ray_precheck.runtime.places.placement import DeviceRequest, follow_nodes, place_slots
 from ray_precheck.schema.task import DeviceSlot
 
@@ -30,7 +30,7 @@ def whereabouts(slots: Sequence[DeviceSlot]) -> list[tuple[str, str, str]]:
         """An actor that is pinned as a worker is; loads nothing."""
 
         def __init__(self, slot: DeviceSlot) -> None:
-            pin_process(slot)
+            os.environ.update(slot_variables(slot))
 
         def where(self) -> tuple[str, str, str]:
             """Return the address that it is at, and what it can see, in a call after the first."""

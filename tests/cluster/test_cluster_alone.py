@@ -190,7 +190,16 @@ def test_a_start_that_fails_says_why_and_leaves_no_file(
     long = tmp_path / ("x" * 100)
     long.mkdir()
     run = subprocess.run(
-        [*COMMAND, "run_ut", "-api_info", str(dump), "-o", str(tmp_path / "out")],
+        [
+            *COMMAND,
+            "run_ut",
+            "-api_info",
+            str(dump),
+            "-o",
+            str(tmp_path / "out"),
+            "--address",
+            "local",
+        ],
         env={**os.environ, **({"TMPDIR": str(long)} if limit == "TMPDIR" else {})},
         preexec_fn=None if limit == "TMPDIR" else partial(_limit, 1 << 20, limit),
         capture_output=True,

@@ -26,10 +26,10 @@ pytestmark = [
 ]
 COMMAND = """
 import sys, together
-from ray_precheck.running import session
+from ray_precheck.running import run
 from ray_precheck.cli import main
 
-session.START_OF_RAY_S = 0.0
+run.START_OF_RAY_S = 0.0
 together.{begin}()
 sys.exit(main(sys.argv[1:]))
 """

@@ -13,12 +13,12 @@ import squares_command
 
 pytestmark = pytest.mark.cluster
 COUNTS = ["150", "120"]
-# In the process of the command, and on two workers of a Ray of its own.
+# In the process of the command, and on two workers.
 WAYS = {"here": ["-d", "0"], "workers": ["-d", "0", "1"]}
 PROGRAM = """
 import runpy, sys
-from ray_precheck.running import session
-session.START_OF_RAY_S = 0.0
+from ray_precheck.running import run
+run.START_OF_RAY_S = 0.0
 sys.argv = {argv!r}
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

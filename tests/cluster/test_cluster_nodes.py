@@ -18,6 +18,7 @@ from ray_precheck.runtime.places.cluster import Roster, open_cluster
 from ray_precheck.runtime.ray_actors import RayActors
 from ray_precheck.store.resume import hold_files
 from ray_precheck.store.resume import start_run as start_files
+from ray_precheck.store.settings import RunSettings
 
 pytestmark = [
     pytest.mark.cluster,
@@ -149,7 +150,7 @@ def test_another_kind_of_job_loses_a_node_and_has_the_bytes_of_a_run_on_one_node
     assert f"node {network.host(lost)} is gone: " in output
     assert "Traceback" not in output
 
-    alone = start_files(tmp_path / "alone", STAMP, {}, TABLES)
+    alone = start_files(tmp_path / "alone", STAMP, RunSettings({}), TABLES)
     job = Squares(COUNT, CRASHING, frozenset())
     with open_cluster(cluster_address, debug=False) as nodes, hold_files(alone) as held:
         assert run_squares(job, RayActors(Roster(nodes, "", print)), held, set(), 1)

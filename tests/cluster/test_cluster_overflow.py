@@ -65,12 +65,12 @@ def test_workers_write_what_the_own_process_writes(
 # The command on workers, whatever the size of the dumps, which waits when it has the first rows.
 ON_WORKERS = """
 import sys, time
-from ray_precheck.running import session
+from ray_precheck.running import run
 from ray_precheck.cli import main
 from ray_precheck.runtime.progress import Progress
 
 Progress.add = lambda self, finished: time.sleep(600)
-session.START_OF_RAY_S = 0.0
+run.START_OF_RAY_S = 0.0
 sys.exit(main(sys.argv[1:]))
 """
 

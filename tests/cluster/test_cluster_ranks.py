@@ -56,7 +56,7 @@ def test_ranks_share_a_session_and_write_the_bytes_of_runs_of_their_own(
         return open_nodes(config, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(places, "open_nodes", counted)
-    address = cluster_address if joins else ""
+    address = cluster_address if joins else "local"
     config = RunConfig(root, out=tmp_path / "all", device_type="cpu", address=address)
     report = run_ranks(config, find_dumps(root), show_progress=False)
     assert (report.completed, report.stop_reason) == (True, "")

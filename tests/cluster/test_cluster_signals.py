@@ -69,7 +69,9 @@ class Run:
         assert not list(self.out.glob("*.lock"))
         # But for progress, and the names of the parts of a diagnosis.
         said = [
-            each for each in errors.splitlines() if not re.match(r"\d+/\d+ done, |\w*:?$", each)
+            each
+            for each in errors.splitlines()
+            if not re.match(r"\d+/\d+ done, |stopping: |\w*:?$", each)
         ]
         return self.process.returncode, printed, said
 
