@@ -46,27 +46,33 @@ def guard(command: Callable[[Announce], int], epitaph: Callable[[str, str], None
         _leave(command, writable)
     os.close(writable)
     status = _watch_over(child)
-    said, is_over = _read(readable)
+    said, code = _read(readable)
     _end_descendants()
-    if is_over and status >= 0:
-        return status
+    # What a command said last counts, even if a library crashes while Python ends, as Ray does where a
+    # start of it was interrupted.
+    if code is not None:
+        return code
     epitaph(said, _how(status))
     return 3
 
 
 def _leave(command: Callable[[Announce], int], writable: int) -> None:
-    """Run the command and end this process, with a mark that it ended by itself."""
+    """Run the command and end this process, with a mark that it ended by itself, and its exit code."""
 
     def announce(text: str) -> None:
         os.write(writable, text.encode(errors="surrogateescape") + b"\n")
 
-    code = 1
+    code: int | None = 1
     try:
         code = command(announce)
     except SystemExit as exit_:
         code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except KeyboardInterrupt:  # While it ended already.
+        code = None
+        raise
     finally:
-        os.write(writable, b"\0")
+        if code is not None:
+            os.write(writable, bytes([0, code & 0xFF]))
         os.close(writable)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -88,12 +94,12 @@ def _watch_over(child: int) -> int:
                 return os.waitstatus_to_exitcode(status)
 
 
-def _read(readable: int) -> tuple[str, bool]:
-    """Return the last line that the child said, and whether it came to its end by itself."""
+def _read(readable: int) -> tuple[str, int | None]:
+    """Return the last line that the child said, and its exit code, None where it did not come to its end."""
     with os.fdopen(readable, "rb") as pipe:
-        data = pipe.read()
-    lines = data.rstrip(b"\0").decode(errors="surrogateescape").splitlines()
-    return (lines[-1] if lines else ""), data.endswith(b"\0")
+        said, mark, code = pipe.read().partition(b"\0")
+    lines = said.decode(errors="surrogateescape").splitlines()
+    return (lines[-1] if lines else ""), code[0] if mark else None
 
 
 def _end_descendants() -> None:

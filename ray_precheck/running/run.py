@@ -315,7 +315,14 @@ def run_job(
         )
         planning = _planning(feature, job, opened.done, progress, held)
         setting = RunSetting(
-            config, session.cluster, feature.places, files, progress, session.stop_requested, server
+            config,
+            session.cluster,
+            feature.places,
+            files,
+            progress,
+            session.stop_requested,
+            server,
+            feature.load,
         )
         end = drive_to_end(job, planning, setting, is_new=opened.is_new)
         return feature.report(files, end)

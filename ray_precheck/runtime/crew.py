@@ -6,6 +6,7 @@ Ray's object store; the crew holds references alone.
 """
 
 import math
+import secrets
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from ray_precheck.runtime.job import Job
 from ray_precheck.runtime.scheduling.commands import SendBatch, Stage
 from ray_precheck.runtime.scheduling.queue import bench_threads
 from ray_precheck.runtime.shipper import Shipper
-from ray_precheck.runtime.workers.fork_server import ServerAddress
+from ray_precheck.runtime.workers.fork_server import Load, NodeServer, ServerAddress
 from ray_precheck.runtime.workers.process import START_TIMEOUT_S
 from ray_precheck.runtime.workers.worker import Order, Worker
 from ray_precheck.schema.task import BENCH, DeviceSlot
@@ -33,12 +34,14 @@ _LATE_INTERVAL_S = 1.0
 class WorkerOptions:
     """How workers are started, and their limits.
 
-    `bench_budget_s` is how long a bench may take; `server` forks check processes on the driver's machine.
+    `bench_budget_s` is how long a bench may take. `server` forks check processes on the driver's machine;
+    where there is none, and on other machines, workers start one that has run `load` (None: none).
     """
 
     bench_budget_s: float = 600.0
     debug: bool = False
     server: ServerAddress | None = None
+    load: Load | None = None
 
 
 @dataclass(slots=True)
@@ -87,6 +90,8 @@ class Crew:
     # worker could not open: what they keep is copied.
     _keepers: dict[int, str] = field(default_factory=dict)
     _closed: set[Any] = field(default_factory=set)
+    # In the names of the servers that this run's workers start.
+    _key: str = field(default_factory=lambda: secrets.token_hex(8))
     pulses: ActorPulses = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +107,7 @@ class Crew:
         if label not in self._workers:
             is_home = slot.node_id == self.home
             opener = self.job.opener(is_home=is_home)
-            server = self.options.server if is_home else None
+            server = self._server_of(slot.node_id, is_home=is_home)
             self._workers[label] = self.actors.start(
                 Worker, slot.node_id, slot, opener, server, debug=self.options.debug
             )
@@ -113,6 +118,13 @@ class Crew:
         start = self.actors.call(self._workers[label], "open", self._turns[label])
         self._take_off(start, PendingCall(label, START_TIMEOUT_S + ANSWER_SLACK_S))
         self._starting.add(label)
+
+    def _server_of(self, node_id: str, *, is_home: bool) -> ServerAddress | NodeServer | None:
+        """Return what forks the check processes of a worker on a node."""
+        if is_home and self.options.server is not None:
+            return self.options.server
+        load = self.options.load
+        return None if load is None else NodeServer(f"ray_precheck-{self._key}-{node_id}", load)
 
     def _take_off(self, ref: Any, call: PendingCall) -> None:
         """Wait for a call, at once or as soon as its actor has answered the calls before it."""

@@ -26,7 +26,7 @@ from ray_precheck.runtime.places.probe import PACKAGE
 from ray_precheck.runtime.places.scratch import sweep
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.runtime.workers.fork_server import ServerAddress
+from ray_precheck.runtime.workers.fork_server import Load, ServerAddress
 from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.settings import note_caveat
@@ -56,7 +56,8 @@ class TaskPlan:
 class RunSetting:
     """The things that the session has opened for a run: its devices, its files and its progress bar.
 
-    `places` is None where every row is written without a worker; `server` forks check processes here.
+    `places` is None where every row is written without a worker; `server` forks check processes here,
+    which have run `load`.
 
     `stop_requested` is asked between two events whether the run has to stop; None for Ctrl-C and
     SIGTERM.
@@ -69,6 +70,7 @@ class RunSetting:
     progress: Progress
     stop_requested: Callable[[], bool] | None = None
     server: ServerAddress | None = None
+    load: Load | None = None
 
 
 def drive(job: Pieces, planning: "Future[TaskPlan]", setting: RunSetting) -> bool:
@@ -156,7 +158,7 @@ def _open_driver(
         DriveOptions(
             config.timeout_s,
             config.bench_workers,
-            WorkerOptions(config.bench_budget_s, config.debug, setting.server),
+            WorkerOptions(config.bench_budget_s, config.debug, setting.server, setting.load),
             partial(note_caveat, setting.files.settings),
         ),
     )

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import os
 import platform
+import secrets
 import signal
 import subprocess
 import sys
@@ -29,7 +30,12 @@ from ray_precheck.runtime.job import Tell
 from ray_precheck.runtime.places.devices import slot_variables
 from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.runtime.workers import process as process_module
-from ray_precheck.runtime.workers.fork_server import ForkServer, ServerAddress, process_environment
+from ray_precheck.runtime.workers.fork_server import (
+    ForkServer,
+    NodeServer,
+    ServerAddress,
+    process_environment,
+)
 from ray_precheck.runtime.workers.messages import Work
 from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.runtime.workers.worker import Order, Turns, Worker
@@ -503,6 +509,34 @@ class TestForks:
         command = [sys.executable, "-c", code, server.address.name]
         assert subprocess.run(command, capture_output=True, check=True).stdout == b"b''\n"
         server.close()
+
+    def test_the_workers_of_a_node_share_one_which_ends_when_nobody_needs_it(self) -> None:
+        node = NodeServer(f"test-{secrets.token_hex(8)}", partial(load_checker, "pytorch"))
+        # The first worker is killed; the second one's process goes on.
+        source = (
+            "import sys; sys.path.insert(0, sys.argv[1]); import test_check_process as t\n"
+            "from functools import partial\n"
+            "node = t.NodeServer(sys.argv[2], partial(t.load_checker, 'pytorch'))\n"
+            "made = t.Worker(t.SLOT, t.opener(), node); made.open(0)\n"
+            "print(made._process.pid, flush=True); sys.stdin.read()"
+        )
+        command = [sys.executable, "-c", source, str(Path(__file__).parent), node.name]
+        first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with first:
+            assert first.stdout is not None
+            its = psutil.Process(int(first.stdout.readline()))
+            made = Worker(SLOT, opener(), node)
+            made.open(0)
+            assert is_fork(made)
+            mine = psutil.Process(made._process.pid)  # type: ignore[union-attr]
+            server = mine.parent()
+            assert server is not None
+            assert server == its.parent()
+            first.kill()
+        assert psutil.wait_procs([its], timeout=60)[1] == []
+        assert_is_checked(run(made, GOOD))
+        made.close()
+        assert psutil.wait_procs([server], timeout=60)[1] == []
 
     def test_they_end_with_the_server(self, tmp_path: Path) -> None:
         server = own_server(tmp_path)

@@ -12,6 +12,7 @@ server dies, the kernel ends its check processes, and workers start others on th
 """
 
 import contextlib
+import errno
 import gc
 import os
 import pickle
@@ -38,6 +39,7 @@ _IS_KNOWN = sys.platform == "linux"
 # The first answer to a request: a process id, or 0 and a reason. The second: an exit code (waitpid(2)).
 _NUMBER = struct.Struct("<i")
 _MOST_BYTES = 1 << 16
+_UNUSED_S = 10.0
 # Devices of the system that every process may have open; any other under /dev belongs to a driver.
 _HARMLESS = ("null", "zero", "full", "random", "urandom", "tty", "pts/", "shm/", "ptmx", "console")
 
@@ -69,23 +71,8 @@ class ForkServer:
     def __init__(self, load: Load, environment: Mapping[str, str]) -> None:
         """Start a server, which imports while this process goes on."""
         name = f"ray_precheck-{os.getpid()}-{secrets.token_hex(8)}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(f"\0{name}")
-            listener.listen(socket.SOMAXCONN)
-            command = module_command("ray_precheck.runtime.workers.fork_server")
-            self._popen = launch(
-                lambda: subprocess.Popen(
-                    [*command, str(listener.fileno()), str(os.getpid())],
-                    env=dict(environment),
-                    pass_fds=(listener.fileno(),),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                )
-            )
-        assert self._popen.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._popen.stdin as stdin:
-            stdin.write(pickle.dumps(load))
+        with _listening(name) as listener:
+            self._popen = _spawned(listener, load, environment, os.getpid())
         self.address = ServerAddress(name, self._popen.pid)
 
     @property
@@ -97,6 +84,65 @@ class ForkServer:
         """End the server, and with it every check process that it has forked."""
         self._popen.kill()
         self._popen.wait()
+
+
+def _listening(name: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(f"\0{name}")
+        listener.listen(socket.SOMAXCONN)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _spawned(
+    listener: socket.socket, load: Load, environment: Mapping[str, str], parent: int
+) -> "subprocess.Popen[bytes]":
+    """Start a server that ends with the process `parent`; with 0 it ends when nobody needs it any more."""
+    command = module_command("ray_precheck.runtime.workers.fork_server")
+    popen = launch(
+        lambda: subprocess.Popen(
+            [*command, str(listener.fileno()), str(parent)],
+            env=dict(environment),
+            pass_fds=(listener.fileno(),),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    )
+    assert popen.stdin is not None
+    with contextlib.suppress(BrokenPipeError), popen.stdin as stdin:
+        stdin.write(pickle.dumps(load))
+    return popen
+
+
+@dataclass(frozen=True, slots=True)
+class NodeServer:
+    """The server of a node for the workers that a run has there, which are processes of their own.
+
+    The first of them starts it, and it outlives that worker, so that a lost worker costs the others nothing.
+    """
+
+    name: str
+    load: Load
+
+    def opened(self, *, debug: bool) -> ServerAddress | None:
+        """Return its address, and start it where no other worker has; None where the system has no such
+        sockets."""
+        if not _IS_KNOWN:
+            return None
+        try:
+            listener = _listening(self.name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return None
+        else:
+            with listener:
+                _spawned(listener, self.load, process_environment(debug), 0).wait()
+        # Whose process it is only the worker that has started it could tell.
+        return ServerAddress(self.name, 0)
 
 
 class ForkServers:
@@ -236,12 +282,14 @@ class ForkedProcess:
 class _Server:
     """The server's side; `lines` are the connections, each with the process that was forked for it, 0 before.
 
-    `refusal` says why it does not fork, "" where it does.
+    `refusal` says why it does not fork, "" where it does; `ends_unused`: it ends when it has no connection
+    for `_UNUSED_S`.
     """
 
     listener: socket.socket
     cores: set[int]
     refusal: str
+    ends_unused: bool
     lines: dict[socket.socket, int] = field(default_factory=dict)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
@@ -254,7 +302,11 @@ class _Server:
         self.selector.register(self.listener, selectors.EVENT_READ)
         self.selector.register(bell, selectors.EVENT_READ)
         while True:
-            for key, _ in self.selector.select():
+            limit_s = _UNUSED_S if self.ends_unused and not self.lines else None
+            found = self.selector.select(limit_s)
+            if not found:
+                os._exit(0)
+            for key, _ in found:
                 if key.fileobj is self.listener:
                     self._accept()
                 elif key.fileobj is bell:
@@ -368,9 +420,17 @@ def _unsafe() -> str:
 
 
 def main() -> None:
-    """Import what the standard input asks for, then serve. The arguments of the command line: the
-    descriptor of the listening socket, the parent's process id."""
-    end_with_parent(int(sys.argv[2]))
+    """Import what the standard input asks for, then serve.
+
+    The arguments of the command line: the descriptor of the listening socket, the parent's process id or 0.
+    """
+    parent = int(sys.argv[2])
+    if parent:
+        end_with_parent(parent)
+    elif os.fork():
+        os._exit(0)  # The server is nobody's child, so that it does not end with a worker.
+    else:
+        os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     listener = socket.socket(fileno=int(sys.argv[1]))
@@ -386,7 +446,7 @@ def main() -> None:
     gc.enable()
     # The check process that is started on its own says what is wrong with the framework.
     refusal = _unsafe() if error is None else f"the import failed: {first_line(error)}"
-    _Server(listener, cores, refusal).serve()
+    _Server(listener, cores, refusal, ends_unused=not parent).serve()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from ray_precheck.errors import DeviceError
 from ray_precheck.foreign import caught
 from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.scheduling.commands import Stage
-from ray_precheck.runtime.workers.fork_server import Refused, ServerAddress
+from ray_precheck.runtime.workers.fork_server import NodeServer, Refused, ServerAddress
 from ray_precheck.runtime.workers.messages import Sealed, Work
 from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.runtime.workers.shared import CAN_LEND
@@ -106,13 +106,13 @@ class Worker:
         self,
         slot: DeviceSlot,
         opener: Opener,
-        server: ServerAddress | None = None,
+        server: ServerAddress | NodeServer | None = None,
         *,
         debug: bool = False,
     ) -> None:
         self._slot = slot
         self._opener = opener
-        self._server = server
+        self._server = server.opened(debug=debug) if isinstance(server, NodeServer) else server
         self._debug = debug
         self._process: CheckProcess | None = None
         self._made: dict[int, dict[int, Sealed]] = {}

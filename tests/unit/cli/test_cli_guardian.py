@@ -62,6 +62,17 @@ def test_a_command_that_is_ended_is_told_with_the_last_thing_it_said(body: str, 
     assert output == f"epitaph|the last.csv|{how}\nover 3\n"
 
 
+def test_what_it_said_counts_though_a_library_crashes_while_python_ends() -> None:
+    body = "import atexit; atexit.register(os.kill, os.getpid(), signal.SIGSEGV); return 2"
+    assert run(body).communicate(timeout=60)[0] == "over 2\n"
+
+
+def test_an_interrupt_while_it_ends_is_none() -> None:
+    output = run("raise KeyboardInterrupt").communicate(timeout=60)[0]
+    assert output.endswith("over 3\n")
+    assert output.startswith("epitaph|the last.csv|")
+
+
 def test_an_exception_is_an_end_of_its_own() -> None:
     assert run("raise ValueError").communicate(timeout=60)[0] == "over 1\n"
 
