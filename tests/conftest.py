@@ -6,6 +6,7 @@ no run has tried.
 
 import random
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -73,3 +74,12 @@ def seeded_before_what_a_module_shares() -> None:
 def seeded() -> None:
     """Seed each test as well, as the first of a module may have been another one."""
     _seed()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _servers() -> Iterator[None]:
+    """Let all tests of this process that run commands share what has imported the frameworks."""
+    from ray_precheck.runtime.workers.fork_server import kept_servers
+
+    with kept_servers():
+        yield

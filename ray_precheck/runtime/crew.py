@@ -6,7 +6,6 @@ Ray's object store; the crew holds references alone.
 """
 
 import math
-import secrets
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -90,8 +89,6 @@ class Crew:
     # worker could not open: what they keep is copied.
     _keepers: dict[int, str] = field(default_factory=dict)
     _closed: set[Any] = field(default_factory=set)
-    # In the names of the servers that this run's workers start.
-    _key: str = field(default_factory=lambda: secrets.token_hex(8))
     pulses: ActorPulses = field(init=False)
 
     def __post_init__(self) -> None:
@@ -124,7 +121,7 @@ class Crew:
         if is_home and self.options.server is not None:
             return self.options.server
         load = self.options.load
-        return None if load is None else NodeServer(f"ray_precheck-{self._key}-{node_id}", load)
+        return None if load is None else NodeServer(node_id, load)
 
     def _take_off(self, ref: Any, call: PendingCall) -> None:
         """Wait for a call, at once or as soon as its actor has answered the calls before it."""

@@ -511,7 +511,7 @@ class TestForks:
         server.close()
 
     def test_the_workers_of_a_node_share_one_which_ends_when_nobody_needs_it(self) -> None:
-        node = NodeServer(f"test-{secrets.token_hex(8)}", partial(load_checker, "pytorch"))
+        node = NodeServer(secrets.token_hex(8), partial(load_checker, "pytorch"))
         # The first worker is killed; the second one's process goes on.
         source = (
             "import sys; sys.path.insert(0, sys.argv[1]); import test_check_process as t\n"
@@ -520,7 +520,7 @@ class TestForks:
             "made = t.Worker(t.SLOT, t.opener(), node); made.open(0)\n"
             "print(made._process.pid, flush=True); sys.stdin.read()"
         )
-        command = [sys.executable, "-c", source, str(Path(__file__).parent), node.name]
+        command = [sys.executable, "-c", source, str(Path(__file__).parent), node.node_id]
         first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         with first:
             assert first.stdout is not None

@@ -14,6 +14,7 @@ server dies, the kernel ends its check processes, and workers start others on th
 import contextlib
 import errno
 import gc
+import hashlib
 import os
 import pickle
 import secrets
@@ -30,7 +31,7 @@ from typing import Any, NoReturn
 
 from ray_precheck.foreign import caught, first_line
 from ray_precheck.private_parts import DEBUG
-from ray_precheck.processes import end_with_parent, launch, module_command, python_path
+from ray_precheck.processes import HOME, end_with_parent, launch, module_command, python_path
 
 Load = Callable[[], None]
 """Imports what the check processes of a job need; pickled for the server."""
@@ -40,6 +41,12 @@ _IS_KNOWN = sys.platform == "linux"
 _NUMBER = struct.Struct("<i")
 _MOST_BYTES = 1 << 16
 _UNUSED_S = 10.0
+# What one command needs: a server for its own framework, and one for that of another dump or of the golden
+# run.
+_MOST_SERVERS = 2
+# Variables that change nothing that is imported: Ray's, which tell one worker from another, pytest's, a
+# shell's.
+_TELLING = ("RAY_", "PYTEST_CURRENT_TEST", "PWD", "OLDPWD", "SHLVL", "LINES", "COLUMNS")
 # Devices of the system that every process may have open; any other under /dev belongs to a driver.
 _HARMLESS = ("null", "zero", "full", "random", "urandom", "tty", "pts/", "shm/", "ptmx", "console")
 
@@ -120,12 +127,13 @@ def _spawned(
 
 @dataclass(frozen=True, slots=True)
 class NodeServer:
-    """The server of a node for the workers that a run has there, which are processes of their own.
+    """The server of a node of a cluster, where workers are processes of their own.
 
-    The first of them starts it, and it outlives that worker, so that a lost worker costs the others nothing.
+    The first worker that asks starts it. It outlives that worker, so that a lost worker costs the others
+    nothing, and serves a run that begins before it has been unused for `_UNUSED_S`.
     """
 
-    name: str
+    node_id: str
     load: Load
 
     def opened(self, *, debug: bool) -> ServerAddress | None:
@@ -133,16 +141,29 @@ class NodeServer:
         sockets."""
         if not _IS_KNOWN:
             return None
+        environment = process_environment(debug)
+        name = self._name(environment)
         try:
-            listener = _listening(self.name)
+            listener = _listening(name)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 return None
         else:
             with listener:
-                _spawned(listener, self.load, process_environment(debug), 0).wait()
+                _spawned(listener, self.load, environment, 0).wait()
         # Whose process it is only the worker that has started it could tell.
-        return ServerAddress(self.name, 0)
+        return ServerAddress(name, 0)
+
+    def _name(self, environment: Mapping[str, str]) -> str:
+        """Return a name that another server has only if it imports the same in the same environment."""
+        same = (self.node_id, os.getuid(), HOME, sys.executable, _key(self.load, environment))
+        return f"ray_precheck-{hashlib.sha256(repr(same).encode()).hexdigest()[:32]}"
+
+
+def _key(load: Load, environment: Mapping[str, str]) -> tuple[Any, ...]:
+    """Return what two servers must have in common to be the same."""
+    own = [(name, value) for name, value in environment.items() if not name.startswith(_TELLING)]
+    return pickle.dumps(load), tuple(sorted(own))
 
 
 class ForkServers:
@@ -156,10 +177,15 @@ class ForkServers:
         if not _IS_KNOWN:
             return None
         environment = process_environment(debug)
-        key = (pickle.dumps(load), frozenset(environment.items()))
+        key = _key(load, environment)
         server = self._servers.get(key)
         if server is None or not server.is_alive:
-            server = self._servers[key] = ForkServer(load, environment)
+            server = ForkServer(load, environment)
+        # The last one is used last.
+        self._servers.pop(key, None)
+        self._servers[key] = server
+        while len(self._servers) > _MOST_SERVERS:
+            self._servers.pop(next(iter(self._servers))).close()
         return server.address
 
     def __enter__(self) -> "ForkServers":
