@@ -9,11 +9,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from ray_precheck.descriptors.descriptor import find_framework, is_framework
+from ray_precheck.descriptors.descriptor import find_framework, is_framework, load_part
 from ray_precheck.foreign import open_file
 from ray_precheck.options.shared import JobOptions
 from ray_precheck.runtime.workers.fork_server import kept_servers
@@ -37,7 +36,7 @@ def load_checker(*frameworks: str) -> None:
     for framework in map(find_framework, frameworks):
         load_bench(framework.name)
         if find_spec(framework.package) is not None:
-            import_module(framework.backend.partition(":")[0])
+            load_part(framework.backend)
 
 
 @contextmanager

@@ -213,7 +213,7 @@ def kept_servers() -> Iterator[ForkServers]:
             _KEPT.clear()
 
 
-class Refused(OSError):
+class NotForked(OSError):
     """There is no such server any more, or it does not fork; the text says why."""
 
 
@@ -244,7 +244,7 @@ class ForkedProcess:
         """Wait until the process is there; return whether it is.
 
         Raises:
-            Refused: the server does not fork, or has died.
+            NotForked: the server does not fork, or has died.
         """
         if self._pid:
             return True
@@ -256,10 +256,10 @@ class ForkedProcess:
         except OSError:  # The request was not even read.
             answer = b""
         if not answer:
-            raise Refused("its fork server died")
+            raise NotForked("its fork server died")
         self._pid = _NUMBER.unpack_from(answer)[0]
         if not self._pid:
-            raise Refused(answer[_NUMBER.size :].decode())
+            raise NotForked(answer[_NUMBER.size :].decode())
         return True
 
     def wait(self, timeout: float) -> int:
@@ -418,10 +418,9 @@ class _Server:
 
             serve(pipe, server, wakeup, board)
             code = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            raise SystemExit(1) from None
         finally:
+            if code:  # What Python itself would write, of any exception.
+                sys.excepthook(*sys.exc_info())
             sys.stderr.flush()
             os._exit(code)
 

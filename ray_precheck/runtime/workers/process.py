@@ -33,7 +33,7 @@ from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.places.devices import slot_variables
 from ray_precheck.runtime.workers.fork_server import (
     ForkedProcess,
-    Refused,
+    NotForked,
     ServerAddress,
     process_environment,
 )
@@ -145,7 +145,7 @@ class CheckProcess:
         Raises:
             DeviceError: the process did not start within `START_TIMEOUT_S`, died, or failed; the text
                 says which.
-            Refused: its fork server does not fork, or has died.
+            NotForked: its fork server does not fork, or has died.
         """
         try:
             if isinstance(self._popen, ForkedProcess):
@@ -153,7 +153,7 @@ class CheckProcess:
                 self._await(self._pipe.poll, FORKED_TIMEOUT_S)
             self._await(self._pipe.poll, START_TIMEOUT_S)
             started: Started = receive(self._pipe)
-        except Refused:
+        except NotForked:
             raise
         except (EOFError, OSError):
             how = self._death()[1]

@@ -24,7 +24,7 @@ from ray_precheck.errors import DeviceError
 from ray_precheck.foreign import caught
 from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.scheduling.commands import Stage
-from ray_precheck.runtime.workers.fork_server import NodeServer, Refused, ServerAddress
+from ray_precheck.runtime.workers.fork_server import NodeServer, NotForked, ServerAddress
 from ray_precheck.runtime.workers.messages import Sealed, Work
 from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.runtime.workers.shared import CAN_LEND
@@ -154,7 +154,7 @@ class Worker:
             raise DeviceError("its worker was ended")
         try:
             return self._process.wait_ready()
-        except (DeviceError, Refused):
+        except (DeviceError, NotForked):
             self._process.close()
             raise
 
