@@ -27,7 +27,7 @@ from ray_precheck.store.resume import new_run_files
 from ray_precheck.store.tables import API_TABLES
 
 pytestmark = pytest.mark.cluster
-# The server first, then the check processes that it has forked.
+# The server and the check processes that it has forked, the server first.
 SERVER = "ray_precheck.runtime.workers.fork_server"
 TORCH_DUMP = DATA / "torch_cnn" / "dump.json"
 REASONS = {
@@ -36,9 +36,9 @@ REASONS = {
     "i0e": "killed its worker (SIGFPE)",
     "i1": "killed its worker (exit code 3)",
     "bessel_y0": "killed its worker (SIGKILL)",
-    "i1e": "no answer in 1 s (--timeout)",
-    "log_ndtr": "no answer in 1 s (--timeout)",
-    "ndtri": "no answer in 1 s (--timeout)",
+    "i1e": "no answer in 2 s (--timeout)",
+    "log_ndtr": "no answer in 2 s (--timeout)",
+    "ndtri": "no answer in 2 s (--timeout)",
     "bessel_j0": "the device raised where the bench is fine: RuntimeError: the kernel returned error 507015",
     "bessel_j1": "ran out of memory: MemoryError (a worker may take 2 GiB, --max-memory)",
 }
@@ -58,7 +58,7 @@ def faulty(
         out=folder / "out",
         address=request.param and cluster_address,
         devices=(0, 1),
-        timeout_s=1.0,
+        timeout_s=2.0,
         max_memory_gib=2.0,
     )
 
@@ -66,7 +66,7 @@ def faulty(
 def test_no_process_is_left_after_a_run_with_faults(faulty: PrecheckReport) -> None:
     assert faulty.completed
     until = time.monotonic() + 60
-    while left := own_processes("ray_precheck.runtime.workers.check_process"):
+    while left := own_processes("ray_precheck.runtime.workers."):
         assert time.monotonic() < until, left
         time.sleep(0.1)
 
@@ -120,9 +120,9 @@ def undisturbed(
     ("title", "times", "number"),
     [
         ("ray::Worker.run", 1, signal.SIGKILL),
-        ("ray_precheck.runtime.workers.check_process", 2, signal.SIGKILL),
+        # The server of the node, and one of the processes that workers then start.
+        ("ray_precheck.runtime.workers.", 2, signal.SIGKILL),
         (SERVER, 1, signal.SIGKILL),
-        pytest.param(SERVER, 4, signal.SIGKILL, marks=pytest.mark.exhaustive),
         ("ray::Writer", 2, signal.SIGKILL),
         ("ray::Worker.run", 1, signal.SIGSTOP),
         pytest.param("ray::Writer", 1, signal.SIGSTOP, marks=pytest.mark.exhaustive),

@@ -454,9 +454,9 @@ def main() -> None:
         end_with_parent(parent)
     elif os.fork():
         os._exit(0)  # The server is nobody's child, so that it does not end with a worker.
-    else:
-        os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # A command tells its own server when to end; that of a node ends with the session of the node
+    # (`cluster/stop`).
+    for number in (signal.SIGINT, signal.SIGHUP, *([signal.SIGTERM] if parent else [])):
         signal.signal(number, signal.SIG_IGN)
     listener = socket.socket(fileno=int(sys.argv[1]))
     listener.set_inheritable(False)
