@@ -522,7 +522,8 @@ def _place_ends(
 ) -> None:
     """Put the ends, rounded, where the body wants them, and Min and Max at two random places."""
     low, high = span.low, span.high
-    if DTYPES[dtype].kind == "float":
+    info = DTYPES[dtype]
+    if info.kind == "float" and info.carrier != dtype:  # else writing rounds them
         low, high = round_to_dtype(np.array([low, high], np.float64), dtype)
     if body is not None and body.end_share > 0.0:
         for chunk in _chunks(flat):

@@ -62,6 +62,8 @@ _OTHERS = (
     DType("complex128", "complex", 128, "complex128", 52, -1022, float(np.finfo(np.float64).max)),
 )
 DTYPES: dict[str, DType] = {dtype.name: dtype for dtype in (*_FLOATS, *_OTHERS)}
+# Comparing with a dtype of NumPy takes a tenth of the time of comparing with its name.
+CARRIERS: dict[str, np.dtype[Any]] = {name: np.dtype(each.carrier) for name, each in DTYPES.items()}
 # torch's whole numbers that stand for others by a scale and a zero point, by the numbers that are stored.
 QUANTIZED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
 _ALIASES = {
