@@ -16,6 +16,7 @@ computes in full float32 is left out, and a dump without the field is one of ful
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,7 @@ _ALIASES = {
     "float8e4m3fn": "float8_e4m3fn",
     "float8e5m2": "float8_e5m2",
 }
+_LONGEST_KEPT = 64
 
 
 def canonical_dtype(text: str) -> str | None:
@@ -87,6 +89,12 @@ def canonical_dtype(text: str) -> str | None:
 
     `Float32`, `mindspore.float32`, `torch.float32` and `float32` are all `float32`; `torch.qint8` is `int8`.
     """
+    # A dump may hold a text of any length where a dtype should stand, which is not to be kept.
+    return (_canonical if len(text) <= _LONGEST_KEPT else _canonical.__wrapped__)(text)
+
+
+@lru_cache(1 << 8)
+def _canonical(text: str) -> str | None:
     name = text.rsplit(".", 1)[-1].strip().lower()
     name = _ALIASES.get(name, name)
     return name if name in DTYPES else None
