@@ -7,7 +7,7 @@ same for both.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -462,19 +462,24 @@ def _implementations(
     float32 = terms.float32 if captured or measured is None else measured.float32
     device = (inputs.record.autocast_device or "cpu") if captured else terms.device
 
-    # Most outputs are the bench's bits, and no standard reads their implementations.
-    @cache
+    # Most outputs are the bench's bits, and no standard reads their implementations. `functools.cache` takes
+    # longer to set up than a small call to compare.
+    made: list[Implementations] = []
+
     def implementations() -> Implementations:
-        return Implementations(
-            benched.function,
-            inputs.bench_call,
-            inputs.plan,
-            pick,
-            tuple(cotangents),
-            kernel_is_tested=terms.tests_own_kernel,
-            float32=float32.of_call(inputs.record.name.type_name),
-            narrow_steps=inputs.narrow_steps(device),
-        )
+        if not made:
+            found = Implementations(
+                benched.function,
+                inputs.bench_call,
+                inputs.plan,
+                pick,
+                tuple(cotangents),
+                kernel_is_tested=terms.tests_own_kernel,
+                float32=float32.of_call(inputs.record.name.type_name),
+                narrow_steps=inputs.narrow_steps(device),
+            )
+            made.append(found)
+        return made[0]
 
     def of(position: int, tested: Leaf) -> Callable[[], Sequence[Array]]:
         if not isinstance(tested, HostTensor):
