@@ -36,7 +36,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ray_precheck.numerics.arrays import machine_epsilon, pieces, round_to_dtype, smallest_subnormal
+from ray_precheck.numerics.arrays import (
+    machine_epsilon,
+    pieces,
+    round_into,
+    round_to_dtype,
+    smallest_subnormal,
+)
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Bound, TensorSpec
 
@@ -495,7 +501,7 @@ def floats(
     flat = values.reshape(-1)
     for chunk in _chunks(flat):
         drawn = body.draw(generator, len(chunk)) if body else _uniform(generator, span, len(chunk))
-        chunk[:] = round_to_dtype(drawn, dtype)
+        round_into(chunk, drawn, dtype)
     if body is not None:
         _place_ends(generator, flat, span, dtype, body)
     for wanted, infinity in ((span.minus_infinity, -np.inf), (span.plus_infinity, np.inf)):

@@ -131,6 +131,15 @@ def round_to_dtype(values: Array, dtype: str) -> Array:
     return rounded
 
 
+def round_into(target: Array, values: Array, dtype: str) -> None:
+    """Write float64 `values` into an array in `dtype`'s carrier, rounded as `round_to_dtype` does, without a
+    copy where NumPy has the format."""
+    if DTYPES[dtype].carrier != dtype:
+        values = round_to_dtype(values, dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.copyto(target, values, casting="unsafe")
+
+
 @cache
 def overflow_from(dtype: str) -> float:
     """Return the smallest float64 magnitude that `round_to_dtype` does not keep finite.
