@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _FLOAT64_BYTES = 8
 # What differs between the records of calls of one kind, as writers of JSON have it: the statistics of their
-# tensors, and the names of their files. Nothing that a `Kind` tells depends on these.
+# tensors, and the names of their files. Nothing that a `CallKind` tells depends on these.
 _OWN = re.compile(
     rb'"(?:Max|Min|Mean|Norm)": ?(?:[-+.0-9eE]+|NaN|-?Infinity)|"(?:data_name|md5)": ?"[^"\\]*"'
 )
@@ -52,7 +52,7 @@ class Decoded:
     is_random: bool
 
 
-class Kind(NamedTuple):
+class CallKind(NamedTuple):
     """What calls have in common whose records differ in statistics alone: the bytes that they need, how both
     sides run them, and whether they draw numbers."""
 
@@ -62,10 +62,10 @@ class Kind(NamedTuple):
 
 
 # The kinds of the calls before, because there are few kinds among many calls.
-_kinds: dict[tuple[str, str, bool, bytes, bytes], Kind] = {}
+_kinds: dict[tuple[str, str, bool, bytes, bytes], CallKind] = {}
 
 
-def _kind_of(payload: TaskPayload, record: ApiRecord, *, with_implementations: bool) -> Kind:
+def _kind_of(payload: TaskPayload, record: ApiRecord, *, with_implementations: bool) -> CallKind:
     """Return the kind of a call; `with_implementations` is that of `needed_bytes`.
 
     Raises:
@@ -78,7 +78,7 @@ def _kind_of(payload: TaskPayload, record: ApiRecord, *, with_implementations: b
         reason = skip_by_name(record.name, record.framework) or skip_by_record(record)
         if reason:
             raise NotCheckable(reason)
-        found = Kind(
+        found = CallKind(
             needed_bytes(record, with_implementations=with_implementations),
             call_plan(record),
             is_random(record),
