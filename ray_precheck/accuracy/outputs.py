@@ -28,6 +28,10 @@ from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, OutputCheck, Uncompared, Verdict
 from ray_precheck.schema.values import HostTensor, Quantized
 
+# Unions of types, which are made anew each time that they are written in a function.
+_NUMBERS = int | float | complex
+_COMPARABLE = HostTensor | Uncompared
+
 
 @dataclass(frozen=True, slots=True)
 class Judge:
@@ -59,9 +63,9 @@ def check_output(
     if isinstance(bench, Uncompared):
         reason = f"not compared: {bench.reason}"
         return _row(name, tested, bench, judge.framework, Verdict.SKIP, reason)
-    if isinstance(tested, HostTensor) and isinstance(bench, int | float | complex):
+    if isinstance(tested, HostTensor) and isinstance(bench, _NUMBERS):
         bench = _number(bench)
-    if isinstance(bench, HostTensor) and isinstance(tested, int | float | complex):
+    if isinstance(bench, HostTensor) and isinstance(tested, _NUMBERS):
         tested = _number(tested)
     if not isinstance(tested, HostTensor) or not isinstance(bench, HostTensor):
         return _row(name, tested, bench, judge.framework, *_compared_values(tested, bench))
@@ -85,7 +89,7 @@ def _row(
     columns: Cells = (),
 ) -> OutputCheck:
     is_alone = isinstance(bench, Uncompared)
-    has_shape = isinstance(tested, HostTensor) and isinstance(bench, HostTensor | Uncompared)
+    has_shape = isinstance(tested, HostTensor) and isinstance(bench, _COMPARABLE)
     return OutputCheck(
         name=name,
         bench_dtype="" if is_alone else _dtype_cell(bench, framework),

@@ -34,6 +34,8 @@ from ray_precheck.schema.values import HostCall
 Tensor = torch.Tensor
 _Run = Callable[[Iterator[Tensor]], list[Any]]
 _OWN = "--bench-module FILE can add one"
+# A network calls some hundred operators, each of them often.
+_MOST_FOUND = 1 << 12
 _PLACE = TorchPlace(device="cpu", widen=True)
 
 
@@ -116,6 +118,7 @@ class Bench:
         self._resolve: Callable[[ApiName], Callable[..., Any]]
         self._resolve = load_part(find_framework(framework).bench)
         self._references = references or References(framework)
+        self._found: dict[str, Callable[..., Any]] = {}
 
     def warm_up(self) -> None:
         """Compute something small, forward and backward: the first time takes 0.3 s longer."""
@@ -125,10 +128,13 @@ class Bench:
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
         """Return the function that is the bench of an API; raises `NotCheckable` where there is none."""
-        found = self._references.find(name)
-        if found is not None:
-            return found
-        return on_meaning(self._resolve(name))
+        found = self._found.get(name.type_name)
+        if found is None:
+            found = self._references.find(name) or on_meaning(self._resolve(name))
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            self._found[name.type_name] = found
+        return found
 
     def origin(self, name: ApiName) -> str:
         """Return file and function of a user's own bench, "" for every other."""

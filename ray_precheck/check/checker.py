@@ -295,7 +295,8 @@ class Checker:
         note = self._device.stands_in("outputs") if self.terms.tests_dump else ""
         if measured is not None:
             return measured_elsewhere(inputs, measured, note)
-        return replace(self._run(inputs), note=note)
+        ran = self._run(inputs)
+        return replace(ran, note=note) if note else ran
 
     def _run(self, inputs: Inputs) -> UnderTest:
         """Run the device, again with safer inputs and with transposed ones where these are wanted."""
@@ -313,10 +314,12 @@ class Checker:
             tested = self._tested(inputs, measured)
             walk = self._random_outputs if inputs.is_random else self._outputs
             forward, gradients = walk(tested)
-            forward = replace(forward, caveat=tested.caveat)
+            forward = _with_caveat(forward, tested)
             backward = _backward(inputs, forward, gradients)
-            notes = (*forward.notes, *layout_notes(tested, self._settings))
-            judged = Judged(tested.inputs, replace(forward, notes=notes), backward)
+            added = layout_notes(tested, self._settings)
+            if added:
+                forward = replace(forward, notes=(*forward.notes, *added))
+            judged = Judged(tested.inputs, forward, backward)
             if not (forward.is_transposed or backward.is_transposed):
                 return judged
             return replace(judged, inputs=transposed_inputs(tested.inputs) or tested.inputs)
@@ -341,11 +344,17 @@ class Checker:
 
     def _gradients(self, benched: Benched) -> DirectionCheck:
         tested = self._device.run_gradients(benched.tested)
-        benched = replace(benched, tested=tested)
+        if tested is not benched.tested:
+            benched = replace(benched, tested=tested)
         judged = judge_backward(benched, self.terms)
         judged = backward_transposed(benched, self.terms, judged)
         explained = with_explanations(tested.inputs, judged, self.terms.standard)
-        return replace(explained, caveat=tested.caveat)
+        return _with_caveat(explained, tested)
+
+
+def _with_caveat(found: DirectionCheck, tested: UnderTest) -> DirectionCheck:
+    caveat = tested.caveat
+    return replace(found, caveat=caveat) if caveat else found
 
 
 def _backward(inputs: Inputs, forward: DirectionCheck, gradients: Gradients) -> DirectionCheck:

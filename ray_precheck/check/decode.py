@@ -5,8 +5,9 @@ cannot be checked end here, before any of their tensors is allocated: those that
 No framework is imported here.
 """
 
+import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.bench.checkable import (
@@ -31,6 +32,14 @@ if TYPE_CHECKING:
     from ray_precheck.bench.run import Bench
 
 _FLOAT64_BYTES = 8
+# What differs between the records of calls of one kind, as writers of JSON have it: the statistics of their
+# tensors, and the names of their files. Nothing that a `CallKind` tells depends on these.
+_OWN = re.compile(
+    rb'"(?:Max|Min|Mean|Norm)": ?(?:[-+.0-9eE]+|NaN|-?Infinity)|"(?:data_name|md5)": ?"[^"\\]*"'
+)
+# A large capture has some hundred kinds of calls, and a record some kilobytes.
+_MOST_KINDS = 1 << 10
+_LARGEST_KIND = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,44 @@ class Decoded:
     is_random: bool
 
 
+class CallKind(NamedTuple):
+    """What calls have in common whose records differ in statistics alone: the bytes that they need, how both
+    sides run them, and whether they draw numbers."""
+
+    needed: int
+    plan: CallPlan
+    is_random: bool
+
+
+# The kinds of the calls before, because there are few kinds among many calls.
+_kinds: dict[tuple[str, str, bool, bytes, bytes], CallKind] = {}
+
+
+def _kind_of(payload: TaskPayload, record: ApiRecord, *, with_implementations: bool) -> CallKind:
+    """Return the kind of a call; `with_implementations` is that of `needed_bytes`.
+
+    Raises:
+        NotCheckable: calls of this kind cannot be checked.
+    """
+    ahead, behind = (_OWN.sub(b"", raw or b"") for raw in (payload.forward, payload.backward))
+    key = record.name.type_name, record.framework, with_implementations, ahead, behind
+    found = _kinds.get(key)
+    if found is None:
+        reason = skip_by_name(record.name, record.framework) or skip_by_record(record)
+        if reason:
+            raise NotCheckable(reason)
+        found = CallKind(
+            needed_bytes(record, with_implementations=with_implementations),
+            call_plan(record),
+            is_random(record),
+        )
+        if len(_kinds) >= _MOST_KINDS:
+            _kinds.clear()
+        if len(ahead) + len(behind) <= _LARGEST_KIND:
+            _kinds[key] = found
+    return found
+
+
 def decode(payload: TaskPayload, settings: CheckSettings, bench: "Bench") -> Decoded:
     """Decode a call.
 
@@ -50,11 +97,10 @@ def decode(payload: TaskPayload, settings: CheckSettings, bench: "Bench") -> Dec
         NotCheckable: the record is broken, the call needs too much memory, or it has no bench.
     """
     record = decode_record(payload.name, payload.forward, payload.backward, settings.framework)
-    reason = skip_by_name(record.name, settings.framework) or skip_by_record(record)
-    if reason:
-        raise NotCheckable(reason)
-    _require_memory(record, settings)
-    decoded = decoded_record(payload, record)
+    own_rule = settings.standard.name == MSPROBE.name
+    kind = _kind_of(payload, record, with_implementations=not own_rule)
+    _require_memory(kind.needed, settings.memory_limit_bytes)
+    decoded = Decoded(payload, record, kind.plan, kind.is_random)
     # Before any API runs: an API without a bench must not be called on the device either.
     if not decoded.is_random:
         bench.resolve(record.name)
@@ -87,9 +133,7 @@ def call_plan(record: ApiRecord) -> CallPlan:
     return replace(plan, differentiable=tuple(flagged or floating))
 
 
-def _require_memory(record: ApiRecord, settings: CheckSettings) -> None:
-    limit = settings.memory_limit_bytes
-    needed = needed_bytes(record, with_implementations=settings.standard.name != MSPROBE.name)
+def _require_memory(needed: int, limit: int) -> None:
     if limit and needed > limit:
         raise NotCheckable(
             f"it needs about {needed / 2**30:.3g} GiB of memory, more than the"

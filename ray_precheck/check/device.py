@@ -38,7 +38,7 @@ from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import Backend, Leaf, Precise, changed_by, open_backend
 from ray_precheck.inputs.generate import GeneratedTensors
 from ray_precheck.operators.effects import ONLY_LAYOUT
-from ray_precheck.schema.dtypes import Float32
+from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32
 from ray_precheck.schema.task import BENCH, Phase
 from ray_precheck.schema.values import HostTensor
 
@@ -80,12 +80,12 @@ class PhaseClock:
         self._tell = tell
         self._phase = Phase.INPUTS
         self._since = time.perf_counter()
-        self.seconds = dict.fromkeys(Phase, 0.0)
+        self.seconds = [0.0] * len(Phase)  # by phase, which is a number
 
     def start(self) -> None:
         """Begin a check, in the phase of its inputs, with all seconds at 0."""
         self.enter(Phase.INPUTS)
-        self.seconds = dict.fromkeys(Phase, 0.0)
+        self.seconds = [0.0] * len(Phase)
 
     def enter(self, phase: Phase) -> Phase:
         """Begin a phase; return the phase before."""
@@ -184,7 +184,8 @@ class Device:
             if inputs.is_random and threads is not None:
                 measured = self._drawn_again(inputs, measured)
         self.has_raised |= measured.error is not None or measured.gradient_error is not None
-        measured = replace(measured, caveat=self.caveat, float32=self._float32)
+        if self.caveat or self._float32 != FULL_FLOAT32:
+            measured = replace(measured, caveat=self.caveat, float32=self._float32)
         return UnderTest(inputs, measured.outputs, measured, cotangents, changed=measured.changed)
 
     def run_gradients(self, tested: UnderTest) -> UnderTest:

@@ -7,7 +7,7 @@ same for both.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -159,7 +159,7 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
 
     def judge(direction: str, place: int, mine: Leaf) -> Judge:
         exact = isinstance(mine, HostTensor) and is_exact(known, given, place, mine.dtype)
-        return replace(_judge(inputs, terms, direction), is_exact=exact)
+        return _judge(inputs, terms, direction, is_exact=exact)
 
     rows = tuple(
         compared(
@@ -190,7 +190,8 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
 
     notes = tuple(filter(None, [benched.tested.note, *unknown]))
     result = DirectionCheck(rows, notes, recompute=recompute)
-    return replace(result, notes=(*notes, *_length_note(inputs.record, result)))
+    added = _length_note(inputs.record, result)
+    return replace(result, notes=(*notes, *added)) if added else result
 
 
 def _outputs_and_changed(run: Execution, _: list[HostTensor | None]) -> list[Leaf]:
@@ -269,7 +270,8 @@ def _overflowing_like(tested: Leaf, bench: Leaf) -> Leaf:
         return quantized_like(tested, bench)
     if not tensors or tested.shape != bench.shape or DTYPES[bench.dtype].kind != "float":
         return bench
-    return replace(bench, data=saturated_like(bench.data, tested.data, tested.dtype))
+    data = saturated_like(bench.data, tested.data, tested.dtype)
+    return bench if data is bench.data else replace(bench, data=data)
 
 
 def _length_note(record: ApiRecord, result: DirectionCheck) -> list[str]:
@@ -311,14 +313,15 @@ def _wrong_count(benched: Benched, terms: Terms, tested: int, expected: int) -> 
     return DirectionCheck(notes=(note,), ruled=Verdict.ERROR)
 
 
-def _judge(inputs: Inputs, terms: Terms, direction: str) -> Judge:
+def _judge(inputs: Inputs, terms: Terms, direction: str, *, is_exact: bool = False) -> Judge:
     """Return the judge of a direction, which can ask whether all inputs are finite."""
 
     def of_finite() -> bool:
         given = input_tensors(inputs.call).values()
         return all(bool(np.isfinite(each.data).all()) for each in given)
 
-    return replace(terms.judge(inputs.record.name, direction), of_finite=of_finite)
+    type_name = inputs.record.name.type_name
+    return Judge(terms.framework, terms.standard, type_name, direction, is_exact, of_finite)
 
 
 def judge_backward(benched: Benched, terms: Terms) -> DirectionCheck:
@@ -378,16 +381,17 @@ def _against_device(benched: Benched, terms: Terms) -> DirectionCheck:
         both = failure and f"device and bench raised; device: {failure.text}; bench"
         raise NotCheckable(f"backward: {both or 'the bench raised'}: {describe(bench_error)}")
     notes = tuple(filter(None, [benched.tested.note]))
-    result = DirectionCheck(notes=notes, cotangents=tuple(cotangents))
     if grads is None:
+        result = DirectionCheck(notes=notes, cotangents=tuple(cotangents))
         return _gradients_failed(result, failure)
     asked = [
         (at, inputs.output_name("backward", at), mine, _UNDERIVABLE if other is None else other)
         for at, (mine, other) in enumerate(zip(grads, expected, strict=True))
     ]
-    return replace(
-        result,
+    return DirectionCheck(
         rows=_gradient_rows(benched, terms, cotangents, asked),
+        notes=notes,
+        cotangents=tuple(cotangents),
         recompute=lambda call, incoming: benched.run_again(call).gradients(incoming),
     )
 
@@ -458,19 +462,24 @@ def _implementations(
     float32 = terms.float32 if captured or measured is None else measured.float32
     device = (inputs.record.autocast_device or "cpu") if captured else terms.device
 
-    # Most outputs are the bench's bits, and no standard reads their implementations.
-    @cache
+    # Most outputs are the bench's bits, and no standard reads their implementations. `functools.cache` takes
+    # longer to set up than a small call to compare.
+    made: list[Implementations] = []
+
     def implementations() -> Implementations:
-        return Implementations(
-            benched.function,
-            inputs.bench_call,
-            inputs.plan,
-            pick,
-            tuple(cotangents),
-            kernel_is_tested=terms.tests_own_kernel,
-            float32=float32.of_call(inputs.record.name.type_name),
-            narrow_steps=inputs.narrow_steps(device),
-        )
+        if not made:
+            found = Implementations(
+                benched.function,
+                inputs.bench_call,
+                inputs.plan,
+                pick,
+                tuple(cotangents),
+                kernel_is_tested=terms.tests_own_kernel,
+                float32=float32.of_call(inputs.record.name.type_name),
+                narrow_steps=inputs.narrow_steps(device),
+            )
+            made.append(found)
+        return made[0]
 
     def of(position: int, tested: Leaf) -> Callable[[], Sequence[Array]]:
         if not isinstance(tested, HostTensor):

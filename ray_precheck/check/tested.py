@@ -51,9 +51,11 @@ class UnderTest:
     def caveat(self) -> str:
         """A sentence about a limit of the device's precision that may explain errors of float32, "" for
         none."""
+        caveat = "" if self.measured is None else self.measured.caveat
+        if not caveat:
+            return ""
         tensors = [spec for _, spec in self.inputs.record.input_tensors()]
-        is_single = any(spec.dtype == "float32" for spec in tensors)
-        return self.measured.caveat if self.measured is not None and is_single else ""
+        return caveat if any(spec.dtype == "float32" for spec in tensors) else ""
 
     def with_measured(self, **changes: Any) -> "UnderTest":
         """Return the call with changed fields of `measured`."""

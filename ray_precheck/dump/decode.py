@@ -46,6 +46,10 @@ MAX_DIMENSIONS = 64
 MAX_NESTING = 64
 LONGEST_KEYWORD = 256
 _MOST_ELEMENTS = 2**63 - 1
+# Unions of types, which are made anew each time that they are written in a function.
+_NUMBERS = int | float
+_BOUNDS = _NUMBERS | None
+_PLAIN = _BOUNDS | str
 _EXCHANGES = "the call exchanges values with other ranks in its midst; one rank cannot make it"
 _MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
 
@@ -184,7 +188,7 @@ def decode_value(value: Any, path: str, words: "Words", nesting: int = 0) -> Val
     """
     if nesting > MAX_NESTING:
         raise NotCheckable(f"{path}: nested deeper than {MAX_NESTING} levels")
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, _PLAIN):
         return Constant(value)
     if isinstance(value, list):
         return SequenceSpec(
@@ -274,13 +278,13 @@ def _shape(value: Any, path: str, least: int = 0) -> tuple[int, ...]:
         raise NotCheckable(
             f"{path}: {len(value)} dimensions, at most {MAX_DIMENSIONS} are possible"
         )
-    if math.prod(abs(extent) for extent in value if extent) > _MOST_ELEMENTS:
+    if math.prod([abs(extent) for extent in value if extent]) > _MOST_ELEMENTS:
         raise NotCheckable(f"{path}: no tensor is as large as shape {shown(value)}")
     return tuple(value)
 
 
 def _bound(value: Any, path: str) -> Bound:
-    if value is None or isinstance(value, bool | int | float):
+    if isinstance(value, _BOUNDS):
         return value
     try:
         # Some writers quote what strict JSON cannot express ("nan", "-inf").
@@ -292,7 +296,7 @@ def _bound(value: Any, path: str) -> Bound:
 def _statistic(value: Any) -> Bound:
     """Return Mean or Norm; None for a value that is no number, because inputs can be drawn without
     them."""
-    return value if isinstance(value, int | float) else None
+    return value if isinstance(value, _NUMBERS) else None
 
 
 def _plain(*kinds: type) -> Callable[[dict[str, Any], str], ValueSpec]:

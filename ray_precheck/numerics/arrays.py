@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from ray_precheck.schema.dtypes import (
+    CARRIERS,
     DTYPES,
     Array,
     DType,
@@ -117,17 +118,26 @@ def round_to_dtype(values: Array, dtype: str) -> Array:
     float32 would round twice, so formats that NumPy lacks are rounded in float64 arithmetic, in
     chunks. Complex values round their two parts; integers and booleans are cast.
     """
-    info = DTYPES[dtype]
-    if info.carrier == dtype == values.dtype:
+    info, carrier = DTYPES[dtype], CARRIERS[dtype]
+    if info.carrier == dtype and values.dtype == carrier:
         return values
     with np.errstate(over="ignore", invalid="ignore"):
         if info.kind != "float" or info.carrier == dtype:
-            return values.astype(info.carrier, copy=False)
+            return values.astype(carrier, copy=False)
         rounded = np.empty(values.shape, info.carrier)
         source, target = values.reshape(-1), rounded.reshape(-1)
         for chunk in pieces(len(source)):
             target[chunk] = _rounded(source[chunk].astype(np.float64, copy=False), info)
     return rounded
+
+
+def round_into(target: Array, values: Array, dtype: str) -> None:
+    """Write float64 `values` into an array in `dtype`'s carrier, rounded as `round_to_dtype` does, without a
+    copy where NumPy has the format."""
+    if DTYPES[dtype].carrier != dtype:
+        values = round_to_dtype(values, dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.copyto(target, values, casting="unsafe")
 
 
 @cache

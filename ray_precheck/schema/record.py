@@ -1,7 +1,7 @@
 """One API call of a dump, forward and backward."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ray_precheck.schema.values import Constant, SequenceSpec, TensorSpec, ValueSpec, walk_specs
 
@@ -48,6 +48,10 @@ class ApiRecord:
     autocast_device: str = ""
     framework: str = ""
     changed: tuple[tuple[str, TensorSpec], ...] | None = None
+    # Each station of a check asks for the tensors, and the arguments are walked once.
+    _tensors: list[tuple[str, TensorSpec]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     @property
     def has_backward(self) -> bool:
@@ -89,7 +93,9 @@ class ApiRecord:
             yield from walk_specs(spec, f"input_kwargs.{key}")
 
     def input_tensors(self) -> Iterator[tuple[str, TensorSpec]]:
-        """Yield every tensor among the inputs with its argument path."""
-        for path, spec in self.input_leaves():
-            if isinstance(spec, TensorSpec):
-                yield path, spec
+        """Return every tensor among the inputs with its argument path."""
+        if not self._tensors:
+            self._tensors.extend(
+                (path, spec) for path, spec in self.input_leaves() if isinstance(spec, TensorSpec)
+            )
+        return iter(self._tensors)

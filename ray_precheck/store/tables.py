@@ -111,7 +111,9 @@ def encode_row(cells: Iterable[str]) -> bytes:
     """Return cells as one line of CSV (CRLF, as msprobe and RFC 4180 have it)."""
     text = io.StringIO()
     csv.writer(text).writerow(cells)
-    row = without_controls(text.getvalue())
+    row = text.getvalue()
+    if not row[:-2].isprintable():
+        row = without_controls(row)
     return row.encode("utf-8", errors="backslashreplace")
 
 

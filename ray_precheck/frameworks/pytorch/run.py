@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -76,14 +77,16 @@ class TorchPlace:
 
     @contextmanager
     def default_dtype(self) -> Iterator[None]:
-        """Make float64 torch's default dtype where asked: for integers in, floats out."""
+        """Make float64 torch's default dtype where asked: for integers in, floats out. What the call itself
+        sets does not stay."""
         before = torch.get_default_dtype()
         if self.widen:
             torch.set_default_dtype(torch.float64)
         try:
             yield
         finally:
-            torch.set_default_dtype(before)
+            if torch.get_default_dtype() is not before:
+                torch.set_default_dtype(before)
 
     def autocast(self, dtype: str) -> AbstractContextManager[Any]:
         """Let operators compute in a dtype, as in the captured program; not where floats are widened."""
@@ -298,12 +301,17 @@ def _to_host(leaf: Any) -> Leaf:
     return _tensor_to_host(leaf) if torch.is_tensor(leaf) else leaf
 
 
+@cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _tensor_to_host(tensor: torch.Tensor) -> HostTensor:
     """Return a tensor's values on the host; raises the pending error of an asynchronous device."""
     values, storage = storages.taken_apart(tensor.detach())
     if values._is_zerotensor():  # the gradient of sgn; it has no memory, and numpy() refuses it
         values = values.clone()
-    name = str(values.dtype).removeprefix("torch.")
+    name = _name_of(values.dtype)
     if name not in DTYPES:
         raise NotCheckable(f"an output of dtype {values.dtype} cannot be compared")
     if DTYPES[name].carrier != name:
