@@ -102,7 +102,7 @@ class TestBuiltIn:
         def refuse() -> None:
             raise AssertionError("the disk was read")
 
-        monkeypatch.setattr(descriptor, "entry_points", refuse)
+        monkeypatch.setattr("importlib.metadata.entry_points", refuse)
         forget_points()
         assert [find_framework(name).name for name in BUILT_IN] == list(BUILT_IN)
         assert RunConfig(Path("dump.json"), framework="pytorch").validate() is None  # type: ignore[func-returns-value]
