@@ -53,7 +53,7 @@ def loaded_early(config: JobOptions, framework: str, dump: Path) -> Iterator[Non
 def _framework_in(dump: Path) -> str:
     """Return the framework that the header of a dump names, "" where it has none or cannot be read."""
     try:
-        with open_file(dump) as file:
+        with open_file(dump / "dump.json" if dump.is_dir() else dump) as file:
             found = _FRAMEWORK.search(file.read(_HEADER_BYTES))
     except OSError:
         return ""

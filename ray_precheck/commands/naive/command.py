@@ -27,10 +27,13 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     values = given_values(options, NaiveConfig)
     config = NaiveConfig(dump=Path(options.dump), **values)
     # Imported here, so that --help and wrong options answer at once.
-    from ray_precheck.commands.naive.report import naive_lines
-    from ray_precheck.commands.naive.run import contrast_kernels
+    from ray_precheck.replay.loading import loaded_early
 
-    report = contrast_kernels(config, on_files=invocation.tell)
+    with loaded_early(config, config.framework, config.dump):
+        from ray_precheck.commands.naive.report import naive_lines
+        from ray_precheck.commands.naive.run import contrast_kernels
+
+        report = contrast_kernels(config, on_files=invocation.tell)
     print("\n".join(naive_lines(report)))
     if not report.completed:
         invocation.stopped(report.stop_reason)
