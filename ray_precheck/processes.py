@@ -46,18 +46,19 @@ def end_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-# A process that asks to end with its parent ends with the *thread* that started it, so one thread that
-# lives as long as this process starts them all.
-_LAUNCHER: list["ThreadPoolExecutor"] = []
+# A process that asks to end with its parent ends with the *thread* that started it, so one thread that lives
+# as long as this process starts them all. By process id: a fork has not the thread of its parent.
+_LAUNCHERS: dict[int, "ThreadPoolExecutor"] = {}
 
 
 def launch(start: Callable[[], "subprocess.Popen[bytes]"]) -> "subprocess.Popen[bytes]":
     """Start a process that is to end with this one (`end_with_parent`)."""
-    if not _LAUNCHER:
-        from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
 
-        _LAUNCHER.append(ThreadPoolExecutor(1, thread_name_prefix="launcher"))
-    return _LAUNCHER[0].submit(start).result()
+    own = os.getpid()
+    if own not in _LAUNCHERS:
+        _LAUNCHERS[own] = ThreadPoolExecutor(1, thread_name_prefix="launcher")
+    return _LAUNCHERS[own].submit(start).result()
 
 
 def adopt_orphans() -> bool:

@@ -50,7 +50,7 @@ def bench() -> Iterator[Worker]:
 
 
 def started(kind: str) -> Iterator[Worker]:
-    worker = Worker(DeviceSlot(kind, 0, "", "", ""), OPENER, 0)
+    worker = Worker(DeviceSlot(kind, 0, "", "", ""), OPENER)
     worker.open(0)
     yield worker
     worker.close()
