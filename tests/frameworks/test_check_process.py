@@ -32,7 +32,6 @@ from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.runtime.workers import process as process_module
 from ray_precheck.runtime.workers.fork_server import (
     ForkServer,
-    NodeServer,
     ServerAddress,
     process_environment,
 )
@@ -511,32 +510,36 @@ class TestForks:
         server.close()
 
     def test_the_workers_of_a_node_share_one_which_ends_when_nobody_needs_it(self) -> None:
-        node = NodeServer(secrets.token_hex(8), partial(load_checker, "pytorch"))
-        # The first worker is killed; the second one's process goes on.
         source = (
             "import sys; sys.path.insert(0, sys.argv[1]); import test_check_process as t\n"
             "from functools import partial\n"
             "node = t.NodeServer(sys.argv[2], partial(t.load_checker, 'pytorch'))\n"
             "made = t.Worker(t.SLOT, t.opener(), node); made.open(0)\n"
-            "print(made._process.pid, flush=True); sys.stdin.read()"
+            "print(made._process.pid, flush=True); sys.stdin.readline()\n"
+            "t.assert_is_checked(t.run(made, t.GOOD)); print('checked')"
         )
-        command = [sys.executable, "-c", source, str(Path(__file__).parent), node.node_id]
-        first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        with first:
-            assert first.stdout is not None
-            its = psutil.Process(int(first.stdout.readline()))
-            made = Worker(SLOT, opener(), node)
-            made.open(0)
-            assert is_fork(made)
-            mine = psutil.Process(made._process.pid)  # type: ignore[union-attr]
-            server = mine.parent()
+        command = [sys.executable, "-c", source, str(Path(__file__).parent), secrets.token_hex(8)]
+        with contextlib.ExitStack() as stack:
+            workers = [
+                stack.enter_context(
+                    subprocess.Popen(
+                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                    )
+                )
+                for _ in range(2)
+            ]
+            first, second = [
+                psutil.Process(int(each.stdout.readline()))  # type: ignore[union-attr]
+                for each in workers
+            ]
+            server = second.parent()
             assert server is not None
-            assert server == its.parent()
-            first.kill()
-        assert psutil.wait_procs([its], timeout=60)[1] == []
-        assert_is_checked(run(made, GOOD))
-        made.close()
-        assert psutil.wait_procs([server], timeout=60)[1] == []
+            assert server == first.parent()
+            workers[0].kill()
+            assert psutil.wait_procs([first], timeout=60)[1] == []
+            # The other's process goes on.
+            assert workers[1].communicate("\n", timeout=60)[0] == "checked\n"
+        assert psutil.wait_procs([second, server], timeout=60)[1] == []
 
     def test_they_end_with_the_server(self, tmp_path: Path) -> None:
         server = own_server(tmp_path)
