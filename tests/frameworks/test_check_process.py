@@ -513,7 +513,8 @@ class TestForks:
         source = (
             "import sys; sys.path.insert(0, sys.argv[1]); import test_check_process as t\n"
             "from functools import partial\n"
-            "node = t.NodeServer(sys.argv[2], partial(t.load_checker, 'pytorch'))\n"
+            "from ray_precheck.runtime.workers.fork_server import NodeServer\n"
+            "node = NodeServer(sys.argv[2], partial(t.load_checker, 'pytorch'))\n"
             "made = t.Worker(t.SLOT, t.opener(), node); made.open(0)\n"
             "print(made._process.pid, flush=True); sys.stdin.readline()\n"
             "t.assert_is_checked(t.run(made, t.GOOD)); print('checked')"
