@@ -37,8 +37,8 @@ from ray_precheck.store.timeline import Timeline
 # workers start before it is finished, unless that is soon.
 _FEW_PIECES = 20_000
 _PATIENCE_S = 0.5
-# A run that is estimated at less, on one core, stays in this process: Ray's start and end, of which it
-# would be a tenth or more, take longer than all else that is not a call (scripts/README, "Speed").
+# A run that is estimated at less, on one core, stays in this process: the start and the end of a Ray would be
+# 4 % of it or more, and the calls take as long (scripts/README, "Speed and memory").
 SMALL_S = 60.0
 # Rows that need no worker are on the disk after this time at the latest.
 _BATCH_S = 0.5
