@@ -29,6 +29,7 @@ from ray_precheck.replay.loading import load_checker
 from ray_precheck.runtime.job import Tell
 from ray_precheck.runtime.places.devices import slot_variables
 from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.runtime.workers import fork_server
 from ray_precheck.runtime.workers import process as process_module
 from ray_precheck.runtime.workers.fork_server import (
     ForkServer,
@@ -541,6 +542,40 @@ class TestForks:
             # The other's process goes on.
             assert workers[1].communicate("\n", timeout=60)[0] == "checked\n"
         assert psutil.wait_procs([second, server], timeout=60)[1] == []
+
+    def test_nothing_is_asked_of_another_user_who_has_taken_the_name(self) -> None:
+        if os.getuid():
+            pytest.skip("only root can become somebody else")
+        name = f"test-{secrets.token_hex(8)}"
+        code = (
+            "import os, socket, sys; os.setuid(65534)\n"
+            "taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+            "taken.bind(chr(0) + sys.argv[1]); taken.listen(); print('taken', flush=True)\n"
+            "line, _ = taken.accept(); print(line.recv(100), flush=True)"
+        )
+        command = [sys.executable, "-c", code, name]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "taken\n"
+            made = Worker(SLOT, opener(), ServerAddress(name, 0))
+            made.open(0)
+            assert other.stdout.readline() == "b''\n"
+        assert not is_fork(made)
+        made.close()
+
+    def test_two_runs_of_one_process_share_servers_until_both_have_ended(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fork_server, "_KEPT", [])
+        monkeypatch.setattr(fork_server, "_keepers", 0)
+        first, second = fork_server.kept_servers(), fork_server.kept_servers()
+        with contextlib.ExitStack() as last:
+            with first as servers:
+                assert last.enter_context(second) is servers
+                address = servers.open(partial(len, ()), debug=False)
+                assert address is not None
+            assert psutil.pid_exists(address.pid)
+        assert not psutil.pid_exists(address.pid)
 
     def test_they_end_with_the_server(self, tmp_path: Path) -> None:
         server = own_server(tmp_path)

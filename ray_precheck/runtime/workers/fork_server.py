@@ -24,6 +24,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -173,14 +174,17 @@ class ForkServers:
         self._servers: dict[tuple[Any, ...], ForkServer] = {}
 
     def open(self, load: Load, *, debug: bool) -> ServerAddress | None:
-        """Return a server, started where there is none yet; None on a system that has no such sockets."""
+        """Return a server, started where there is none yet; None where none can be started."""
         if not _IS_KNOWN:
             return None
         environment = process_environment(debug)
         key = _key(load, environment)
         server = self._servers.get(key)
         if server is None or not server.is_alive:
-            server = ForkServer(load, environment)
+            try:
+                server = ForkServer(load, environment)
+            except OSError:  # Check processes start on their own, or say why they cannot.
+                return None
         # The last one is used last.
         self._servers.pop(key, None)
         self._servers[key] = server
@@ -188,33 +192,50 @@ class ForkServers:
             self._servers.pop(next(iter(self._servers))).close()
         return server.address
 
-    def __enter__(self) -> "ForkServers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End all of them."""
         for server in self._servers.values():
             server.close()
 
 
 _KEPT: list[ForkServers] = []
+_KEEPING = threading.Lock()
+_keepers = 0
 
 
 @contextmanager
 def kept_servers() -> Iterator[ForkServers]:
-    """Return the servers of the outermost of these blocks, which end with it."""
-    if _KEPT:
-        yield _KEPT[0]
-        return
-    with ForkServers() as servers:
-        _KEPT.append(servers)
-        try:
-            yield servers
-        finally:
-            _KEPT.clear()
+    """Return the servers of this process, which end with the last of these blocks, of whichever thread."""
+    global _keepers
+    with _KEEPING:
+        if not _KEPT:
+            _KEPT.append(ForkServers())
+        servers = _KEPT[0]
+        _keepers += 1
+    try:
+        yield servers
+    finally:
+        with _KEEPING:
+            _keepers -= 1
+            if not _keepers:
+                _KEPT.clear()
+                servers.close()
 
 
 class NotForked(OSError):
     """There is no such server any more, or it does not fork; the text says why."""
+
+
+def _require_own(line: socket.socket) -> None:
+    """Require that this user is at the other end: an abstract socket has no permissions, so that everybody
+    can connect to it, and bind a name that is free.
+
+    Raises:
+        PermissionError: it is somebody else.
+    """
+    credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * _NUMBER.size)
+    if struct.unpack("<3i", credentials)[1] != os.getuid():
+        raise PermissionError("another user is at the other end")
 
 
 class ForkedProcess:
@@ -231,9 +252,10 @@ class ForkedProcess:
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._line.connect(f"\0{address.name}")
+            _require_own(self._line)
             socket.send_fds(self._line, [pickle.dumps(dict(variables))], handles)
-        except OSError:  # Nobody listens, as `await_fork` finds.
-            pass
+        except OSError:  # Nobody listens, or somebody else does.
+            self._line.close()
 
     @property
     def pid(self) -> int:
@@ -248,8 +270,8 @@ class ForkedProcess:
         """
         if self._pid:
             return True
-        self._line.settimeout(seconds)
         try:
+            self._line.settimeout(seconds)
             answer = self._line.recv(_MOST_BYTES)
         except TimeoutError:
             return False
@@ -270,8 +292,8 @@ class ForkedProcess:
             subprocess.TimeoutExpired: it has not ended in so many seconds.
         """
         if self._code is None:
-            self._line.settimeout(timeout)
             try:
+                self._line.settimeout(timeout)
                 answer = self._line.recv(_MOST_BYTES)
             except TimeoutError:
                 raise subprocess.TimeoutExpired("check process", timeout) from None
@@ -343,9 +365,10 @@ class _Server:
 
     def _accept(self) -> None:
         line, _ = self.listener.accept()
-        credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * _NUMBER.size)
-        if struct.unpack("<3i", credentials)[1] != os.getuid():
-            line.close()  # An abstract socket has no permissions: everybody can connect.
+        try:
+            _require_own(line)
+        except PermissionError:
+            line.close()
             return
         self.lines[line] = 0
         self.selector.register(line, selectors.EVENT_READ)
@@ -366,11 +389,16 @@ class _Server:
         elif self.refusal:
             self._tell(line, _NUMBER.pack(0) + self.refusal.encode()[:1024])
         else:
-            child = os.fork()
-            if child == 0:
-                self._become(pickle.loads(message), handles)
-            self.lines[line] = child
-            self._tell(line, _NUMBER.pack(child))
+            own = os.getpid()
+            try:
+                child = os.fork()
+            except OSError as error:  # A limit of processes or of memory.
+                self._tell(line, _NUMBER.pack(0) + f"it cannot fork: {error.strerror}".encode())
+            else:
+                if child == 0:
+                    self._become(own, pickle.loads(message), handles)
+                self.lines[line] = child
+                self._tell(line, _NUMBER.pack(child))
         for handle in handles:
             os.close(handle)
 
@@ -394,9 +422,8 @@ class _Server:
                     self._tell(line, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
                     self._hang_up(line)
 
-    def _become(self, variables: Mapping[str, str], handles: list[int]) -> NoReturn:
-        """Run a check process in this one, which was just forked, until its end."""
-        server = os.getppid()
+    def _become(self, server: int, variables: Mapping[str, str], handles: list[int]) -> NoReturn:
+        """Run a check process in this one, which the process `server` has just forked, until its end."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)

@@ -35,6 +35,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(fork_server, "ForkServer", Server)
     monkeypatch.setattr(fork_server, "_KEPT", [])
+    monkeypatch.setattr(fork_server, "_keepers", 0)
     return loads
 
 
