@@ -567,7 +567,6 @@ class TestForks:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(fork_server, "_KEPT", [])
-        monkeypatch.setattr(fork_server, "_keepers", 0)
         first, second = fork_server.kept_servers(), fork_server.kept_servers()
         with contextlib.ExitStack() as last:
             with first as servers:

@@ -168,9 +168,13 @@ def _key(load: Load, environment: Mapping[str, str]) -> tuple[Any, ...]:
 
 
 class ForkServers:
-    """The servers of a command, one for each thing to import and environment; closing ends them."""
+    """The servers of a command, one for each thing to import and environment; closing ends them.
+
+    `users` is how many runs have them now.
+    """
 
     def __init__(self) -> None:
+        self.users = 0
         self._servers: dict[tuple[Any, ...], ForkServer] = {}
 
     def open(self, load: Load, *, debug: bool) -> ServerAddress | None:
@@ -200,24 +204,22 @@ class ForkServers:
 
 _KEPT: list[ForkServers] = []
 _KEEPING = threading.Lock()
-_keepers = 0
 
 
 @contextmanager
 def kept_servers() -> Iterator[ForkServers]:
     """Return the servers of this process, which end with the last of these blocks, of whichever thread."""
-    global _keepers
     with _KEEPING:
         if not _KEPT:
             _KEPT.append(ForkServers())
         servers = _KEPT[0]
-        _keepers += 1
+        servers.users += 1
     try:
         yield servers
     finally:
         with _KEEPING:
-            _keepers -= 1
-            if not _keepers:
+            servers.users -= 1
+            if not servers.users:
                 _KEPT.clear()
                 servers.close()
 

@@ -35,7 +35,6 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(fork_server, "ForkServer", Server)
     monkeypatch.setattr(fork_server, "_KEPT", [])
-    monkeypatch.setattr(fork_server, "_keepers", 0)
     return loads
 
 
