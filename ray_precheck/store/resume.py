@@ -19,7 +19,7 @@ from ray_precheck.dump.folders import heard_cuts
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.foreign import open_file, regular_file
 from ray_precheck.options.shared import ResumeOptions
-from ray_precheck.store.claim import ClaimedError, claimed, locked
+from ray_precheck.store.claim import ClaimedError, claimed, locked, running
 from ray_precheck.store.journal import repair, rows_below
 from ray_precheck.store.results import read_done, without_details
 from ray_precheck.store.settings import (
@@ -119,6 +119,25 @@ def new_run_files(folder: Path, stamp: str, tables: Tables = API_TABLES) -> RunF
             raise UsageError(f"cannot write to the out path {folder}: {error.strerror}") from None
 
 
+def _is_written(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size > 0
+    return False
+
+
+def _remove_killed(folder: Path, tables: Tables) -> None:
+    """Remove the files of runs killed before they had a CSV file: nobody can go on with these."""
+    for lock in folder.glob(f"{tables.stem}_*.lock"):
+        stamp = lock.stem.removeprefix(f"{tables.stem}_")
+        files = run_files(folder / tables.file("result", stamp), tables)
+        # The stem of one command's tables may begin another's. A run that begins has not named itself yet.
+        if not re.fullmatch(r"\d+(_\d+)?", stamp) or not _is_written(lock) or running(lock):
+            continue
+        with contextlib.suppress(ResumeError, StoppedError), hold_files(files):
+            if not files.result.exists() and not files.details.exists():
+                remove_run(files)
+
+
 def start_run(
     folder: Path,
     stamp: str,
@@ -131,6 +150,7 @@ def start_run(
         UsageError: the folder is a file, is full, or cannot be made or written; nothing is left.
     """
     files = new_run_files(folder, stamp, tables)
+    _remove_killed(folder, tables)
     try:
         save_settings(files.settings, settings)
     except OSError as error:

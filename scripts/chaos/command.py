@@ -32,7 +32,7 @@ STAGES = 6
 # What a command may print to standard error besides one sentence of its own.
 _KNOWN = re.compile(
     r"\d+/\d+ done, |device \S+ is given up: |\S+ moves to node |ray-precheck[: ]"
-    r"|All acknowledged rows are on disk"
+    r"|All acknowledged rows are on disk|stopping: calls that run have "
 )
 # What Ray's library prints itself before it ends a process whose raylet is dead.
 _RAYS_LAST_WORD = re.compile(r"\[[-\d]+ [:,\d]+ E \d+ \d+\] core_worker")

@@ -36,7 +36,7 @@ from scripts.chaos.command import (
     settle,
     title,
 )
-from scripts.chaos.moments import Kill, Moment, Plan, Undisturbed, plan_run
+from scripts.chaos.moments import Clock, Kill, Moment, Plan, Undisturbed, plan_run
 
 STOPPED = 3
 # How long a command may take to end once the raylet below it is dead.
@@ -98,31 +98,45 @@ class KilledRun:
 
 
 def run_undisturbed(setup: KillSetup, dump: Path, folder: Path) -> Undisturbed:
-    """Run a dump and leave it alone, or take the files that an earlier call has left in `folder`."""
+    """Run a dump without and with Ray and leave it alone, or take what an earlier call has left in `folder`.
+
+    Raises:
+        SystemExit: a run fails, or the two do not write the same bytes.
+    """
     saved = folder / "undisturbed.json"
     if not saved.exists():
-        place = make_place(setup.package, folder)
-        calls = count_calls(dump)
-        out = OutFolder(place.out, calls)
-        command = Command(place, 0, arguments(dump, place, setup.devices))
-        command.wait(COMMAND_LIMIT_S, lambda: out.look()[0] > 0)
-        start_s = command.elapsed_s
-        command.wait(COMMAND_LIMIT_S, lambda: out.look()[1] >= STAGES)
-        complete_s = command.elapsed_s
-        command.wait(COMMAND_LIMIT_S)
-        whole_s = command.elapsed_s
-        problems = problems_of_end(command, command.code or 0) + left_behind(place)
-        if problems or command.code not in (0, 1):
-            raise SystemExit(f"the undisturbed run of {dump} failed: {problems} {command.errors()}")
-        clock = [command.code, calls, start_s, whole_s - complete_s, whole_s]
-        saved.write_text(json.dumps(clock))
-    return Undisturbed(final_files(folder / "out"), *json.loads(saved.read_text()))
+        code, alone = _timed_run(setup, dump, folder, on_ray=False)
+        other = _timed_run(setup, dump, folder / "ray", on_ray=True)
+        if other[0] != code or final_files(folder / "ray" / "out") != final_files(folder / "out"):
+            raise SystemExit(f"{dump}: with Ray {folder}/ray/out has other bytes than {folder}/out")
+        saved.write_text(json.dumps([code, count_calls(dump), asdict(alone), asdict(other[1])]))
+    code, calls, alone, on_ray = json.loads(saved.read_text())
+    return Undisturbed(final_files(folder / "out"), code, calls, Clock(**alone), Clock(**on_ray))
 
 
-def arguments(dump: Path, place: Place, devices: Sequence[int]) -> list[str]:
-    """Return the arguments of a command that starts a run."""
+def _timed_run(setup: KillSetup, dump: Path, folder: Path, *, on_ray: bool) -> tuple[int, Clock]:
+    place = make_place(setup.package, folder)
+    out = OutFolder(place.out, count_calls(dump))
+    command = Command(place, 0, arguments(dump, place, setup.devices, on_ray=on_ray))
+    command.wait(COMMAND_LIMIT_S, lambda: out.look()[0] > 0)
+    start_s = command.elapsed_s
+    command.wait(COMMAND_LIMIT_S, lambda: out.look()[1] >= STAGES)
+    complete_s = command.elapsed_s
+    command.wait(COMMAND_LIMIT_S)
+    whole_s = command.elapsed_s
+    problems = problems_of_end(command, command.code or 0) + left_behind(place)
+    if problems or command.code not in (0, 1):
+        raise SystemExit(f"the undisturbed run of {dump} failed: {problems} {command.errors()}")
+    return command.code, Clock(start_s, whole_s - complete_s, whole_s)
+
+
+def arguments(
+    dump: Path, place: Place, devices: Sequence[int], *, on_ray: bool = False
+) -> list[str]:
+    """Return the arguments of a command that starts a run, small as it may be, on Ray if so told."""
     ids = [str(device) for device in devices]
-    return ["run_ut", "-api_info", str(dump), "-o", str(place.out), "-d", *ids]
+    address = ["--address", "local"] if on_ray else []
+    return ["run_ut", "-api_info", str(dump), "-o", str(place.out), "-d", *ids, *address]
 
 
 def count_calls(dump: Path) -> int:
@@ -207,7 +221,7 @@ class _Run:
         self._undisturbed = undisturbed
         self._place = place
         self._chance = random.Random(f"{setup.seed}/{plan.number}")
-        self._arguments = arguments(plan.dump, place, setup.devices)
+        self._arguments = arguments(plan.dump, place, setup.devices, on_ray=plan.on_ray)
         self._out = OutFolder(place.out, undisturbed.calls)
         self._command: Command | None = None
         self._last: Command | None = None
@@ -249,7 +263,8 @@ class _Run:
     def _attack(self, kill: Kill) -> None:
         """Kill at the moment that is planned; a worker's or writer's command goes on then."""
         command = self._running()
-        moment = Moment(kill, command, self._out, self._undisturbed, self._chance)
+        clock = self._undisturbed.on_ray if self._plan.on_ray else self._undisturbed.alone
+        moment = Moment(kill, command, self._out, self._undisturbed.calls, clock, self._chance)
         command.wait(COMMAND_LIMIT_S, moment.has_come, moment.poll_s)
         victims = moment.victims
         if command.code is not None or not victims:

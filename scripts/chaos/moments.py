@@ -49,6 +49,16 @@ class Plan:
     number: int
     dump: Path
     kills: tuple[Kill, ...]
+    on_ray: bool
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How long an undisturbed run takes to its first row, to end once complete, and as a whole."""
+
+    start_s: float
+    shutdown_s: float
+    whole_s: float
 
 
 @dataclass(frozen=True)
@@ -58,19 +68,22 @@ class Undisturbed:
     files: dict[str, bytes]
     code: int
     calls: int
-    start_s: float
-    shutdown_s: float
-    whole_s: float
+    alone: Clock
+    on_ray: Clock
 
 
 def plan_run(seed: int, number: int, attempt: int, dump: Path, kinds: Sequence[str]) -> Plan:
-    """Return the plan of a run: kinds of kills in turn, everything else by chance."""
+    """Return the plan of a run: kinds of kills in turn, everything else by chance.
+
+    Every second run starts Ray, and those do that kill a process of Ray's.
+    """
     chance = random.Random(f"{seed}/{number}/{attempt}")
     kills = tuple(
         Kill(kinds[(number + turn) % len(kinds)], chance.choice(PHASES), chance.random())
         for turn in range(chance.randint(1, 3))
     )
-    return Plan(number, dump, kills)
+    on_ray = number % 2 == 1 or any(kill.kind in (WRITER, RAYLET) for kill in kills)
+    return Plan(number, dump, kills, on_ray)
 
 
 class Moment:
@@ -81,13 +94,15 @@ class Moment:
         kill: Kill,
         command: Command,
         out: OutFolder,
-        undisturbed: Undisturbed,
+        calls: int,
+        clock: Clock,
         chance: random.Random,
     ) -> None:
         self._kill = kill
         self._command = command
         self._out = out
-        self._undisturbed = undisturbed
+        self._calls = calls
+        self._clock = clock
         self._chance = chance
         self._since: float | None = None
         self._first_rows = -1
@@ -120,7 +135,7 @@ class Moment:
         return bool(self.victims)
 
     def _is_due(self) -> bool:
-        where, clock = self._kill.where, self._undisturbed
+        where, clock = self._kill.where, self._clock
         match self._kill.phase:
             case "start-up":
                 return self._command.elapsed_s >= where * clock.start_s
@@ -128,7 +143,7 @@ class Moment:
                 return self._after(self.rows > self._first_rows, where * _FIRST_BATCH_S)
             case "middle":
                 return self.rows >= self._first_rows + max(
-                    1.0, where * (clock.calls - self._first_rows)
+                    1.0, where * (self._calls - self._first_rows)
                 )
             case "completing":
                 return self.stage >= 1 + int(where * STAGES)

@@ -67,8 +67,14 @@ def scratch_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        watcher.kill()
-        watcher.communicate()
+        # A process of Ray's that was told to end in this moment may still write there. Then the watcher
+        # removes the folder once more, 3 s after the end of its input, which closes here or with us.
+        if folder.exists() and watcher.stdin is not None:
+            watcher.stdin.close()
+            watcher.returncode = 0  # Nobody waits for it.
+        else:
+            watcher.kill()
+            watcher.communicate()
         os.close(owner)
 
 

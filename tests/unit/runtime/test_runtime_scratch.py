@@ -44,6 +44,13 @@ def test_it_is_readable_by_its_owner_alone_and_gone_afterwards(temporary: Path) 
     assert list(temporary.iterdir()) == []
 
 
+def wait_until_gone(folder: Path) -> None:
+    until = time.monotonic() + 60
+    while folder.exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def test_it_is_gone_soon_after_its_process_was_killed(temporary: Path) -> None:
     process = hold(temporary)
     assert process.stdout is not None
@@ -51,10 +58,17 @@ def test_it_is_gone_soon_after_its_process_was_killed(temporary: Path) -> None:
     assert folder.is_dir()
     process.kill()
     process.communicate()
-    until = time.monotonic() + 60
-    while folder.exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until_gone(folder)
+
+
+def test_it_is_gone_soon_where_a_process_still_wrote_into_it_as_it_was_removed(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scratch_folder() as folder:
+        monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    assert folder.is_dir()
+    wait_until_gone(folder)
+    assert list(temporary.iterdir()) == []
 
 
 def test_the_next_run_removes_what_a_killed_tree_left_and_nothing_else(temporary: Path) -> None:

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -296,6 +297,33 @@ def test_a_run_without_a_row_leaves_nothing(tmp_path: Path) -> None:
         Journal.open(files.result, files.details).close()
         assert discard_run(files)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_was_killed_before_it_had_a_csv_is_cleared_away_by_the_next(
+    tmp_path: Path,
+) -> None:
+    def killed(stamp: str, done: str) -> None:
+        code = (
+            "import os, signal, sys; from pathlib import Path;"
+            "from ray_precheck.store.journal import Journal;"
+            "from ray_precheck.store.resume import hold_files, start_run;"
+            "from ray_precheck.store.settings import RunSettings;"
+            "files = start_run(Path(sys.argv[1]), sys.argv[2], RunSettings({}));"
+            f"held = hold_files(files); held.__enter__(); {done}; os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        subprocess.run([sys.executable, "-c", code, str(tmp_path), stamp], check=False)
+
+    killed("20260101000001", "Journal.open(files.result, files.details).close()")
+    with hold_files(start_run(tmp_path, "20260101000002", RunSettings({}))) as alive:
+        killed("20260101000003", "pass")
+        assert (tmp_path / "accuracy_checking_20260101000003.run.json").exists()
+        start_run(tmp_path, "20260101000004", RunSettings({}))
+        assert alive.lock.exists()
+    assert sorted({re.sub(r"\D", "", path.name) for path in tmp_path.iterdir()}) == [
+        "20260101000001",
+        "20260101000002",
+        "20260101000004",
+    ]
 
 
 def test_files_that_cannot_be_looked_into_are_left(tmp_path: Path) -> None:
