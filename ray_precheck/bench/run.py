@@ -44,6 +44,8 @@ def load_bench(framework: str) -> None:
     # torch imports sympy by it at the first backward pass.
     with suppress(ImportError):
         importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    torch.overrides.get_overridable_functions()  # Asked by every name, and kept by torch.
+    load_part(find_framework(framework).bench)
     References(framework)
 
 

@@ -30,7 +30,9 @@ def load_checker(*frameworks: str) -> None:
     from ray_precheck.frameworks.mindtorch.paths import prefer_native
 
     prefer_native()
-    import ray_precheck.check.checker  # noqa: F401
+    import ray_precheck.check.checker
+    import ray_precheck.replay.job
+    import ray_precheck.runtime.workers.check_process  # noqa: F401
     from ray_precheck.bench.run import load_bench
 
     for framework in map(find_framework, frameworks):
