@@ -3,11 +3,11 @@
 Comes in: the records of a capture in the order of its file, which is that of the run, and the contents of
 its tensors where they were read. Goes out: a `Flow`. Called by `walk`, for both sides.
 
-A dump gives tensors no identity. Equal contents are the surest sign of one tensor; then equal statistics: Max
-and Min to the last bit, Mean and Norm but for the order of their sums, which a view changes. Where several
-records gave such a value the last one counts. A change in place is a record that gives the changed value, so
-that later readers find it. A digest of the capture (`md5`, which is a CRC-32 of the bytes) counts where
-it has no statistics.
+A dump gives tensors no identity; captures of graphs do (`Item.variable`). Equal contents are the surest
+sign of one tensor; then equal statistics: Max and Min to the last bit, Mean and Norm but for the order of
+their sums, which a view changes. Where several records gave such a value the last one counts. A change in
+place is a record that gives the changed value, so that later readers find it. A digest of the capture
+(`md5`, which is a CRC-32 of the bytes) counts where it has no statistics.
 
 Which calls of several ranks are one collective. A capture says in which group of ranks a collective ran;
 the ranks of a group call its collectives in the same order. So the n-th `all_reduce` of a group on one rank
@@ -104,7 +104,7 @@ def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Fl
             if item.element is None or not _is_followed(item):
                 continue
             given_by = Producer(key, item.path, place, by_content=False)
-            known = content(key, item.path) if content else ""
+            known = _identity(key, item, content)
             if known:
                 by_content[known, _count(item)] = given_by._replace(by_content=True)
             given = _Given(item.mean, item.norm, given_by)
@@ -152,16 +152,23 @@ def _producer_of(
     by_content: dict[tuple[str, int], Producer],
     by_marks: dict[tuple[Any, ...], list[_Given]],
 ) -> Producer | None:
-    known = content(key, item.path) if content else ""
+    known = _identity(key, item, content)
     if known:
         found = by_content.get((known, _count(item)))
-        if found is not None:
+        if found is not None or item.variable:
             return found
     mark = mark_of(item)
     if mark[-1] in ("", None) and not known:
         return None
     alike = reversed(by_marks.get(mark, ()))
     return next((given.place for given in alike if _is_close(item, given)), None)
+
+
+def _identity(key: str, item: Item, content: Content | None) -> str:
+    """Return what tells a tensor from others: its variable, else its bytes; "" where neither is known."""
+    if item.variable:
+        return f"variable {item.variable}"
+    return content(key, item.path) if content else ""
 
 
 def _is_close(item: Item, given: _Given) -> bool:

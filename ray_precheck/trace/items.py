@@ -127,6 +127,11 @@ class Item(NamedTuple):
         return self._word("data_name")
 
     @property
+    def variable(self) -> str:
+        """The identity of a tensor in its run, which captures of graphs have (`formats`); "" for unknown."""
+        return self._word("variable")
+
+    @property
     def digest(self) -> str:
         """The digest of its bytes (`md5`, which is a CRC-32, or `xor`); "" where it has none."""
         return self._word("md5")

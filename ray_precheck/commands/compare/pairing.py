@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 
 from ray_precheck.accuracy.standards.plain_yaml import read_yaml
 from ray_precheck.commands.compare.options import ComparisonConfig
-from ray_precheck.dump.folders import FoundDump, find_existing_dumps
+from ray_precheck.dump.folders import FoundDump
 from ray_precheck.dump.scan import ByteRange
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file
+from ray_precheck.formats.conversion import find_captures
 from ray_precheck.trace.alignment.align import How, Match, align
 from ray_precheck.trace.alignment.calls import Call, family_of
 from ray_precheck.trace.gathering import gather_ranks, ranks_of_layout
@@ -58,8 +59,8 @@ def pair_dumps(
         DumpError: a path names nothing.
         UsageError: the folders have nothing in common.
     """
-    target, golden = find_existing_dumps(config.target), find_existing_dumps(config.golden)
-    noise = find_existing_dumps(config.noise).dumps if config.noise is not None else ()
+    target, golden = find_captures(config.target), find_captures(config.golden)
+    noise = find_captures(config.noise).dumps if config.noise is not None else ()
     if len(target.dumps) == 1 and len(golden.dumps) == 1:
         # Whatever their folders are called: proc4711 and proc4712, or a dump that was copied.
         one, two = target.dumps[0], golden.dumps[0]

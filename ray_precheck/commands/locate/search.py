@@ -46,10 +46,11 @@ from ray_precheck.commands.locate.walk.nouns import (
 )
 from ray_precheck.commands.locate.walk.places import DumpRoots, RootPlace
 from ray_precheck.commands.locate.walk.walk import RootWalk
-from ray_precheck.dump.folders import FoundDump, find_existing_dumps
+from ray_precheck.dump.folders import FoundDump
 from ray_precheck.dump.tensors import SKETCHES
 from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.foreign import open_file
+from ray_precheck.formats.conversion import find_captures
 from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.options.declared import group_of, settings_of
 from ray_precheck.running.dumps_job import DumpsJob, DumpWork, as_told, digest_of_dumps
@@ -167,11 +168,11 @@ def dumps_to_locate(
     Raises:
         UsageError: the folders have nothing in common, or other numbers of ranks.
     """
-    ours = find_existing_dumps(target)
+    ours = find_captures(target)
     if golden is None:
         found = [_found(each, None, is_many=ours.is_many) for each in ours.dumps]
         return found, ()
-    theirs = find_existing_dumps(golden)
+    theirs = find_captures(golden)
     if len(ours.dumps) == len(theirs.dumps) == 1:
         # Whatever their folders are called: proc4711 and proc4712, or a dump that was copied.
         return [_found(ours.dumps[0], theirs.dumps[0], is_many=False)], ()

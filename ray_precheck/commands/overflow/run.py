@@ -17,8 +17,9 @@ from ray_precheck.commands.overflow.job import (
     overflow_job,
 )
 from ray_precheck.commands.overflow.options import OverflowConfig
-from ray_precheck.dump.folders import FoundDumps, find_dumps
+from ray_precheck.dump.folders import FoundDumps
 from ray_precheck.errors import DumpError
+from ray_precheck.formats.conversion import find_captures
 from ray_precheck.options.declared import settings_of
 from ray_precheck.running.dumps_job import DumpsJob, digest_of_dumps
 from ray_precheck.running.run import (
@@ -109,7 +110,7 @@ def check_overflow(
     """
     config.validate()
     config = on_cores(config)
-    found = find_dumps(config.dump)
+    found = find_captures(config.dump)
     resumed = resumed_table(config.resume_csv, OVERFLOW_TABLES)
     with session_of_one(config, session, show=show_progress, on_files=on_files) as session:
         return run_job(_Search(config, found, session), config, session, config.out, resumed)
