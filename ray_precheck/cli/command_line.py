@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -26,6 +27,8 @@ from ray_precheck.commands.compare import command as compare
 from ray_precheck.commands.compare_results import command as compare_results
 from ray_precheck.commands.diagnose import command as diagnose
 from ray_precheck.commands.explain import command as explain
+from ray_precheck.commands.inspect import command as inspect
+from ray_precheck.commands.inspect.options import WORDS
 from ray_precheck.commands.locate import command as locate
 from ray_precheck.commands.naive import command as naive
 from ray_precheck.commands.overflow import command as overflow_check
@@ -34,8 +37,8 @@ from ray_precheck.commands.precheck import command as run_ut
 from ray_precheck.commands.precheck import summary_command as summary
 from ray_precheck.commands.repro import command as repro
 from ray_precheck.dump.folders import cuts_told
-from ray_precheck.errors import PrecheckError
-from ray_precheck.foreign import without_controls
+from ray_precheck.errors import PrecheckError, UsageError
+from ray_precheck.foreign import shown, without_controls
 from ray_precheck.options.commands import (
     EXIT_CODES,
     NOTHING_CHECKED,
@@ -50,7 +53,7 @@ from ray_precheck.options.commands import (
     add_options,
     resume_command,
 )
-from ray_precheck.options.declared import option_of
+from ray_precheck.options.declared import Takes, option_of
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.stop_signal import interrupted_by_signals
 
@@ -130,11 +133,13 @@ COMMANDS = (
     *summary.COMMANDS,
     *explain.COMMANDS,
     *repro.COMMANDS,
+    *inspect.COMMANDS,
     *compare.COMMANDS,
     *locate.COMMANDS,
     *diagnose.COMMANDS,
     *compare_results.COMMANDS,
 )
+_NAMES = tuple(name for command in COMMANDS for name in command.names)
 _BEFORE_THE_COMMAND = (
     replace(option_of(RunConfig, "framework"), action=FrameworkName, section=""),
     replace(VERSION, section=""),
@@ -168,7 +173,7 @@ def entry() -> int:
     """Run the command of this process, watched over by a guardian; return the exit code."""
     given = sys.argv[1:]
     outlive_readers()
-    if _runs_a_script(given):  # which keeps its own signals, children and end
+    if _is_unguarded(given):
         return main(given)
 
     def epitaph(result: str, how: str) -> None:
@@ -179,7 +184,7 @@ def entry() -> int:
 
 
 def _ends_in_order(given: Sequence[str], is_own: bool) -> AbstractContextManager[None]:
-    return nullcontext() if _runs_a_script(given) else interrupted_by_signals(is_own=is_own)
+    return nullcontext() if _is_unguarded(given) else interrupted_by_signals(is_own=is_own)
 
 
 def _say_how_to_resume(given: Sequence[str], result: str) -> None:
@@ -188,9 +193,44 @@ def _say_how_to_resume(given: Sequence[str], result: str) -> None:
         print(f"  {resume_command(given, Path(result))}", file=sys.stderr)
 
 
-def _runs_a_script(given: Sequence[str]) -> bool:
-    names = {name for command in COMMANDS for name in command.names}
-    return next((word for word in given if word in names), "") == "capture"
+def _is_unguarded(given: Sequence[str]) -> bool:
+    """Return whether a command keeps its own signals, children and end: a script's, or those of a prompt in
+    the foreground of its terminal."""
+    return next((word for word in given if word in _NAMES), "") in ("capture", "inspect")
+
+
+def _require_command(given: Sequence[str]) -> None:
+    """Raise where the first word that is no option names no command; names the nearest.
+
+    Raises:
+        UsageError: there is no such command.
+    """
+    with_value = {
+        name
+        for option in _BEFORE_THE_COMMAND
+        if option.takes is not Takes.NOTHING
+        for name in option.names
+    }
+    words = iter(given)
+    for word in words:
+        if word in with_value:
+            next(words, None)
+        elif not word.startswith("-"):
+            if word not in _NAMES:
+                raise UsageError(_unknown_command(word))
+            return
+
+
+def _unknown_command(word: str) -> str:
+    if word in WORDS:
+        return (
+            f"{word} is a command of `ray-precheck inspect` ({WORDS[word]}):"
+            f" ray-precheck inspect CAPTURE {word}"
+        )
+    near = get_close_matches(word, (*_NAMES, *WORDS), 1)
+    where = " of `ray-precheck inspect`" if near and near[0] in WORDS else ""
+    told = f"the nearest is {near[0]}{where}" if near else f"there are: {', '.join(_NAMES)}"
+    return f"{shown(word)} is no command; {told} (see ray-precheck --help)"
 
 
 def main(
@@ -207,7 +247,11 @@ def main(
     invocation = Invocation(tuple(given), announce)
     try:
         with _ends_in_order(given, is_own), cuts_told(_say_first) as cuts:
-            options = build_parser().parse_args(given)
+            try:
+                options = build_parser().parse_args(given)
+            except UsageError:
+                _require_command(given)  # which says more of a word that is no command
+                raise
             execute: Execute = options.execute
             code = execute(options, invocation)
         if cuts and code == PASSED:

@@ -232,7 +232,7 @@ def open_side(path: str | os.PathLike[str], on_progress: OnProgress = silent) ->
             else:
                 members, records = scan_dump(file, str(where), on_progress)
             entries = list(_entries(records))
-            header = _header(file, dict(members))
+            header = header_of(file, dict(members))
             if not entries:
                 raise DumpError(f"{where} holds no record; capture the step again")
             stack.pop_all()
@@ -273,7 +273,9 @@ def _module_entry(key: str, span: ByteRange) -> RecordEntry:
     return RecordEntry(key, key, "", MODULE, span)
 
 
-def _header(file: BinaryIO, members: Mapping[str, ByteRange]) -> Header:
+def header_of(file: BinaryIO, members: Mapping[str, ByteRange]) -> Header:
+    """Return what a dump says of itself in the members of its top-level object."""
+
     def value(name: str) -> object:
         if name not in members or members[name].end - members[name].start > LARGEST_RECORD_BYTES:
             return None

@@ -1,0 +1,1 @@
+"""A look into a capture: one word of the command line, or a shell with all of them."""
