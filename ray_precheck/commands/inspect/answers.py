@@ -1,8 +1,8 @@
 """What a word answers, and how it is put on a screen.
 
-Comes in: an `WordAnswer` of a word. Goes out: text, of tables that fit the width of a terminal, or JSON. Called
-by the command line and the shell. Names of a capture are untrusted: what a terminal obeys is written as
-escapes before anything else is done with it.
+Comes in: a `WordAnswer` of a word. Goes out: text, of tables that fit the width of a terminal, or JSON.
+Called by the command line and the shell. Names of a capture are untrusted: what a terminal obeys is written
+as escapes before anything else is done with it.
 """
 
 import io

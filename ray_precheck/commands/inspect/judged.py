@@ -1,7 +1,7 @@
 """The words of `inspect` that compute: a call against the other capture, its own error, a whole comparison.
 
-Comes in: a `InspectSession` and the options of a word. Goes out: an `WordAnswer`. Called by `words`. What is measured
-and how it is judged is that of `compare`, `run_ut` and `overflow_check`.
+Comes in: an `InspectSession` and the options of a word. Goes out: a `WordAnswer`. Called by `words`. What is
+measured and how it is judged is that of `compare`, `run_ut` and `overflow_check`.
 """
 
 import argparse
@@ -14,10 +14,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.commands.inspect.answers import WordAnswer, Table
+from ray_precheck.commands.inspect.answers import Table, WordAnswer
 from ray_precheck.commands.inspect.opened import OpenedCapture
 from ray_precheck.commands.inspect.session import InspectSession
 from ray_precheck.errors import UsageError
@@ -307,7 +308,8 @@ def _told(capture: OpenedCapture, steps: Sequence[_Errors]) -> str:
 def _own_error(session: InspectSession, row: int) -> str:
     """Return what a check of the captured outputs of a call says."""
     capture = session.capture
-    if not any(item.file for item in capture.items(row)):
+    has_files = capture.side.data_folder.is_dir()
+    if not (has_files and any(item.file for item in capture.items(row))):
         return "not known, the capture has no files of tensors (--task tensor has)"
     report = _checked_alone(session, row, "dump")
     return "; ".join(_verdict_lines(report))
@@ -498,12 +500,15 @@ def compare_vectors(session: InspectSession, given: argparse.Namespace) -> WordA
     return _compared(session, left, right, given.standard, max(0, given.limit))
 
 
-def _compared(session: InspectSession, left: Path, right: Path, standard: str, limit: int) -> WordAnswer:
+def _compared(
+    session: InspectSession, left: Path, right: Path, standard: str, limit: int
+) -> WordAnswer:
     """Run `compare` over two captures; the results stay in a folder of the user's state."""
     from ray_precheck.commands.compare.report import format_comparison_summary
     from ray_precheck.commands.compare.run import compare_captures
 
-    out = session.results / time.strftime("%Y%m%d%H%M%S")
+    stamp, runs = time.strftime("%Y%m%d%H%M%S"), session.results
+    out = next(runs / f"{stamp}_{at}" for at in count() if not (runs / f"{stamp}_{at}").exists())
     is_tools = _TOOLS_STANDARD in STANDARDS and bool(session.capture.tool)
     chosen = standard or (_TOOLS_STANDARD if is_tools else _STANDARD)
     large = max(each.stat().st_size for each in (left, right) if each.exists()) > 1 << 30

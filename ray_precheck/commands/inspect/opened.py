@@ -366,9 +366,7 @@ def read_tensor(path: Path, name: str = "") -> TensorFile:
         with open_file(path) as opened:
             if path.suffix == ".npy":
                 # Mapped, so that a header that lies about the shape takes no memory.
-                values = np.load(path, mmap_mode="r", allow_pickle=False)
-                if not isinstance(values, np.ndarray):
-                    raise NotCheckable(f"{path.name} holds an archive, a single array is expected")
+                values: Array = np.lib.format.open_memmap(path, mode="r")  # type: ignore[no-untyped-call]
                 return TensorFile(name or path.name, path, values, str(values.dtype))
             plain = read_plain_tensor(opened, is_mapped=False)
     except UNREADABLE as error:

@@ -1,7 +1,7 @@
 """The shell: a prompt that answers words until the user leaves.
 
-Comes in: a `InspectSession`. Goes out: an exit code. Called by the command and by `tools.precision_tool`. With
-prompt_toolkit the prompt completes words, options and names, and keeps its history in the user's state
+Comes in: an `InspectSession`. Goes out: an exit code. Called by the command and by `tools.precision_tool`.
+With prompt_toolkit the prompt completes words, options and names, and keeps its history in the user's state
 folder; without it lines are read as Python reads them. Ctrl-C stops what a word does, or clears the line;
 Ctrl-D leaves. Standard output of this program escapes what a terminal obeys, so the shell writes to the
 terminal itself what it has drawn; names of the capture are escaped before (`answers`).

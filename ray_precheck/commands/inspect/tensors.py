@@ -1,6 +1,6 @@
 """What is said of one tensor, and of two side by side: `pt`, `cp`, `hist`.
 
-Comes in: tensors in files, mapped or read. Goes out: an `WordAnswer`. Called by the words. All is measured in
+Comes in: tensors in files, mapped or read. Goes out: a `WordAnswer`. Called by the words. All is measured in
 pieces, so that a tensor need not fit into memory.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.commands.inspect.answers import WordAnswer, Table
+from ray_precheck.commands.inspect.answers import Table, WordAnswer
 from ray_precheck.commands.inspect.opened import TensorFile
 from ray_precheck.numerics.arrays import pieces
 from ray_precheck.numerics.statistics import summary_of
@@ -75,7 +75,8 @@ def differences(left: Array, right: Array, atol: float, rtol: float, most: int) 
     cosine = squares[2] / norms if norms else (1.0 if squares[0] == squares[1] else math.nan)
     shown = first, range(min(most, count))
     items, top = (tuple((at, _at(one, at), _at(two, at)) for at in places) for places in shown)
-    return ItemDifferences(count, wrong, min(1.0, cosine), items, top)
+    # Rounding may leave it a little above 1; the smaller one of 1 and NaN is not to be 1.
+    return ItemDifferences(count, wrong, min(cosine, 1.0), items, top)
 
 
 def _part(flat: Array, piece: slice) -> Array:
@@ -91,7 +92,9 @@ def _at(flat: Array, at: int) -> Any:
     return flat[at].item() if at < flat.size else 0
 
 
-def compared_items(left: TensorFile, right: TensorFile, atol: float, rtol: float, most: int) -> WordAnswer:
+def compared_items(
+    left: TensorFile, right: TensorFile, atol: float, rtol: float, most: int
+) -> WordAnswer:
     """Return what `cp` says of two tensors."""
     found = differences(left.values, right.values, atol, rtol, most)
     notes: list[str] = []

@@ -1,7 +1,7 @@
 """The words of `inspect`: plain functions over an opened capture, each with its own options.
 
-Comes in: a `InspectSession` and the words of a line. Goes out: an `WordAnswer`. Called by the command line, the shell
-and `tools.precision_tool`. The words that compute something are in `judged`; those here look.
+Comes in: an `InspectSession` and the words of a line. Goes out: a `WordAnswer`. Called by the command line,
+the shell and `tools.precision_tool`. The words that compute something are in `judged`; those here look.
 """
 
 import argparse
@@ -14,11 +14,16 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ray_precheck.commands.inspect import judged
-from ray_precheck.commands.inspect.answers import WordAnswer, Table
-from ray_precheck.commands.inspect.opened import WINDOW, OpenedCapture, nearest_names, module_path
+from ray_precheck.commands.inspect.answers import Table, WordAnswer
+from ray_precheck.commands.inspect.opened import WINDOW, OpenedCapture, module_path, nearest_names
 from ray_precheck.commands.inspect.options import WORDS
 from ray_precheck.commands.inspect.session import InspectSession
-from ray_precheck.commands.inspect.tensors import compared_items, histogram, printed, statistics_line
+from ray_precheck.commands.inspect.tensors import (
+    compared_items,
+    histogram,
+    printed,
+    statistics_line,
+)
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import shown
 from ray_precheck.schema.dtypes import Array

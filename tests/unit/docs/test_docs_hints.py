@@ -13,6 +13,8 @@ from markdown_text import ROOT
 from test_docs_references import parsers
 
 from ray_precheck.cli.command_line import build_parser
+from ray_precheck.commands.inspect.options import WORDS
+from ray_precheck.commands.inspect.words import options_of_word
 
 pytestmark = pytest.mark.unit
 PACKAGE = ROOT / "ray_precheck"
@@ -63,6 +65,10 @@ _OF_FRAMEWORKS = {
 }
 # Read by the drivers of the devices: CANN's runtime and CUDA's.
 _OF_DRIVERS = {"ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
+# Read by `inspect`: https://no-color.org, and the XDG Base Directory Specification.
+_OF_SHELLS = {"NO_COLOR", "XDG_CACHE_HOME", "XDG_STATE_HOME"}
+# Settings in precision_tool's config.py.
+_OF_PRECISION_TOOL = {"CMD_ROOT_PATH", "LOG_LEVEL", "ROOT_DIR", "TF_DUMP_STEP"}
 # Read by the library of linear algebra in numpy.
 _OF_NUMPY = {"OPENBLAS_NUM_THREADS"}
 # Read by protobuf.
@@ -117,7 +123,8 @@ def options_of_ray_precheck() -> set[str]:
 def test_every_option_of_a_message_exists() -> None:
     found = found_in_texts(_OPTION)
     assert len(found) > 40
-    known = options_of_ray_precheck() | _OF_PROGRAMS | _NO_OPTIONS
+    of_words = {option for word in WORDS for option in options_of_word(word)}
+    known = options_of_ray_precheck() | of_words | _OF_PROGRAMS | _NO_OPTIONS
     assert {option: files for option, files in found.items() if option not in known} == {}
 
 
@@ -134,6 +141,8 @@ def test_every_variable_of_a_message_is_read_somewhere() -> None:
         - _OF_DRIVERS
         - _OF_FRAMEWORKS
         - _OF_NUMPY
+        - _OF_SHELLS
+        - _OF_PRECISION_TOOL
         - {_OF_PROTOBUF}
     )
     # Found without loading it, which only the first of several frameworks may do.
