@@ -203,12 +203,18 @@ class Shell:
         index = self.session.capture.index
         if words[-1] in ("-t", "--type"):
             types = sorted({pattern.type_name for pattern in index.all_patterns})
-            return [_quoted(each) for each in nearest_names(typed, types, _MOST_COMPLETED)]
-        names = nearest_names(typed, self.session.capture.names, _MOST_COMPLETED)
+            return [_quoted(each) for each in _fitting_names(typed, types)]
+        names = _fitting_names(typed, self.session.capture.names)
         exact = typed.rstrip(".")
         if exact in self.session.capture.names and words[0] != "ls":
             names = [*_numbered(self.session, exact), *names]
         return [_quoted(each) for each in names]
+
+
+def _fitting_names(typed: str, names: Sequence[str]) -> list[str]:
+    """Return the names that hold what was typed; where none does, those that are like it."""
+    holding = [each for each in names if typed.lower() in each.lower()]
+    return nearest_names(typed, holding or names, _MOST_COMPLETED)
 
 
 def _numbered(session: InspectSession, name: str) -> list[str]:
