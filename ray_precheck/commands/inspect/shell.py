@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ray_precheck.commands.inspect.answers import as_json, as_text
-from ray_precheck.commands.inspect.opened import nearest_names
+from ray_precheck.commands.inspect.opened import likest_names
 from ray_precheck.commands.inspect.session import InspectSession
 from ray_precheck.commands.inspect.words import (
     TABLE,
@@ -214,7 +214,7 @@ class Shell:
 def _fitting_names(typed: str, names: Sequence[str]) -> list[str]:
     """Return the names that hold what was typed; where none does, those that are like it."""
     holding = [each for each in names if typed.lower() in each.lower()]
-    return nearest_names(typed, holding or names, _MOST_COMPLETED)
+    return likest_names(typed, holding or names, _MOST_COMPLETED)
 
 
 def _numbered(session: InspectSession, name: str) -> list[str]:

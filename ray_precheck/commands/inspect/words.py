@@ -15,7 +15,7 @@ import numpy as np
 
 from ray_precheck.commands.inspect import judged
 from ray_precheck.commands.inspect.answers import Table, WordAnswer
-from ray_precheck.commands.inspect.opened import WINDOW, OpenedCapture, module_path, nearest_names
+from ray_precheck.commands.inspect.opened import WINDOW, OpenedCapture, module_path, likest_names
 from ray_precheck.commands.inspect.options import WORDS
 from ray_precheck.commands.inspect.session import InspectSession
 from ray_precheck.commands.inspect.tensors import (
@@ -74,7 +74,7 @@ def answer_of(session: InspectSession, words: Sequence[str]) -> tuple[WordAnswer
 
 def unknown_word(name: str) -> str:
     """Return the sentence about a word that there is not."""
-    near = nearest_names(name, tuple(TABLE), 1)
+    near = likest_names(name, tuple(TABLE), 1)
     told = f"; did you mean {near[0]}?" if near else ""
     return f"{shown(name)} is no word of inspect{told} (`help` lists them, `! CMD` runs a shell command)"
 
@@ -201,7 +201,7 @@ def _holding(text: str, names: Sequence[str], notes: list[str]) -> set[str]:
     found = {name for name in names if lower in name.lower()}
     if found or not text:
         return found
-    near = nearest_names(text, sorted(set(names)), _MOST_LIKE)
+    near = likest_names(text, sorted(set(names)), _MOST_LIKE)
     if near:
         notes.append(f"nothing is called {shown(text)}; like it are: {', '.join(near)}")
     return set(near)
