@@ -26,9 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ray_precheck.errors import DumpError
 from ray_precheck.foreign import open_file
-from ray_precheck.formats.conversion import CaptureWriter, Element, Format, described
+from ray_precheck.formats.conversion import CaptureWriter, Element, Format
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import Array
 
@@ -382,8 +381,8 @@ _STATISTIC = re.compile(r"(min|max|mean|l2|sd)=(\S+)")
 
 
 def _in_text(path: Path, out: CaptureWriter, torn: list[str]) -> list[_Operator]:
-    """Return the operators of a text in the order of the run. A variable that was produced several times, as
-    by a run that warmed up first, has the last values, as in a folder."""
+    """Return the operators of a text in the order of their numbers. A variable that was produced several
+    times, as by a run that warmed up first, has the last values, as in a folder."""
     reader = _TextReader(torn)
     with open_file(path) as file:
         for line in _lines(file):
@@ -396,7 +395,9 @@ def _in_text(path: Path, out: CaptureWriter, torn: list[str]) -> list[_Operator]
         f"a text holds statistics of {_DIGITS} digits and the first values with {_DIGITS_OF_VALUES}: what"
         " differs by less, or elsewhere, is not seen (--bin-io-dump has all values)"
     )
-    return [operator for operator in reader.operators.values() if operator.outputs]
+    given = [operator for operator in reader.operators.values() if operator.outputs]
+    # As folders have them: the order of the numbers is one in which they can run, too.
+    return sorted(given, key=lambda operator: min(v.number for v, _ in operator.outputs.values()))
 
 
 def _lines(file: BufferedReader) -> Iterator[str]:
