@@ -49,8 +49,8 @@ _NAMES = {
 _SMALL = {5: "intb1", 6: "intb2", 7: "intb4", 8: "byte", 10: "uintb4", 100003: "quint4", 100004: "qint4",
           100006: "qint1"}  # fmt: skip
 # Longer titles, lines and more dimensions than any network's: 7 dimensions is megdnn's own limit.
-_LONGEST_TITLE, _LONGEST_LINE, _MOST_DIMENSIONS = 1 << 20, 1 << 22, 64
-_MOST_INPUTS = 1 << 16
+_LONGEST_TITLE, _LONGEST_LINE, _MOST_DIMENSIONS = 1 << 20, 1 << 22, 16
+_MOST_INPUTS, _LARGEST_COUNT = 1 << 16, 1 << 48
 _HEAD = np.dtype("<u4")
 _FILE = re.compile(r"([0-9a-f]{6,15})(?:-inp([0-9]{1,6}))?")
 _TEXT = (b"var", b"==== begin lazy value recording")
@@ -232,8 +232,14 @@ def _variable_in(path: Path, out: CaptureWriter) -> tuple[Variable, list[Variabl
 
 def _shape_of(stored: Stored, variable: Variable) -> tuple[int, ...]:
     """Return the shape; of tensors without elements the file loses zeros at the end, which its title has."""
-    is_empty = not math.prod(stored.shape)
-    return variable.shape if is_empty and variable.shape else stored.shape
+    titled = variable.shape or ()
+    is_empty = 0 in stored.shape and 0 in titled and _elements(titled) <= _LARGEST_COUNT
+    return titled if is_empty else stored.shape
+
+
+def _elements(shape: Sequence[int]) -> int:
+    """Return how many elements a shape has, but for sizes of 0."""
+    return math.prod(size for size in shape if size)
 
 
 def _alone(
@@ -278,6 +284,8 @@ def read_variable(file: BufferedReader) -> Stored:
     if not count or left == 0:
         # Zeros at the end of a shape are lost: of what has no bytes one of the sizes is 0.
         count, shape = 0, shape if not count else (*shape, 0)
+        if _elements(shape) > _LARGEST_COUNT:
+            raise TornError(f"shape {list(shape)} is none of a tensor")
     if left != count * carrier.itemsize:
         raise TornError(f"{left} bytes follow its title, and shape {list(shape)} of {name} has"
                         f" {count * carrier.itemsize}")  # fmt: skip
@@ -347,7 +355,8 @@ def _dtype_named(text: str) -> str:
 def _shape_in(text: str) -> tuple[int, ...] | None:
     """Return the sizes in a layout, `layout:{1(256),4(64) Float32}`, or a shape, `shape:{4}`."""
     if "layout" in text:
-        return tuple(int(each) for each in _SIZES.findall(text[:_LONGEST_TITLE]))
+        sizes = islice(_SIZES.finditer(text), _MOST_DIMENSIONS)
+        return tuple(int(each[1]) for each in sizes)
     found = re.search(r"shape:\{([0-9, ]{1,400})\}", text)
     return tuple(int(each) for each in re.findall(r"[0-9]{1,18}", found[1])) if found else None
 
@@ -361,8 +370,7 @@ def _element(variable: Variable, values: Array | None, out: CaptureWriter) -> El
             "shape": [*(variable.shape or ())],
             **facts,
         }
-    values = values.reshape(variable.shape or values.shape) if values.size == 0 else values
-    return out.kept(values, dtype=variable.dtype, **facts)
+    return out.kept(values.reshape(variable.shape or ()), dtype=variable.dtype, **facts)
 
 
 def _facts(variable: Variable) -> dict[str, str]:
@@ -482,7 +490,9 @@ def _element_of_text(variable: Variable, line: str) -> Element:
     if not found:
         return element
     mean_square = found.get("l2")
-    norm = mean_square * math.sqrt(math.prod(shape)) if mean_square is not None else None
+    norm = (
+        mean_square * math.sqrt(math.prod(map(float, shape))) if mean_square is not None else None
+    )
     element |= {MAX: found.get("max"), MIN: found.get("min"), MEAN: found.get("mean"), NORM: norm}
     start = line.rfind("[", 0, end)
     values = [_number(each) for each in line[start + 1 : end].split(", ") if each != "..."]

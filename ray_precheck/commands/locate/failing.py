@@ -26,9 +26,9 @@ from ray_precheck.trace.difference.measuring import Reading, reading_of, rows_of
 from ray_precheck.trace.difference.rows import TensorRow
 from ray_precheck.trace.difference.standards.megengine import (
     ScaledError,
+    error_in_words,
     failure,
-    in_words,
-    largest_error,
+    largest_known,
     scaled_error,
     variable_of,
 )
@@ -130,7 +130,7 @@ class _Search:
                 self.failing[measured.key, each.item.path] = error
         self.names[measured.key] = _named(row.item) or measured.key
         entry = record.entry
-        told = f"{variable_of(row.item)}{in_words(found, largest_error(e for _, e in measured.inputs))}"
+        told = f"{variable_of(row.item)}{error_in_words(found, largest_known(e for _, e in measured.inputs))}"
         if before:
             self.located.edges += [(key, measured.key) for key in dict.fromkeys(before) if key]
             passed = Passed(INHERITED, entry.key, entry.direction, measured.place, message=told)
@@ -152,9 +152,7 @@ class _Search:
             elif found is not None and found.value > self.limit:
                 entry = measured.record.entry
                 kind = RootKind.WEIGHT if row.item.state_name else RootKind.INPUT
-                said = (
-                    f"{in_words(found, None)}: no record gave it; {failure(row, found, self.limit)}"
-                )
+                said = f"{error_in_words(found, None)}: no record gave it; {failure(row, found, self.limit)}"
                 self.located.roots.append(
                     Root(
                         kind,
