@@ -155,6 +155,8 @@ FACT_KINDS = (
     _kind(r"Ascend \d+\w*", "device, from the list of PCI ids"),
     _kind(r"Could not run 'npu::", "message of torch, read on the CPU alone"),
     _kind(r"(only supports|support) Ascend.*", "message of MindSpore, read on the CPU alone"),
+    # The default of a setting of precision_tool, which nothing reads.
+    _kind(r"/root/ascend/log/plog/", ""),
     # A name of Python, which the collector finds; a hint, a message, an address, a name of ours.
     _kind(r"ascend", ""),
     _kind(r"CPU, Ascend", ""),

@@ -33,7 +33,7 @@ class InspectSession:
     path: Path | None = None
     golden_path: Path | None = None
     state: Path = field(default_factory=state_folder)
-    cmd_root: Path = Path("/usr/local/Ascend")
+    cmd_root: Path = Path("/usr/local")
     pairing: Any = None
 
     @cached_property
