@@ -120,7 +120,7 @@ class CaptureIndex:
 
     def row(self, key: str) -> int | None:
         """Return the place of a record by its key; None where there is none."""
-        pattern, number = pattern_of(key)
+        pattern, number = key_pattern(key)
         place = self._places.get(pattern)
         if place is None:
             return None
@@ -137,7 +137,7 @@ class CaptureIndex:
         return {pattern: place for place, pattern in enumerate(self.all_patterns)}
 
 
-def pattern_of(key: str) -> tuple[Pattern, int]:
+def key_pattern(key: str) -> tuple[Pattern, int]:
     """Return the pattern and the number of a key, -1 for one without a number."""
     name, _, last = key.rpartition(".")
     if last in DIRECTIONS:
@@ -212,7 +212,7 @@ def _made(path: Path, file: BinaryIO, on_progress: OnProgress) -> CaptureIndex:
         head, _, digits = before.rpartition(".")
         place = known.get((head, last))
         if place is None or not _is_number(digits):
-            pattern, number = pattern_of(key)
+            pattern, number = key_pattern(key)
             place = patterns.setdefault(pattern, len(patterns))
             if pattern.tail:
                 known[head, last] = place

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from ray_precheck.commands.inspect.index import CaptureIndex, Pattern, open_index, pattern_of
+from ray_precheck.commands.inspect.index import CaptureIndex, Pattern, key_pattern, open_index
 from ray_precheck.dump.folders import one_dump, standing_for
 from ray_precheck.dump.mapped import MappedTensors, read_plain_tensor
 from ray_precheck.dump.tensors import UNREADABLE, unreadable
@@ -182,9 +182,9 @@ class OpenedCapture:
 
     def nearest(self, name: str) -> list[str]:
         """Return names that are like one that is not there, with its number where they have one."""
-        pattern, number = pattern_of(name)
+        pattern, number = key_pattern(name)
         if not pattern.tail:
-            pattern, number = pattern_of(f"{name}.forward")
+            pattern, number = key_pattern(f"{name}.forward")
         names = self.names
         found = likest_names(pattern.name, names, _NEAREST)
         told = []
@@ -329,7 +329,7 @@ def _flat(name: str) -> str:
 def module_path(key: str) -> str:
     """Return the path of a module by the key of its record: `layers.0` of
     `Module.layers.0.Linear.forward.0`."""
-    return pattern_of(key)[0].name.partition(".")[2].rpartition(".")[0] if key else ""
+    return key_pattern(key)[0].name.partition(".")[2].rpartition(".")[0] if key else ""
 
 
 def likest_names(name: str, names: Sequence[str], most: int) -> list[str]:

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -151,6 +152,9 @@ class Shell:
     def _read(self) -> str:
         if self._prompting is not None:
             return str(self._prompting.prompt(self.prompt))
+        if self._is_terminal:
+            with suppress(ImportError):
+                import readline  # noqa: F401  # By which `input` edits its line.
         return input(self.prompt if self._is_terminal else "")
 
     @cached_property

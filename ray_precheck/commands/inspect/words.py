@@ -15,7 +15,7 @@ import numpy as np
 
 from ray_precheck.commands.inspect import judged
 from ray_precheck.commands.inspect.answers import Table, WordAnswer
-from ray_precheck.commands.inspect.opened import WINDOW, OpenedCapture, module_path, likest_names
+from ray_precheck.commands.inspect.opened import WINDOW, OpenedCapture, likest_names, module_path
 from ray_precheck.commands.inspect.options import WORDS
 from ray_precheck.commands.inspect.session import InspectSession
 from ray_precheck.commands.inspect.tensors import (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.commands.inspect import index as index_module
-from ray_precheck.commands.inspect.index import CaptureIndex, open_index, pattern_of
+from ray_precheck.commands.inspect.index import CaptureIndex, key_pattern, open_index
 from ray_precheck.trace.side import open_side
 
 pytestmark = pytest.mark.unit
@@ -22,7 +22,7 @@ _KEYS = st.builds(lambda word, number, end: f"{word}.{number}{end}", _WORDS, _NU
 
 @given(_KEYS)
 def test_a_key_is_its_pattern_and_its_number(key: str) -> None:
-    pattern, number = pattern_of(key)
+    pattern, number = key_pattern(key)
     assert pattern.key(number) == key
 
 

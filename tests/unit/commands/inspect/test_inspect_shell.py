@@ -61,9 +61,21 @@ class Terminal:
         """Type a text."""
         os.write(self._own, text.encode())
 
-    def expect(self, text: str) -> str:
+    def interrupt(self, text: str) -> None:
+        """Press Ctrl-C until a text comes: one that is pressed between a prompt and the system call that
+        reads the line is not heard by Python's `input`."""
+        for _ in range(5):
+            self.type("\x03")
+            try:
+                self.expect(text, _LIMIT_S / 5)
+            except AssertionError:
+                continue
+            return
+        raise AssertionError(f"Ctrl-C did not lead to {text!r}: {self.raw!r}")
+
+    def expect(self, text: str, limit_s: float = _LIMIT_S) -> str:
         """Wait for a text behind what was waited for before, and return what stands up to it."""
-        end = time.monotonic() + _LIMIT_S
+        end = time.monotonic() + limit_s
         while text not in (shown := _SEQUENCE.sub("", self.raw)):
             if not select.select([self._own], [], [], max(0.0, end - time.monotonic()))[0]:
                 raise AssertionError(f"{text!r} did not come: {shown!r}")
@@ -160,8 +172,7 @@ def test_ctrl_c_clears_the_line_and_stops_a_word(
     terminal.expect("inspect >")
     terminal.type("nonsense")
     terminal.expect("nonsense")
-    terminal.type("\x03")
-    terminal.expect("inspect >")
+    terminal.interrupt("inspect >")
     terminal.type("run echo begin-$((1 + 1)); sleep 100\r")
     terminal.expect("begin-2")
     terminal.type("\x03")
