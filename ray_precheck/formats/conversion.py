@@ -34,12 +34,14 @@ from ray_precheck.schema.dtypes import Array
 
 # Raised whenever a reader writes something else than before of the same files.
 _VERSION = 1
+# What the tool knows beyond records: see `formats/README.md`.
+TOOL_FILE = "tool.json"
 _TENSORS, _STACKS, _MODULES = "dump_tensor_data", "stack.json", "construct.json"
 # A folder is known by its first entries: a capture may have a million files.
 _MOST_LOOKED_AT = 4096
 _UNUSED_S = 30 * 24 * 3600.0
 # The modules of this room that have a `FORMAT`, the most telling first.
-_FORMATS: tuple[str, ...] = ()
+_FORMATS: tuple[str, ...] = ("precision_tool",)
 Element = dict[str, Any]
 
 

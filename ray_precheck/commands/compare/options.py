@@ -14,7 +14,15 @@ from ray_precheck.options.shared import (
     target_capture,
 )
 
-CAPTURE_STANDARDS = ("msprobe", "ptdbg", "npu-hooks", "megengine", "assert-close", "auto")
+CAPTURE_STANDARDS = (
+    "msprobe",
+    "ptdbg",
+    "npu-hooks",
+    "megengine",
+    "precision_tool",
+    "assert-close",
+    "auto",
+)
 
 
 def _file(word: str | None) -> Path | None:
