@@ -45,18 +45,24 @@ _FORMATS: tuple[str, ...] = ("precision_tool",)
 Element = dict[str, Any]
 
 
+def _itself(path: Path) -> Sequence[Path]:
+    return (path,)
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """A format: what people call it, how to know it, and how to read it.
 
     `is_here` gets the path of a folder or a file, and the names of the first entries of the folder, none
     for a file. `read` gets the same path, and what to write to; it raises `DumpError`, with one sentence,
-    where the capture cannot be read.
+    where the capture cannot be read. `depends_on` are the paths that are read for it, by whose changes it is
+    read again.
     """
 
     title: str
     is_here: Callable[[Path, Sequence[str]], bool]
     read: "Callable[[Path, CaptureWriter], None]"
+    depends_on: Callable[[Path], Sequence[Path]] = _itself
 
 
 @dataclass(slots=True)
@@ -214,7 +220,7 @@ def _convert(found: Format, path: Path, folder: Path) -> None:
 def _name_of(found: Format, path: Path) -> str:
     """Return a name that another capture, or this one after a change, does not have."""
     state = hashlib.sha256(repr((_VERSION, found.title, str(path.resolve()))).encode())
-    for entry in _files_below(path):
+    for entry in (file for each in found.depends_on(path) for file in _files_below(each)):
         with contextlib.suppress(OSError):
             facts = entry.stat()
             if stat.S_ISREG(facts.st_mode):

@@ -178,8 +178,9 @@ def _place(side: str, root: Path, path: Path, parts: Sequence[str]) -> Place:
         data: tuple[Path, ...] = (root / "tf" / "dump", root / "dump" / "cpu")
         graphs = root / "tf" / "graph", root / "tf" / "checkpoints", root / "graph" / "cpu"
         return Place(side, root, _within(data, path), (), graphs)
+    graphs = root / "npu" / debug / "graph", root / "graph" / "all", root / "graph" / "json"
     if side is OVERFLOW:
-        return Place(side, root, _within(flagged, path), flags, (), flagged, flags)
+        return Place(side, root, _within(flagged, path), flags, graphs, flagged, flags)
     data = root / "npu" / debug / "dump", root / "dump" / "npu" / "all", root / "dump" / "npu"
     decodings = root / "temp" / "decode" / "dump_decode"
     has_sides = any(_MARKS["npu"].fullmatch(each) for each in _folders(decodings))
@@ -188,7 +189,6 @@ def _place(side: str, root: Path, path: Path, parts: Sequence[str]) -> Place:
         root / "dump" / "decode",
         root / "dump" / "temp" / "decode",
     )
-    graphs = root / "npu" / debug / "graph", root / "graph" / "all", root / "graph" / "json"
     return Place(side, root, _within(data, path), _within(decoded, path), graphs, flagged, flags)
 
 

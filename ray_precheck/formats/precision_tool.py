@@ -80,7 +80,13 @@ def _read(path: Path, out: CaptureWriter) -> None:
     write_facts(place, path, _TITLE, out, flags)
 
 
-FORMAT = Format(_TITLE, _is_here, _read)
+def _depends_on(path: Path) -> Sequence[Path]:
+    """Return the whole `precision_data` folder: graphs and decoded files stand beside what is named."""
+    place = place_of(path)
+    return (path,) if place is None else (place.root,)
+
+
+FORMAT = Format(_TITLE, _is_here, _read, _depends_on)
 
 
 def _npu_files(place: Place, out: CaptureWriter) -> list[NamedFile]:

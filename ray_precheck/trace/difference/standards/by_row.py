@@ -149,8 +149,8 @@ def judge_by_precision_tool(row: TensorRow, mode: ComparisonMode) -> None:
 
     Source: Ascend's precision_tool 0.1.11, lib/compare/compare_result.py, `is_cosine_sim_over_threshold`:
     `vcs` lists the operators of which an output has a cosine <= 0.98 (`-c`), and passes NaN. Here other
-    shapes, unless the values are the same in another layout, and NaN or infinities that are not the same on both sides, are errors of an output, too. Without
-    elements there is no cosine: then nothing but those is seen.
+    shapes, unless the values are the same in another layout, and NaN or infinities that are not the same on
+    both sides, are errors of an output, too. Without elements there is no cosine, and those alone are seen.
     """
     if not row.is_output:
         return
