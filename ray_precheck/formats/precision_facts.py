@@ -1,6 +1,6 @@
 """What stands beside the files of a `precision_data` folder: graphs, flags of overflow, fusions.
 
-Comes in: a `Place`. Goes out: a `GraphIndex`, flags of overflow with the operators that had them, and the
+Comes in: a `DataPlace`. Goes out: a `GraphIndex`, flags of overflow with the operators that had them, and the
 file `tool.json` of the dump, which the shell and `overflow_check` read. Called by `precision_tool`.
 """
 
@@ -20,8 +20,8 @@ from ray_precheck.formats.precision_folders import (
     OPDEBUG,
     OVERFLOW,
     TENSORFLOW,
+    DataPlace,
     NamedFile,
-    Place,
     decode_files,
     files_below,
     files_in,
@@ -57,7 +57,7 @@ class GraphIndex:
         return found[-1] if found else None
 
 
-def graphs_of(place: Place, notes: list[str]) -> GraphIndex:
+def graphs_of(place: DataPlace, notes: list[str]) -> GraphIndex:
     """Return the operators of the graphs beside the files; each that cannot be read is a note."""
     nodes: list[GraphNode] = []
     for file in _tensorflow_graphs(place) if place.side == TENSORFLOW else _built_graphs(place):
@@ -80,7 +80,7 @@ def _graph(data: bytes, file: Path) -> Graph:
     return read_ge_graph(data, is_json=file.suffix == ".json")
 
 
-def _tensorflow_graphs(place: Place) -> list[Path]:
+def _tensorflow_graphs(place: DataPlace) -> list[Path]:
     """Return the newest `.meta`, else the newest `.pb`, as the tool does."""
     every = [each for folder in place.graphs for each in files_below(folder) if each.is_file()]
     for suffix in (".meta", ".pb"):
@@ -90,7 +90,7 @@ def _tensorflow_graphs(place: Place) -> list[Path]:
     return []
 
 
-def _built_graphs(place: Place) -> list[Path]:
+def _built_graphs(place: DataPlace) -> list[Path]:
     """Return the graphs as they were built: `ge_proto_*_Build.txt`, `.._PreRunAfterBuild.txt` of older
     versions, else the last one. Where both forms of a graph are there the text is read."""
     found: dict[str, tuple[str, int, Path]] = {}
@@ -111,7 +111,7 @@ def _built_graphs(place: Place) -> list[Path]:
 
 
 def flags_of(
-    place: Place,
+    place: DataPlace,
     out: CaptureWriter,
     files: Sequence[NamedFile],
     graph: GraphIndex,
@@ -204,7 +204,11 @@ def _flag(
 
 
 def write_facts(
-    place: Place, source: Path, title: str, out: CaptureWriter, flags: Sequence[Mapping[str, Any]]
+    place: DataPlace,
+    source: Path,
+    title: str,
+    out: CaptureWriter,
+    flags: Sequence[Mapping[str, Any]],
 ) -> None:
     """Write `tool.json`: the format, where it was, its overflows, and the passes that fused operators."""
     fusions: list[Fusion] = []

@@ -1,7 +1,7 @@
 """Where the files of a `precision_data` folder are, in both of its layouts, and what their names say.
 
-Comes in: a path that a user names. Goes out: its `Place`, and the files of a folder as `NamedFile`. Called by
-`precision_tool`, which reads them. The layouts are that of the guide, and that of precision_tool v0.1.11
+Comes in: a path that a user names. Goes out: its `DataPlace`, and the files of a folder as `NamedFile`. Called
+by `precision_tool`, which reads them. The layouts are that of the guide, and that of precision_tool v0.1.11
 (lib/config/config.py), which came with v0.1.5:
 
     graph/{all,json,cpu}  dump/{npu,decode,cpu,overflow}  dump/temp/{decode,overflow_decode}  fusion
@@ -95,7 +95,7 @@ class NamedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DataPlace:
     """One side of a capture: `root` is the `precision_data` folder, or the folder of files that is named.
 
     `data` are folders with its files, `decoded` those with what was decoded of them, `graphs` with graphs,
@@ -111,7 +111,7 @@ class Place:
     flags: tuple[Path, ...] = ()
 
 
-def place_of(path: Path) -> Place | None:
+def data_place(path: Path) -> DataPlace | None:
     """Return the side of a capture that a path names, None where it is no capture of this kind.
 
     `precision_data` itself is its NPU side, else the one that is there. `tf`, `tf/dump` and `dump/cpu` are
@@ -131,7 +131,7 @@ def place_of(path: Path) -> Place | None:
             return places[0]
     for side in (NPU, TENSORFLOW):
         if _holds_files(path, side, _FEWEST_DIGITS):
-            return Place(side, path, (path,), (path,), (path,), (path,), (path,))
+            return DataPlace(side, path, (path,), (path,), (path,), (path,), (path,))
     return None
 
 
@@ -165,7 +165,7 @@ def _side_of(parts: Sequence[str]) -> str:
     return OVERFLOW if any(each.startswith("overflow") for each in below[:2]) else NPU
 
 
-def _place(side: str, root: Path, path: Path, parts: Sequence[str]) -> Place:
+def _place(side: str, root: Path, path: Path, parts: Sequence[str]) -> DataPlace:
     """Return where the files of a side are in both layouts; a path within a folder of files is that alone."""
     debug = next((each for each in parts if _MARKS["npu"].fullmatch(each)), _DEBUG)
     flagged = root / "overflow" / "dump", root / "dump" / "overflow"
@@ -177,10 +177,10 @@ def _place(side: str, root: Path, path: Path, parts: Sequence[str]) -> Place:
     if side is TENSORFLOW:
         data: tuple[Path, ...] = (root / "tf" / "dump", root / "dump" / "cpu")
         graphs = root / "tf" / "graph", root / "tf" / "checkpoints", root / "graph" / "cpu"
-        return Place(side, root, _within(data, path), (), graphs)
+        return DataPlace(side, root, _within(data, path), (), graphs)
     graphs = root / "npu" / debug / "graph", root / "graph" / "all", root / "graph" / "json"
     if side is OVERFLOW:
-        return Place(side, root, _within(flagged, path), flags, graphs, flagged, flags)
+        return DataPlace(side, root, _within(flagged, path), flags, graphs, flagged, flags)
     data = root / "npu" / debug / "dump", root / "dump" / "npu" / "all", root / "dump" / "npu"
     decodings = root / "temp" / "decode" / "dump_decode"
     has_sides = any(_MARKS["npu"].fullmatch(each) for each in _folders(decodings))
@@ -189,7 +189,9 @@ def _place(side: str, root: Path, path: Path, parts: Sequence[str]) -> Place:
         root / "dump" / "decode",
         root / "dump" / "temp" / "decode",
     )
-    return Place(side, root, _within(data, path), _within(decoded, path), graphs, flagged, flags)
+    return DataPlace(
+        side, root, _within(data, path), _within(decoded, path), graphs, flagged, flags
+    )
 
 
 def _within(folders: Sequence[Path], path: Path) -> tuple[Path, ...]:

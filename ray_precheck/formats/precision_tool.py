@@ -28,12 +28,12 @@ from ray_precheck.formats.precision_folders import (
     OPDEBUG,
     OVERFLOW,
     TENSORFLOW,
+    DataPlace,
     NamedFile,
-    Place,
+    data_place,
     decode_files,
     files_in,
     newest_run,
-    place_of,
 )
 from ray_precheck.schema.dtypes import canonical_dtype
 
@@ -47,7 +47,7 @@ _DECODED = "decoded"
 
 
 def _is_here(path: Path, names: Sequence[str]) -> bool:
-    return bool(names) and place_of(path) is not None
+    return bool(names) and data_place(path) is not None
 
 
 def _read(path: Path, out: CaptureWriter) -> None:
@@ -56,7 +56,7 @@ def _read(path: Path, out: CaptureWriter) -> None:
     Raises:
         DumpError: nothing of it can be read.
     """
-    place = place_of(path)
+    place = data_place(path)
     if place is None:
         raise DumpError("it holds neither files of operators nor graphs")
     out.framework = "tensorflow"
@@ -82,14 +82,14 @@ def _read(path: Path, out: CaptureWriter) -> None:
 
 def _depends_on(path: Path) -> Sequence[Path]:
     """Return the whole `precision_data` folder: graphs and decoded files stand beside what is named."""
-    place = place_of(path)
+    place = data_place(path)
     return (path,) if place is None else (place.root,)
 
 
 FORMAT = Format(_TITLE, _is_here, _read, _depends_on)
 
 
-def _npu_files(place: Place, out: CaptureWriter) -> list[NamedFile]:
+def _npu_files(place: DataPlace, out: CaptureWriter) -> list[NamedFile]:
     """Return the decoded files of the newest run; what is not decoded is given to `msaccucmp`.
 
     Raises:
@@ -129,7 +129,7 @@ def _is_below(file: NamedFile, folders: Iterable[Path]) -> bool:
     return any(file.folder.is_relative_to(each) for each in folders)
 
 
-def _is_outside(place: Place, files: Iterable[NamedFile]) -> bool:
+def _is_outside(place: DataPlace, files: Iterable[NamedFile]) -> bool:
     """Return whether files are elsewhere than in the folder of the capture, to which names lead alone."""
     root = place.root.resolve()
     return any(
@@ -141,7 +141,7 @@ def _is_outside(place: Place, files: Iterable[NamedFile]) -> bool:
 class _TensorWriter:
     """Writes the records of a side. `is_copied`: the tensors are copied into the dump."""
 
-    place: Place
+    place: DataPlace
     out: CaptureWriter
     is_copied: bool
     _unread: list[str] = field(default_factory=list)
@@ -328,7 +328,7 @@ def _may_convert(node: GraphNode | None, file: NamedFile) -> bool:
 
 
 def _write_without_values(
-    place: Place, out: CaptureWriter, graph: GraphIndex, flags: Sequence[dict[str, Any]]
+    place: DataPlace, out: CaptureWriter, graph: GraphIndex, flags: Sequence[dict[str, Any]]
 ) -> None:
     """Write records without tensors where there are no files of any: of what overflowed, or of the graph."""
     runs: Counter[str] = Counter()
