@@ -1,7 +1,7 @@
 """Where the files of a `precision_data` folder are, in both of its layouts, and what their names say.
 
-Comes in: a path that a user names. Goes out: its `DataPlace`, and the files of a folder as `NamedFile`. Called
-by `precision_tool`, which reads them. The layouts are that of the guide, and that of precision_tool v0.1.11
+Comes in: a path that a user names. Goes out: its `DataPlace`, and files of a folder as `NamedFile`. Called by
+`precision_tool`, which reads them. The layouts are that of the guide, and that of precision_tool v0.1.11
 (lib/config/config.py), which came with v0.1.5:
 
     graph/{all,json,cpu}  dump/{npu,decode,cpu,overflow}  dump/temp/{decode,overflow_decode}  fusion
