@@ -167,18 +167,24 @@ def _text_value(data: bytes, begin: bytes, place: int) -> tuple[str, int]:
     """Return the text of a value and the place behind it; a long one is cut."""
     if begin not in b"\"'":
         return begin[:LONGEST_TEXT].decode(errors="replace"), place
-    start = place
-    while True:
-        end = data.find(begin, place)
-        if end < 0:
-            raise BrokenGraph(f"the text that begins at byte {start} does not end")
-        place, slashes = end + 1, 0
+    end = _end_of_text(data, begin, place)
+    raw = data[place : min(end, place + LONGEST_TEXT)]
+    if b"\\" in raw:
+        raw = _ESCAPE.sub(_unescaped, raw)
+    return raw.decode(errors="replace"), end + 1
+
+
+def _end_of_text(data: bytes, quote: bytes, start: int) -> int:
+    """Return the place of the quote that ends a text: it has an even number of backslashes before it."""
+    place = start
+    while (end := data.find(quote, place)) >= 0:
+        slashes = 0
         while end - slashes > start and data[end - slashes - 1] == _BACKSLASH:
             slashes += 1
         if slashes % 2 == 0:
-            break
-    raw = data[start : min(end, start + LONGEST_TEXT)]
-    return _ESCAPE.sub(_unescaped, raw).decode(errors="replace"), place
+            return end
+        place = end + 1
+    raise BrokenGraph(f"the text that begins at byte {start} does not end")
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:
@@ -202,7 +208,9 @@ def _json_operators(data: bytes) -> Iterator[tuple[str, Message]]:
     graph, key, place, start = "", "", 0, -1
     while (match := _JSON_TOKEN.search(data, place)) is not None:
         token, place = match[0], match.end()
-        if token == b'"':
+        if token == b'"' and start >= 0:
+            place = _end_of_text(data, b'"', place) + 1
+        elif token == b'"':
             text, place = _text_value(data, b'"', place)
             is_key = data[place : place + 16].lstrip()[:1] == b":"
             if is_key:

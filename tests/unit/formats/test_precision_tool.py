@@ -360,7 +360,16 @@ def blocks_of_a_matrix(values: Array, size: int) -> Array:
     return padded.reshape(-(-m // size), size, -(-n // size), size).transpose(2, 0, 1, 3)
 
 
-@pytest.mark.parametrize("kind", ["NC1HWC0", "FRACTAL_NZ"])
+def blocks_of_weights(values: Array, size: int) -> Array:
+    """Return HWCN as FRACTAL_Z: (C1 H W, N1, N0, C0)."""
+    h, w, c, n = values.shape
+    padded = np.zeros((h, w, -(-c // size) * size, -(-n // 16) * 16), values.dtype)
+    padded[:, :, :c, :n] = values
+    blocks = padded.reshape(h, w, -1, size, padded.shape[3] // 16, 16)
+    return blocks.transpose(2, 0, 1, 4, 5, 3).reshape(-1, padded.shape[3] // 16, 16, size)
+
+
+@pytest.mark.parametrize("kind", ["NC1HWC0", "FRACTAL_NZ", "FRACTAL_Z"])
 def test_values_in_a_layout_of_the_device_are_brought_into_that_of_the_model(
     tmp_path: Path, kind: str
 ) -> None:
@@ -368,10 +377,14 @@ def test_values_in_a_layout_of_the_device_are_brought_into_that_of_the_model(
     if kind == "NC1HWC0":
         wanted = rng.normal(size=(2, 5, 4, 20)).astype(np.float32)
         blocked = blocks_of_channels(wanted, 16)
+    elif kind == "FRACTAL_Z":
+        wanted = rng.normal(size=(3, 2, 20, 5)).astype(np.float32)
+        blocked = blocks_of_weights(wanted, 16)
     else:
         wanted = rng.normal(size=(20, 33)).astype(np.float32)
         blocked = blocks_of_a_matrix(wanted, 16)
-    told = {"layout": kind, "origin_format": "NHWC", "origin_shape": wanted.shape}
+    layout = "HWCN" if kind == "FRACTAL_Z" else "NHWC"
+    told = {"layout": kind, "origin_format": layout, "origin_shape": wanted.shape}
     operator = NpuOperator("Conv2D", "c", [], [blocked], output_tensors=[told], origins=["c:0"])
     root = Capture(GUIDE, [operator], {"c:0": wanted}).write(tmp_path / "precision_data")
     with opened(root) as side:
