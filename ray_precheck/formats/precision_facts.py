@@ -82,12 +82,19 @@ def _graph(data: bytes, file: Path) -> Graph:
 
 def _tensorflow_graphs(place: DataPlace) -> list[Path]:
     """Return the newest `.meta`, else the newest `.pb`, as the tool does."""
-    every = [each for folder in place.graphs for each in files_below(folder) if each.is_file()]
+    every = [each for folder in place.graphs for each in files_below(folder)]
     for suffix in (".meta", ".pb"):
         found = [each for each in every if each.suffix == suffix]
         if found:
-            return [max(found, key=lambda each: (each.stat().st_mtime, each.name))]
+            return [max(found, key=lambda each: (_changed_s(each), each.name))]
     return []
+
+
+def _changed_s(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _built_graphs(place: DataPlace) -> list[Path]:

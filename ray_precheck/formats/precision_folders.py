@@ -198,7 +198,7 @@ def _within(folders: Sequence[Path], path: Path) -> tuple[Path, ...]:
     """Return the folders that are there; the path alone where it is one of them, or below one."""
     if any(path.is_relative_to(each) for each in folders):
         return (path,)
-    return tuple(each for each in folders if each.is_dir())
+    return tuple(each for each in folders if os.path.isdir(each))
 
 
 def _holds_files(folder: Path, side: str, fewest_digits: int = 1) -> bool:

@@ -486,6 +486,22 @@ def test_a_file_that_was_changed_is_a_sentence_or_a_gap(
             records(path)
 
 
+def test_names_may_hold_anything_that_a_file_system_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["a\x1b[31m", "a b", "ä", "\udc80", '"', "\\", "Module", "0"]
+    for name in names:
+        save(tmp_path / "npu" / f"Add.{name}.7.{STARTED}.output.0.npy", X)
+        (tmp_path / "npu" / f"Add.{name}.8.{STARTED}.output.0.npy").write_bytes(b"torn")
+    with opened(tmp_path / "npu") as side:
+        # Each ran twice, and the values of one run are torn.
+        assert sorted(each.call for each in side.entries) == sorted(
+            f"Tensorflow.{name}.{number}" for name in names for number in (0, 1)
+        )
+        assert sum(bool(side.items(each)[0].file) for each in side.entries) == len(names)
+    assert "\x1b[31m" not in capsys.readouterr().err
+
+
 def test_nothing_in_a_cache_is_taken_for_one(tmp_path: Path) -> None:
     os.makedirs(tmp_path / "npu" / "debug_0" / "dump")
     assert format_of(tmp_path) is None
