@@ -275,11 +275,6 @@ def plan_location(
             f"--replay needs captured calls, but {target.path} holds modules alone (level L0); capture with"
             " level L1 or mix, or leave --replay out"
         )
-    if options.replay and not _can_be_called(target):
-        raise UsageError(
-            f"--replay needs operators that can be called here, and {target.path} has those of"
-            f" {target.header.framework}; leave --replay out"
-        )
     if options.replay and not has_files:
         raise UsageError(
             f"--replay needs captured inputs, but {target.path} has no files of tensors (its task is"
@@ -294,16 +289,11 @@ def plan_location(
             other = here.get((aligned.partners.get(entry.call, ""), entry.direction))
             if other is not None:
                 partners[entry.key] = other
-    if not (has_files and has_calls and _can_be_called(target)):
+    if not (has_files and has_calls):
         return LocationPlan((), partners, (), options, is_replayed=False, alignment=aligned)
     payloads = list(_payloads(target, golden, aligned.partners))
     costs_s = [_cost(each) for each in payloads]
     return LocationPlan(payloads, partners, costs_s, options, is_replayed=True, alignment=aligned)
-
-
-def _can_be_called(side: CaptureSide) -> bool:
-    """Return whether there may be a function for each call; a dump that names no framework is asked later."""
-    return not side.header.framework or is_framework(side.header.framework)
 
 
 def _aligned(target: CaptureSide, golden: CaptureSide, options: SearchOptions) -> AlignedCalls:

@@ -95,9 +95,9 @@ def search_dump(
         plan = plan_location(target, golden, search.options)
         if not plan.is_replayed and golden is None:
             raise UsageError(
-                f"{target.path} has no files of tensors, or no operators that can be called here, so that"
-                " nothing can be replayed: name a golden run with -gp, or capture with --task tensor"
-                " (`overflow_check` finds where NaN and infinity were born)"
+                f"{target.path} has no files of tensors, so that nothing can be replayed: name a golden"
+                " run with -gp, or capture with --task tensor (`overflow_check` finds where NaN and"
+                " infinity were born)"
             )
         measured = None
         if plan.is_replayed:
