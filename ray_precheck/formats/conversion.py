@@ -41,7 +41,7 @@ _TENSORS, _STACKS, _MODULES = "dump_tensor_data", "stack.json", "construct.json"
 _MOST_LOOKED_AT = 4096
 _UNUSED_S = 30 * 24 * 3600.0
 # The modules of this room that have a `FORMAT`, the most telling first.
-_FORMATS: tuple[str, ...] = ("precision_tool",)
+_FORMATS: tuple[str, ...] = ("precision_tool", "megengine")
 Element = dict[str, Any]
 
 
