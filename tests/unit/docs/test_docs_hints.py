@@ -28,7 +28,7 @@ _OPTION = re.compile(r"(?<![\w{$-])--?[a-zA-Z][\w-]*")
 _VARIABLE = re.compile(r"(?<![\w.$])[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+(?![\w(])")
 _FILE = re.compile(r"(?<![\w{}./*])(?:ray_precheck|scripts|cluster|tests)/[\w./-]+")
 _PIP = re.compile(r"pip install ([^;,)]*)")
-# Options of python itself and of npu-smi, which the package calls.
+# Options of python itself, of npu-smi and of msaccucmp, which the package calls.
 _OF_PROGRAMS = {
     "-E",
     "-I",
@@ -39,6 +39,7 @@ _OF_PROGRAMS = {
     "-c",
     "-h",
     "-l",
+    "-out",
     "-m",
     "--check-hash-based-pycs",
 }
@@ -56,7 +57,7 @@ _NO_VARIABLES = {
     "ACROSS_CHANNELS", "IN_ERROR", "LU_data", "LU_pivots", "MAP_POPULATE", "MINDSPORE_ROWS",
     "MINDSPORE_SWITCHES", "TORCH_SWITCHES",
     "NOTHING_CHECKED", "NPU_ROWS", "NPU_Stack_Info", "PYNATIVE_MODE", "RIGHT_LEFT",
-    "SC_PAGE_SIZE", "SC_PHYS_PAGES",
+    "SC_PAGE_SIZE", "SC_PHYS_PAGES", "FRACTAL_NZ", "FRACTAL_Z",
     "TORCH_ROWS", "BESSEL_ROWS", "OPTIMIZER_ROWS", "QUANTIZED_ROWS",
     # Instructions of Python's bytecode.
     "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES", "LOAD_CONST",
@@ -79,6 +80,10 @@ _OF_SHELLS = {"NO_COLOR", "XDG_CACHE_HOME", "XDG_STATE_HOME"}
 _OF_PRECISION_TOOL = {"CMD_ROOT_PATH", "LOG_LEVEL", "ROOT_DIR", "TF_DUMP_STEP"}
 # Read by the library of linear algebra in numpy.
 _OF_NUMPY = {"OPENBLAS_NUM_THREADS"}
+# Read by `inspect`: https://no-color.org, and the XDG Base Directory Specification.
+_OF_SHELLS = {"NO_COLOR", "XDG_CACHE_HOME", "XDG_STATE_HOME"}
+# Settings in precision_tool's config.py.
+_OF_PRECISION_TOOL = {"CMD_ROOT_PATH", "LOG_LEVEL", "ROOT_DIR", "TF_DUMP_STEP"}
 # Read by protobuf.
 _OF_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 # The distributions that are there to be installed under these names (looked up in November 2026).
