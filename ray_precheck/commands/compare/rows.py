@@ -218,7 +218,7 @@ def rows_of_piece(
             target[0], golden[0], settings.mapping, reading.pair, payload.type_name
         )
     else:
-        rows, inner = _rows_of_fusion(target, golden, reading.pair)
+        rows, inner = rows_of_fusion(target, golden, reading.pair)
     _give_saved(rows, payload, reading.pair)
     for row in rows if settings.unsteady else ():
         row.slack = settings.unsteady.get(row.item.mark, 0.0)
@@ -293,7 +293,7 @@ def _rows_of_pair(
     return rows, alone
 
 
-def _rows_of_fusion(
+def rows_of_fusion(
     target: Sequence[KeyedItems], golden: Sequence[KeyedItems], reading: Reading
 ) -> tuple[list[TensorRow], list[TensorRow]]:
     """Return the rows of n records against one: inputs with inputs, the outputs of the last ones; and of

@@ -18,11 +18,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from ray_precheck.commands.compare.rows import KeyedItems, rows_of_fusion
 from ray_precheck.commands.inspect.answers import Table, WordAnswer
 from ray_precheck.commands.inspect.opened import OpenedCapture
 from ray_precheck.commands.inspect.session import InspectSession
 from ray_precheck.errors import UsageError
-from ray_precheck.foreign import open_text, shown
+from ray_precheck.foreign import open_text
 from ray_precheck.options.shared import ALIGNED, EXACT
 from ray_precheck.trace.difference.measuring import Reading, reading_of, rows_of_operators
 from ray_precheck.trace.difference.rows import DIFFERENCES, ComparisonMode, TensorRow
@@ -32,7 +33,7 @@ from ray_precheck.trace.items import GRADIENTS, INPUT, OUTPUT, PARAMETERS
 # Aligning more records takes longer than a user at a prompt waits (2 s, measured on 2026-11-28); the calls of
 # larger captures are paired by their names.
 _MOST_ALIGNED = 100_000
-_STANDARD, _TOOLS_STANDARD = "auto", "precision_tool"
+_STANDARD, _OF_TOOLS = "auto", ("precision_tool", "megengine")
 # precision_tool's limit of the cosine similarity (its command reference, `vcs -c`), and how many it lists.
 _COSINE, _LISTED = 0.98, 3
 # `why` goes so many calls up.
@@ -45,10 +46,11 @@ _PARTS = (INPUT, OUTPUT, PARAMETERS, GRADIENTS)
 
 @dataclass
 class _Pairing:
-    """Which records of two captures belong together, by the keys of the first."""
+    """Which records of two captures belong together: the keys of both sides, by each key of the first. None:
+    records of the same key do."""
 
     reading: Reading
-    partners: dict[str, list[str]] | None = None
+    pieces: dict[str, tuple[list[str], list[str]]] | None = None
     cache: dict[int, list[TensorRow]] = field(default_factory=dict)
 
 
@@ -58,47 +60,67 @@ def _pairing(session: InspectSession) -> _Pairing:
         capture, golden = session.capture, session.require_golden("this word")
         found = _Pairing(reading_of(capture.side, golden.side))
         if max(len(capture.index), len(golden.index)) <= _MOST_ALIGNED:
-            found.partners = _aligned(capture, golden)
+            found.pieces = _aligned(capture, golden)
         session.pairing = found
     pairing: _Pairing = session.pairing
     return pairing
 
 
-def _aligned(capture: OpenedCapture, golden: OpenedCapture) -> dict[str, list[str]]:
+def _aligned(
+    capture: OpenedCapture, golden: OpenedCapture
+) -> dict[str, tuple[list[str], list[str]]]:
     from ray_precheck.trace.alignment.align import align, pieces_of
     from ray_precheck.trace.alignment.calls import calls_of
 
     calls = calls_of(capture.whole), calls_of(golden.whole)
     pieces = pieces_of(capture.whole, golden.whole, calls, align(*calls))
-    return {
-        own.key: [other.key for other in piece.golden] for piece in pieces for own in piece.target
-    }
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for piece in pieces:
+        keys = [own.key for own in piece.target], [other.key for other in piece.golden]
+        found |= dict.fromkeys(keys[0], keys)
+    return found
+
+
+def _piece(session: InspectSession, row: int) -> tuple[list[int], list[int]]:
+    """Return the records of both captures that belong together with one: of a fusion several."""
+    golden = session.require_golden("this word")
+    key = session.capture.index.key(row)
+    pieces = _pairing(session).pieces
+    own, others = ([key], [key]) if pieces is None else pieces.get(key, ([key], []))
+    rows = map(session.capture.index.row, own), map(golden.index.row, others)
+    ours, theirs = ([each for each in side if each is not None] for side in rows)
+    return ours, theirs
 
 
 def partners(session: InspectSession, row: int) -> list[int]:
     """Return the records of the other capture that belong to one."""
-    golden = session.require_golden("this word")
-    key = session.capture.index.key(row)
-    known = _pairing(session).partners
-    keys = [key] if known is None else known.get(key, [])
-    found = (golden.index.row(each) for each in keys)
-    return [each for each in found if each is not None]
+    return _piece(session, row)[1]
 
 
 def _rows(session: InspectSession, row: int) -> list[TensorRow]:
     """Return the measured and judged values of a record and its partner; [] without a partner."""
-    pairing, capture = _pairing(session), session.capture
+    pairing, golden = _pairing(session), session.require_golden("this word")
     if row not in pairing.cache:
+        sides = zip((session.capture, golden), _piece(session, row), strict=True)
+        ours, theirs = (
+            [KeyedItems(capture.index.key(each), capture.items(each)) for each in rows]
+            for capture, rows in sides
+        )
         found: list[TensorRow] = []
-        golden = session.require_golden("this word")
-        for other in partners(session, row):
-            key, theirs = capture.index.key(row), golden.index.key(other)
-            found += rows_of_operators(
-                key, theirs, capture.items(row), golden.items(other), pairing.reading
-            )
-        judge_rows(found, STANDARDS[_STANDARD], pairing.reading.mode)
+        if len(ours) == len(theirs) == 1:
+            (own,), (other,) = ours, theirs
+            found = rows_of_operators(own.key, other.key, own.items, other.items, pairing.reading)
+        elif ours and theirs:
+            found, _ = rows_of_fusion(ours, theirs, pairing.reading)
+        judge_rows(found, STANDARDS[_standard_of(session)], pairing.reading.mode)
         pairing.cache[row] = found
     return pairing.cache[row]
+
+
+def _standard_of(session: InspectSession) -> str:
+    """Return the standard that judges: that of the tool whose capture it is, where it has one."""
+    title = str(session.capture.tool.get("format", "")).lower()
+    return next((name for name in _OF_TOOLS if name in title), _STANDARD)
 
 
 def difference_of(session: InspectSession, given: argparse.Namespace) -> WordAnswer:
@@ -454,14 +476,7 @@ def _overflows(capture: OpenedCapture) -> list[dict[str, Any]]:
     entries = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
     told = []
     for each in entries:
-        facts = {
-            name: value for name, value in each.items() if name not in ("name", "type", "bits")
-        }
-        bits = each.get("bits") or []
-        lines = [", ".join(map(str, bits))] if bits else []
-        lines += [
-            f"{name}: {shown(value)}" for name, value in facts.items() if value not in ("", None)
-        ]
+        lines = list(_flag_lines(each))
         told.append(
             {"type": str(each.get("type", "")), "name": str(each.get("name", "")), "told": lines}
         )
@@ -474,6 +489,18 @@ def _overflows(capture: OpenedCapture) -> list[dict[str, Any]]:
         kind, name = capture.type_name(row), capture.name(row)
         told.append({"type": kind, "name": name, "told": [line]})
     return told
+
+
+def _flag_lines(flag: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a tool recorded of an overflow, as precision_tool has it: unit, status, task, bits; file."""
+    bits = flag.get("bits") or []
+    words = ", ".join(map(str, bits)) if isinstance(bits, list) else str(bits)
+    facts = (("", "unit"), ("Status:", "status"), ("TaskId:", "task"))
+    marks = "".join(f"[{label}{flag[name]}]" for label, name in facts if flag.get(name) is not None)
+    yield f"{marks} [{words}]".strip()
+    for name in ("file", "timestamp"):
+        if flag.get(name):
+            yield f"{name}: {flag[name]}"
 
 
 def vector_arguments(parser: argparse.ArgumentParser) -> None:
@@ -509,8 +536,7 @@ def _compared(
 
     stamp, runs = time.strftime("%Y%m%d%H%M%S"), session.results
     out = next(runs / f"{stamp}_{at}" for at in count() if not (runs / f"{stamp}_{at}").exists())
-    is_tools = _TOOLS_STANDARD in STANDARDS and bool(session.capture.tool)
-    chosen = standard or (_TOOLS_STANDARD if is_tools else _STANDARD)
+    chosen = standard or _standard_of(session)
     large = max(each.stat().st_size for each in (left, right) if each.exists()) > 1 << 30
     reports = compare_captures(
         left, right, out=out, standard=chosen, match=EXACT if large else ALIGNED

@@ -5,6 +5,7 @@ Comes in: the words of a command line. Goes out: an exit code. Called by `__main
 `precision_data` in the current folder (DATA_ROOT_DIR); it is compared with that of the CPU in it.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,9 @@ _NPU_FOLDERS = (Path("dump"), Path("npu"), Path("graph"), Path("overflow"))
 
 
 def session_of(settings: ToolSettings) -> InspectSession:
-    """Return a session over the folder of the settings; without a capture where there is none."""
+    """Return a session over the folder of the settings; without a capture where there is none. Reading a
+    capture that is not decoded looks for CANN's tools where the settings say."""
+    os.environ.setdefault("CMD_ROOT_PATH", settings.cmd_root_path)
     root = Path(settings.data_root_dir)
     cpu = next((root / each for each in _CPU_FOLDERS if _has_entries(root / each)), None)
     is_there = any((root / each).is_dir() for each in _NPU_FOLDERS)
@@ -47,7 +50,7 @@ def run_prompt() -> int:
         return Shell(
             session,
             PROMPT,
-            on_unknown=lambda line: _run_and_tell(line),
+            on_unknown=_run_and_tell,
             leaves_on_interrupt=True,
             greeting="help lists the words; Ctrl-C or Ctrl-D leaves",
         ).run()

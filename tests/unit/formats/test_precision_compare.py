@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from precision_data import GUIDE, V0_1_11, Capture, NpuOperator, in_files
 
 from ray_precheck.cli.command_line import main
 from ray_precheck.commands.compare.run import compare_captures
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.alignment.align import How, align
 from ray_precheck.trace.alignment.calls import Call
+from tests.unit.formats.precision_data import GUIDE, V0_1_11, Capture, NpuOperator, in_files
 
 pytestmark = pytest.mark.unit
 BOTH = pytest.mark.parametrize(("layout", "cpu"), [(GUIDE, "dump/cpu"), (V0_1_11, "tf/dump")])

@@ -302,20 +302,20 @@ def test_ac_tells_of_fusions_overflows_and_the_first_difference(
     dump = json.loads(target.read_text())
     element = dump["data"]["Mint.exp.1.forward"]["output"][0]
     file = target.parent / "dump_tensor_data" / element["data_name"]
-    np.save(file, np.load(file) * np.float32(1.5))
+    np.save(file, np.load(file)[::-1])
     session = opens(target, golden)
     found = data(session, "ac", "-c")
     assert found["fusions"][0] == {
         "name": "ConvBNFusion", "graph": "g0", "match_times": "3", "effect_times": "2",
     }  # fmt: skip
-    assert found["overflow"][0]["told"] == ["float overflow", "file: 'x.npy'"]
+    assert found["overflow"][0]["told"] == ["[float overflow]", "file: x.npy"]
     assert found["compare"][0]["first"][0]["name"] == "Mint.exp.1.forward"
     assert any(
         line.startswith("first difference: Mint.exp.1.forward")
         for line in lines(session, "ac", "-c")
     )
-    # precision_tool's limit: a factor does not change the cosine.
-    assert data(session, "vcs", "-c", "0.98") == []
+    assert [each["left"] for each in data(session, "vcs")] == ["Mint.exp.1.forward"]
+    assert data(session, "vcs", "-c", "-1") == []
     assert [each["left"] for each in data(session, "vcs", "-c", "1.5", "-l", "2")] == [
         "Mint.mul.0.forward", "Mint.exp.1.forward",
     ]  # fmt: skip
@@ -323,7 +323,7 @@ def test_ac_tells_of_fusions_overflows_and_the_first_difference(
     assert data(session, "vc", "-lt", str(target), "-rt", str(golden))[0]["results"]["error"]
     (low,) = data(session, "vcs")
     assert (low["left"], low["right"]) == ("Mint.exp.1.forward", "Mint.exp.1.forward")
-    assert float(low["output"][0][1]) == pytest.approx(-1)
+    assert float(low["output"][0][1]) < 0.98
 
 
 def test_births_of_nan_are_overflows(tmp_path: Path, opens: Opens) -> None:
