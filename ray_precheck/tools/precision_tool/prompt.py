@@ -26,13 +26,14 @@ _NPU_FOLDERS = (Path("dump"), Path("npu"), Path("graph"), Path("overflow"))
 
 
 def session_of(settings: ToolSettings) -> InspectSession:
-    """Return a session over the folder of the settings; without a capture where there is none. Reading a
-    capture that is not decoded looks for CANN's tools where the settings say."""
+    """Return a session over the folder of the settings, which also say where CANN's tools are that decode."""
     os.environ.setdefault("CMD_ROOT_PATH", settings.cmd_root_path)
     root = Path(settings.data_root_dir)
     cpu = next((root / each for each in _CPU_FOLDERS if _has_entries(root / each)), None)
     is_there = any((root / each).is_dir() for each in _NPU_FOLDERS)
-    return InspectSession(root if is_there else cpu, cpu, cmd_root=Path(settings.cmd_root_path))
+    return InspectSession(
+        root if is_there or cpu is None else cpu, cpu, cmd_root=Path(settings.cmd_root_path)
+    )
 
 
 def _has_entries(folder: Path) -> bool:

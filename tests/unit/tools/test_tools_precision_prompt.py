@@ -81,7 +81,7 @@ def test_words_without_the_prompt(
 def test_the_settings_name_the_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "precision_data").rename(folder / "elsewhere")
     assert main(["ls"]) == 2
-    assert "no capture is open" in capsys.readouterr().err
+    assert "cannot read the dump precision_data: No such file" in capsys.readouterr().err
     (folder / "precision_tool").mkdir()
     (folder / "precision_tool" / "config.py").write_text("DATA_ROOT_DIR = './elsewhere'\n")
     assert main(["ls", "-t", "Mul"]) == 0
