@@ -79,6 +79,8 @@ _DEVIATIONS = (1.0, 1.0, math.sqrt(3.0), math.sqrt(15.0))
 # The tensors that a network makes are inputs of the calls that follow at once: a third of all fits have been
 # made within 64 others. A table has 8 KiB.
 _KEPT_FITS = 64
+# The tensors of a network have few sizes.
+_KEPT_EXTREMES = 1 << 10
 # A fit by the bits of its numbers, because 0.0 and -0.0 are one key and not one distribution.
 _FIT = struct.Struct("=ddddq")
 # Each number passes the processor's cache four times: 256 KiB of float64 stay in it.
@@ -271,9 +273,9 @@ def fit_clipped(shape: Shape, mean: float, variance: float) -> Array | None:
     """
     deviation = math.sqrt(variance)
     shift, scale = mean, deviation
-    edges = _clipped(shape, shift, scale)
-    if edges[0] > 0.0 and edges[-1] < 1.0:  # they rise
-        return edges
+    low, high = (_in_float32(scale) * shape.points[at] + _in_float32(shift) for at in (0, -1))
+    if low > 0.0 and high < 1.0:
+        return _clipped(shape, shift, scale)
     for _ in range(_MOST_STEPS):
         sums = _clipped_sums(shape, _in_float32(shift), _in_float32(scale))
         off_mean = mean - sums.mean
@@ -515,16 +517,17 @@ def _shape(mean: float, variance: float, size: int, *, nearest_is_zero: bool) ->
         fitting = [power for power in ONE_SIDED if -one_sided(power).points[0] <= near]
         if fitting:
             return one_sided(fitting[0])
-    largest = NormalDist().inv_cdf(1.0 - 0.5 / size) if size < 1e15 else 8.0
     halved = near < _NEAR_BOUND
     return two_sided(
-        min(TWO_SIDED, key=lambda power: abs(math.log(far / _extreme(power, largest, halved))))
+        min(TWO_SIDED, key=lambda power: abs(math.log(far / _extreme(power, size, halved))))
     )
 
 
-def _extreme(power: int, largest: float, halved: bool) -> float:
-    """Return the expected extreme of many numbers, in standard deviations from the mean, where that
-    of normal ones is `largest`; `halved`: of numbers whose lower half is put on 0."""
+@functools.lru_cache(_KEPT_EXTREMES)
+def _extreme(power: int, size: int, halved: bool) -> float:
+    """Return the expected extreme of so many numbers, in standard deviations from the mean; `halved`: of
+    numbers whose lower half is put on 0."""
+    largest = NormalDist().inv_cdf(1.0 - 0.5 / size) if size < 1e15 else 8.0
     extreme = math.sqrt(3.0) if power == 0 else largest**power / _DEVIATIONS[power]
     if not halved:
         return extreme
