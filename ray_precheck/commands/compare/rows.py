@@ -79,6 +79,7 @@ class ComparisonSettings:
     mapping: NameMapping = field(default_factory=NameMapping)
     unsteady: Unsteady = field(default_factory=dict)
     unsteady_from: int = NEVER
+    max_err: float | None = None
 
 
 @pickled_by_position
@@ -406,5 +407,6 @@ def _message(rows: Sequence[TensorRow], result: str, note: str) -> str:
             name = row.item.model_name
             key = row.name.removesuffix(f".{path}")
             where = f"{path} ({name})" if name else with_name(key, path)
-            return f"{where}: {row.messages[0].removeprefix(f'{result}: ')}"
+            own = (each for each in row.messages if each.startswith(f"{result}: "))
+            return f"{where}: {next(own, row.messages[0]).removeprefix(f'{result}: ')}"
     return note

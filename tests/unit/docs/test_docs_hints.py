@@ -40,8 +40,13 @@ _OF_PROGRAMS = {
     "-m",
     "--check-hash-based-pycs",
 }
-# No options, though they look like them: the end of site-packages, of a place of a device.
-_NO_OPTIONS = {"-packages", "-Infinity", "-infinity", "-inf"}
+# Of MegEngine's load_and_run and compare_binary_iodump, which `ray_precheck.tools` has under their names.
+_OF_MEGENGINE = {
+    "-e", "-s", "--stop-on-error", "--io-dump", "--bin-io-dump", "--input", "--reproducible", "--fast-run",
+    "--cuda", "--cpu", "--iter",
+}  # fmt: skip
+# No options, though they look like them: the end of site-packages, of a place of a device, of a file.
+_NO_OPTIONS = {"-packages", "-inp", "-Infinity", "-infinity", "-inf"}
 # Written in capitals, and read as no variable: names of Python, MindSpore and C.
 _NO_VARIABLES = {
     "ACROSS_CHANNELS", "IN_ERROR", "LU_data", "LU_pivots", "MAP_POPULATE", "MINDSPORE_ROWS",
@@ -52,9 +57,10 @@ _NO_VARIABLES = {
     # Instructions of Python's bytecode.
     "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES", "LOAD_CONST",
 }  # fmt: skip
-# Read by torch and its MKL, by the compilers of torch and MindSpore, and set by launchers of MindSpore.
+# Read by torch and its MKL, by MegEngine, by compilers of torch and MindSpore, and set by launchers.
 _OF_FRAMEWORKS = {
     "ATEN_CPU_CAPABILITY",
+    "MGB_USE_MEGDNN_DBG",
     "MKL_CBWR",
     "TORCH_COMPILE_DISABLE",
     "MS_JIT",
@@ -68,7 +74,15 @@ _OF_NUMPY = {"OPENBLAS_NUM_THREADS"}
 # Read by protobuf.
 _OF_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 # The distributions that are there to be installed under these names (looked up in November 2026).
-_DISTRIBUTIONS = {"torch", "torch_npu", "mindspore", "ray", "mindstudio-probe"}
+_DISTRIBUTIONS = {
+    "torch",
+    "torch_npu",
+    "mindspore",
+    "ray",
+    "mindstudio-probe",
+    "megengine",
+    "numpy",
+}
 
 
 def messages(file: Path) -> Iterator[str]:
@@ -117,7 +131,7 @@ def options_of_ray_precheck() -> set[str]:
 def test_every_option_of_a_message_exists() -> None:
     found = found_in_texts(_OPTION)
     assert len(found) > 40
-    known = options_of_ray_precheck() | _OF_PROGRAMS | _NO_OPTIONS
+    known = options_of_ray_precheck() | _OF_PROGRAMS | _OF_MEGENGINE | _NO_OPTIONS
     assert {option: files for option, files in found.items() if option not in known} == {}
 
 
