@@ -26,7 +26,7 @@ _OPTION = re.compile(r"(?<![\w{$-])--?[a-zA-Z][\w-]*")
 _VARIABLE = re.compile(r"(?<![\w.$])[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+(?![\w(])")
 _FILE = re.compile(r"(?<![\w{}./*])(?:ray_precheck|scripts|cluster|tests)/[\w./-]+")
 _PIP = re.compile(r"pip install ([^;,)]*)")
-# Options of python itself and of npu-smi, which the package calls.
+# Options of python itself, of npu-smi and of msaccucmp, which the package calls.
 _OF_PROGRAMS = {
     "-E",
     "-I",
@@ -37,6 +37,7 @@ _OF_PROGRAMS = {
     "-c",
     "-h",
     "-l",
+    "-out",
     "-m",
     "--check-hash-based-pycs",
 }
@@ -52,7 +53,7 @@ _NO_VARIABLES = {
     "ACROSS_CHANNELS", "IN_ERROR", "LU_data", "LU_pivots", "MAP_POPULATE", "MINDSPORE_ROWS",
     "MINDSPORE_SWITCHES", "TORCH_SWITCHES",
     "NOTHING_CHECKED", "NPU_ROWS", "NPU_Stack_Info", "PYNATIVE_MODE", "RIGHT_LEFT",
-    "SC_PAGE_SIZE", "SC_PHYS_PAGES",
+    "SC_PAGE_SIZE", "SC_PHYS_PAGES", "FRACTAL_NZ", "FRACTAL_Z",
     "TORCH_ROWS", "BESSEL_ROWS", "OPTIMIZER_ROWS", "QUANTIZED_ROWS",
     # Instructions of Python's bytecode.
     "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES", "LOAD_CONST",
@@ -71,6 +72,10 @@ _OF_FRAMEWORKS = {
 _OF_DRIVERS = {"ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
 # Read by the library of linear algebra in numpy.
 _OF_NUMPY = {"OPENBLAS_NUM_THREADS"}
+# Read by `inspect`: https://no-color.org, and the XDG Base Directory Specification.
+_OF_SHELLS = {"NO_COLOR", "XDG_CACHE_HOME", "XDG_STATE_HOME"}
+# Settings in precision_tool's config.py.
+_OF_PRECISION_TOOL = {"CMD_ROOT_PATH", "LOG_LEVEL", "ROOT_DIR", "TF_DUMP_STEP"}
 # Read by protobuf.
 _OF_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 # The distributions that are there to be installed under these names (looked up in November 2026).
@@ -148,6 +153,8 @@ def test_every_variable_of_a_message_is_read_somewhere() -> None:
         - _OF_DRIVERS
         - _OF_FRAMEWORKS
         - _OF_NUMPY
+        - _OF_SHELLS
+        - _OF_PRECISION_TOOL
         - {_OF_PROTOBUF}
     )
     # Found without loading it, which only the first of several frameworks may do.
