@@ -94,9 +94,10 @@ def _begin(framework: str, text: str) -> None:
         )
         package = sys.modules["ray_precheck"] = module_from_spec(spec)  # type: ignore[arg-type]
         spec.loader.exec_module(package)  # type: ignore[union-attr]
-    from ray_precheck.capture.process import begin
+    from importlib import import_module
 
-    begin(framework, found)
+    starter = import_module(found.get("starter", "ray_precheck.capture.process"))
+    starter.begin(framework, found)
 
 
 def _wait() -> None:
