@@ -39,7 +39,7 @@ _TENSORS, _STACKS, _MODULES = "dump_tensor_data", "stack.json", "construct.json"
 _MOST_LOOKED_AT = 4096
 _UNUSED_S = 30 * 24 * 3600.0
 # The modules of this room that have a `FORMAT`, the most telling first.
-_FORMATS: tuple[str, ...] = ("tensorflow",)
+_FORMATS: tuple[str, ...] = ("tensorflow", "megengine")
 Element = dict[str, Any]
 
 

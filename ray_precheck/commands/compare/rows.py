@@ -79,6 +79,7 @@ class ComparisonSettings:
     mapping: NameMapping = field(default_factory=NameMapping)
     unsteady: Unsteady = field(default_factory=dict)
     unsteady_from: int = NEVER
+    max_err: float | None = None
 
 
 @pickled_by_position

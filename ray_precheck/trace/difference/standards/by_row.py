@@ -26,8 +26,6 @@ from ray_precheck.trace.difference.standards.base import (
     odd_sentence,
 )
 
-# MegEngine's --max-err.
-_MAX_ERR = 1e-3
 # CompareConst.MAX_ABS_ERR_THRESHOLD and MAGNITUDE of ptdbg_ascend; COSINE_LIMIT is its COS_THRESHOLD.
 _MAX_ABS_ERR_LIMIT = 0.001
 _MAGNITUDE = 0.5
@@ -96,49 +94,6 @@ def _judge_magnitudes(row: TensorRow) -> None:
             continue
         if abs(ours - theirs) / (max(abs(ours), abs(theirs)) + 1e-10) > _MAGNITUDE:
             row.note(WARNING, f"{name} differs by more than half of the larger one")
-            return
-
-
-def judge_by_megengine(row: TensorRow, mode: ComparisonMode) -> None:
-    """`megengine`: no element may be off by more than 1e-3 of its magnitude, or of 1 if that is less.
-
-    Source: MegEngine 1.13, imperative/python/megengine/tools/compare_binary_iodump.py, `check`: the error of
-    an element is |t - g| / max(|t|, |g|, 1) in float32, its limit `--max-err` with the default 1e-3; sums
-    that are not finite and other shapes fail. Its tree of failures does not show those two; here they are
-    errors like others. Between two runs of one implementation its documentation has -e 1e-7.
-    """
-    found = row.elements
-    if row.reshaped:
-        row.note(ERROR, "the shapes differ")
-    elif found is None:
-        _judge_without_elements(row, mode)
-    elif found.finite < found.numbers:
-        count = found.numbers - found.finite
-        row.note(ERROR, f"{count} of {counted(found)} are NaN or infinite")
-    elif found.max_scaled > _MAX_ERR:
-        at = index_of(row, found.worst)
-        row.note(
-            ERROR,
-            f"the largest |t - g| / max(|t|, |g|, 1) is {found.max_scaled:.6g}, above"
-            f" {_MAX_ERR:g}; the largest difference is at {at}",
-        )
-
-
-def _judge_without_elements(row: TensorRow, mode: ComparisonMode) -> None:
-    """Judge by Max and Min: the scaled error of each is at most the largest of all elements."""
-    target, golden = row.target, row.golden
-    if mode is ComparisonMode.DIGESTS or target is None or golden is None or not target.is_tensor:
-        return
-    if odd := odd_sentence(row):
-        row.note(ERROR, odd)
-        return
-    for name in (MAX, MIN):
-        ours, theirs = target.number(name), golden.number(name)
-        if ours is None or theirs is None or ours == theirs:
-            continue
-        error = abs(ours - theirs) / max(abs(ours), abs(theirs), 1.0)
-        if error > _MAX_ERR:
-            row.note(WARNING, f"{name} is off by {error:.6g} of its magnitude, above {_MAX_ERR:g}")
             return
 
 
