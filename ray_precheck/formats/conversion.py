@@ -34,7 +34,7 @@ from ray_precheck.schema.dtypes import Array
 
 # Raised whenever a reader writes something else than before of the same files.
 _VERSION = 1
-_TENSORS, _STACKS, _MODULES = "dump_tensor_data", "stack.json", "construct.json"
+TENSORS, _STACKS, _MODULES = "dump_tensor_data", "stack.json", "construct.json"
 # A folder is known by its first entries: a capture may have a million files.
 _MOST_LOOKED_AT = 4096
 _UNUSED_S = 30 * 24 * 3600.0
@@ -86,7 +86,7 @@ class CaptureWriter:
         """
         if self._file is None:
             self._file = (self.folder / DUMP_FILE).open("w", encoding="utf-8")
-            data = self.data_folder or self.folder / _TENSORS
+            data = self.data_folder or self.folder / TENSORS
             head = {"task": "tensor", "level": "L1", "framework": self.framework}
             self._file.write(json.dumps({**head, "dump_data_dir": str(data)})[:-1] + ', "data": {')
         self._file.write(f"{',' if self._records else ''}\n{json.dumps(key)}: {json.dumps(value)}")
@@ -98,7 +98,7 @@ class CaptureWriter:
 
     def kept(self, values: Array, **facts: str) -> Element:
         """Write values into a file of the dump, and return their element; see `described`."""
-        folder = self.folder / _TENSORS
+        folder = self.folder / TENSORS
         folder.mkdir(exist_ok=True)
         name = f"{self._tensors}.npy"
         self._tensors += 1

@@ -14,10 +14,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
-from ray_precheck.formats.conversion import CaptureWriter, Element
+from ray_precheck.formats.conversion import TENSORS, CaptureWriter, Element
 from ray_precheck.formats.protobuf import Budget, dtype_named, tensor_of
 from ray_precheck.schema.dtypes import Array
 
@@ -42,7 +43,8 @@ class Operation:
     """An operation that has run: its type, its name in its graph, and the identities of its tensors.
 
     `inputs` are the identities of tensors and variables, "" where one is not known. `graph` is the name of
-    the graph, "" for operations outside of one. `stack` are the lines of the program that made it.
+    the graph, "" for operations outside of one, and `run` the number of this run of the graph, None outside.
+    `stack` are the lines of the program that made it.
     """
 
     type: str
@@ -51,6 +53,7 @@ class Operation:
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     stack: Sequence[str] = ()
+    run: int | None = None
 
     @property
     def kind(self) -> str:
@@ -70,8 +73,9 @@ class Tensors:
         self._writer = writer
         self._budget = Budget()
         self.unread: Counter[str] = Counter()
+        self.times_us: dict[str, int] = {}
 
-    def add(self, identity: str, message: bytes | memoryview) -> None:
+    def add(self, identity: str, message: bytes | memoryview, time_us: int = 0) -> None:
         """Keep the tensor of a `TensorProto`; one that holds no numbers, or is broken, is counted."""
         try:
             found = tensor_of(message, self._budget)
@@ -82,6 +86,7 @@ class Tensors:
             if found.dtype:
                 self.unread[found.problem] += 1
             return
+        self.times_us[identity] = time_us
         self.keep(identity, found.values, found.dtype)
 
     def keep(self, identity: str, values: Array, dtype: str) -> None:
@@ -105,7 +110,11 @@ class Tensors:
         element = self.elements.get(identity)
         if element is None or "data_name" not in element:
             return None
-        return np.load(self._writer.folder / "dump_tensor_data" / element["data_name"])  # type: ignore[no-any-return]
+        return np.load(self.file(element))  # type: ignore[no-any-return]
+
+    def file(self, element: Element) -> Path:
+        """Return the file that has the values of an element."""
+        return self._writer.folder / TENSORS / str(element["data_name"])
 
 
 def _summary(mode: int, numbers: list[float]) -> Element | None:
@@ -161,8 +170,8 @@ def write_run(operations: Iterable[Operation], tensors: Tensors, writer: Capture
         inputs += known.borrowed(operation)
         outputs = [tensors.elements.get(each) for each in operation.outputs]
         known.learn(operation)
-        if not any(outputs) and not operation.stack and not operation.name:
-            continue
+        if not any(inputs) and not any(outputs):
+            continue  # It gets and gives handles alone.
         if operation.type in _PASSES_ON and not known.tells(operation):
             continue  # Who made what it passes on is not known; it makes nothing itself.
         kind = operation.kind

@@ -10,11 +10,13 @@ tfdbg2 has events in six files (debug_event.proto): which operations a graph has
 """
 
 import heapq
+import math
 import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -75,25 +77,65 @@ def _read(path: Path, writer: CaptureWriter) -> None:
     """
     writer.framework = "tensorflow"
     tensors = Tensors(writer)
-    names = sorted(each.name for each in path.iterdir())
-    sets = [found["set"] for name in names if (found := _EVENTS.fullmatch(name))]
-    operations: list[Operation] = []
-    if sets:
-        for number, each in enumerate(sets):
-            operations += _EventSet(
-                path, each, f"{number}." if number else "", tensors, writer
-            ).read()
-    else:
-        runs = [name for name in names if _RUN.fullmatch(name)]
-        runs.sort(key=lambda name: [int(part) for part in name.split("_")[1:]][::-1])
-        for number, run in enumerate(runs or [""]):
-            operations += _operations_of_run(path / run, number, tensors, writer)
-    if not operations:
-        raise DumpError("it holds no operation that has run; was the script killed at its start?")
-    write_run(operations, tensors, writer)
+    write_run(_operations_in(path, tensors, writer), tensors, writer)
 
 
 FORMAT = Format(TITLE, _is_here, _read)
+
+
+class SeenTensor(NamedTuple):
+    """A tensor that was seen: its name (`LeNet/conv1:0`), when, and the file of its values. `run` is the
+    number of the run of its graph, None outside of graphs."""
+
+    name: str
+    run: int | None
+    time_us: int
+    values: Path
+
+
+def seen_tensors(path: Path, writer: CaptureWriter) -> Iterator[SeenTensor]:
+    """Yield the tensors in a folder of either debugger; their files lie in the folder of the writer.
+
+    Raises:
+        DumpError: nothing in it can be read.
+    """
+    tensors = Tensors(writer)
+    counts: Counter[str] = Counter()
+    for operation in _operations_in(path, tensors, writer):
+        name = operation.name
+        if operation.run is None:
+            name = f"{operation.kind}_{counts[operation.kind]}"
+            counts[operation.kind] += 1
+        for place, identity in enumerate(operation.outputs):
+            element = tensors.elements.get(identity, {})
+            if "data_name" in element:
+                slot = identity.rpartition(":")[2] if operation.run is not None else place
+                time_us = tensors.times_us.get(identity, 0)
+                yield SeenTensor(f"{name}:{slot}", operation.run, time_us, tensors.file(element))
+
+
+def _operations_in(path: Path, tensors: Tensors, writer: CaptureWriter) -> list[Operation]:
+    """Return the operations that a folder of either debugger has; of both that of v1, which was asked for by
+    the script.
+
+    Raises:
+        DumpError: nothing in it can be read.
+    """
+    names = sorted(each.name for each in path.iterdir())
+    runs = [name for name in names if _RUN.fullmatch(name) and _is_run(path / name)]
+    runs.sort(key=lambda name: [int(part) for part in name.split("_")[1:]][::-1])
+    if not runs and any(name.startswith(_DEVICE) for name in names):
+        runs = [""]
+    found: list[Operation] = []
+    for number, run in enumerate(runs):
+        found += _operations_of_run(path / run, number, tensors, writer)
+    sets = [] if runs else [match["set"] for each in names if (match := _EVENTS.fullmatch(each))]
+    for number, name in enumerate(sets):
+        prefix = f"{number}." if number else ""
+        found += _EventSet(path, name, prefix, tensors, writer).read()
+    if not found:
+        raise DumpError("it holds no operation that has run; was the script killed at its start?")
+    return found
 
 
 class _Event(NamedTuple):
@@ -247,11 +289,12 @@ class _EventSet:
             graph.name,
             [self._of_graph(identity, run, each) for each in creation.inputs] if creation else [],
             stack=self._stack(creation.frames) if creation else (),
+            run=run,
         )
         graph.runs[run][name] = found
         found.outputs.append(self._of_graph(identity, run, tensor))
         if 5 in event.fields:
-            self._keep(found.outputs[-1], event.number(4), event.fields[5][-1])
+            self._keep(found.outputs[-1], event, event.number(4), event.fields[5][-1])
         return [] if known else [found]
 
     def _of_graph(self, graph: str, run: int, tensor: str) -> str:
@@ -267,7 +310,7 @@ class _EventSet:
         # Variants and handles have no value here: where some are among the outputs, it is not told which.
         if len(kept) == len(outputs):
             for identity, each in zip(outputs, kept, strict=True):
-                self._keep(identity, event.number(6), each)
+                self._keep(identity, event, event.number(6), each)
         name = event.text(1)
         is_function = bool(event.text(3)) or name.startswith("__")
         return Operation(
@@ -279,10 +322,11 @@ class _EventSet:
             self._stack(frames),
         )
 
-    def _keep(self, identity: str, mode: int, message: Field) -> None:
+    def _keep(self, identity: str, event: _Event, mode: int, message: Field) -> None:
         self._modes[mode] += 1
         if mode == _FULL_TENSOR:
-            self._tensors.add(identity, message.data)
+            time_us = int(event.time_s * 1e6) if math.isfinite(event.time_s) else 0
+            self._tensors.add(identity, message.data, time_us)
         elif mode in (_CURT, _CONCISE, _FULL_HEALTH, _SHAPE):
             self._tensors.add_summary(identity, mode, message.data)
 
@@ -377,35 +421,50 @@ def _operations_of_run(
             nodes = _nodes_of(device, writer)
             seen = _seen_tensors(device)
             for name, slots in seen.items():
-                for slot, path in sorted(slots.items()):
-                    _keep_event(f"{number}/{device.name}/{name}:{slot}", path, tensors, writer)
-            found += _of_device(f"{number}/{device.name}/", nodes, seen)
+                for slot, (time_us, path) in sorted(slots.items()):
+                    identity = f"{number}/{device.name}/{name}:{slot}"
+                    _keep_event(identity, path, time_us, tensors, writer)
+            found += _of_device(device.name, number, nodes, seen)
     return found
 
 
 def _of_device(
-    prefix: str, nodes: dict[str, tuple[str, list[str]]], seen: dict[str, dict[int, Path]]
+    device: str, number: int, nodes: dict[str, tuple[str, list[str]]], seen: "_Seen"
 ) -> list[Operation]:
     """Return the operations that gave a tensor: in the order of the graph, which a sort by what they get and
     wait for makes one of the run."""
     found = []
+    prefix = f"{number}/{device}/"
     for name in [*nodes, *sorted(set(seen) - set(nodes))]:
         type_name, inputs = nodes.get(name, ("", []))
+        if type_name in _DEBUG_TYPES:
+            continue
         gives = [f"{prefix}{name}:{slot}" for slot in sorted(seen.get(name, ()))]
         if not gives and type_name not in UPDATES:
             continue
-        gets = [_tensor_name(each) for each in inputs]
-        known = [each for each in gets if each]
-        found.append(Operation(type_name, name, "", [f"{prefix}{each}" for each in known], gives))
+        gets = [f"{prefix}{each}" for each in map(partial(_tensor_name, nodes), inputs) if each]
+        found.append(Operation(type_name, name, "", gets, gives, run=number))
     return found
 
 
-def _tensor_name(text: str) -> str:
-    """Return `name:slot` of an input of a node; "" for one that is only waited for (`^name`)."""
-    if text.startswith("^"):
-        return ""
-    name, _, slot = text.rpartition(":")
-    return text if name and slot.isdigit() else f"{text}:0"
+def _tensor_name(nodes: dict[str, tuple[str, list[str]]], text: str) -> str:
+    """Return `name:slot` of an input of a node, behind the debugger's own nodes; "" for one that is only
+    waited for (`^name`)."""
+    for _ in range(_MOST_LINES):
+        if text.startswith("^"):
+            return ""
+        name, _, slot = text.rpartition(":")
+        if not (name and slot.isdigit()):
+            name, text = text, f"{text}:0"
+        type_name, inputs = nodes.get(name, ("", []))
+        if type_name not in _DEBUG_TYPES or not inputs:
+            return text
+        text = inputs[0]
+    return ""
+
+
+# What tfdbg2 puts into a graph of v1.
+_DEBUG_TYPES = ("DebugIdentityV2", "DebugIdentity", "DebugIdentityV3", "DebugNumericSummaryV2")
 
 
 def _nodes_of(device: Path, writer: CaptureWriter) -> dict[str, tuple[str, list[str]]]:
@@ -426,10 +485,14 @@ def _nodes_of(device: Path, writer: CaptureWriter) -> dict[str, tuple[str, list[
     return found
 
 
-def _seen_tensors(device: Path) -> dict[str, dict[int, Path]]:
+# By the name of an operation and the number of its output: when, in microseconds, and the file.
+_Seen = dict[str, dict[int, tuple[int, Path]]]
+
+
+def _seen_tensors(device: Path) -> _Seen:
     """Return the files of a device by the name of the operation and the number of its output; the last one
     where an operation ran several times."""
-    found: dict[str, dict[int, tuple[int, Path]]] = {}
+    found: _Seen = {}
     for path in sorted(device.rglob("*_DebugIdentity_*")):
         match = _DEBUG_FILE.fullmatch(path.relative_to(device).as_posix())
         if match is not None and path.is_file() and not path.is_symlink():
@@ -437,10 +500,12 @@ def _seen_tensors(device: Path) -> dict[str, dict[int, Path]]:
             slot, time = int(match["slot"]), int(match["time"])
             if slot not in slots or slots[slot][0] < time:
                 slots[slot] = (time, path)
-    return {name: {slot: each[1] for slot, each in slots.items()} for name, slots in found.items()}
+    return found
 
 
-def _keep_event(identity: str, path: Path, tensors: Tensors, writer: CaptureWriter) -> None:
+def _keep_event(
+    identity: str, path: Path, time_us: int, tensors: Tensors, writer: CaptureWriter
+) -> None:
     """Keep the tensor of an `Event` (event.proto), which is that of its summary."""
     try:
         with bytes_of_file(path) as data:
@@ -451,7 +516,7 @@ def _keep_event(identity: str, path: Path, tensors: Tensors, writer: CaptureWrit
     except ValueError:
         tensors.unread["their files are torn"] += 1
     else:
-        tensors.add(identity, tensor)
+        tensors.add(identity, tensor, time_us)
 
 
 def _only(message: bytes | memoryview, number: int) -> bytes:

@@ -12,6 +12,7 @@ instrumented. Here these are handed to it at their first use, as the outputs of 
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from ray_precheck.foreign import caught
 
 _SKIPPED = ("Identity", "If", "StatelessIf", "StatefulPartitionedCall", "While", "StatelessWhile")
 CLAIM = "dump"
+# The folders of the debugging sessions of v1, which want empty ones.
+SESSION = "session"
 
 
 def begin(framework: str, found: dict[str, Any]) -> None:
@@ -40,6 +43,28 @@ def _begin(found: dict[str, Any]) -> None:
         str(folder), tensor_debug_mode=found["mode"], circular_buffer_size=-1
     )
     _complete()
+    if found.get("v1"):
+        _let_sessions_write(str(folder))
+
+
+def _let_sessions_write(folder: str) -> None:
+    """Have sessions and hooks of v1 write tensors that would open the debugger's prompt."""
+    from tensorflow.python import debug
+
+    numbers = count()
+
+    def own_folder() -> str:
+        path = os.path.join(folder, f"{SESSION}{next(numbers)}")
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def session(inner: Any, *_: Any, **__: Any) -> Any:
+        return debug.DumpingDebugWrapperSession(inner, own_folder())
+
+    def hook(*_: Any, **__: Any) -> Any:
+        return debug.DumpingDebugHook(own_folder())
+
+    debug.LocalCLIDebugWrapperSession, debug.LocalCLIDebugHook = session, hook
 
 
 def _claimed(notes: Path, folder: Path) -> Path:

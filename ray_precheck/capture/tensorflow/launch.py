@@ -27,9 +27,15 @@ _STARTER = "ray_precheck.capture.tensorflow.dumping"
 
 
 def run_with_debugger(
-    words: Sequence[str], folder: Path, task: str, tell: Callable[[str], None]
+    words: Sequence[str],
+    folder: Path,
+    task: str,
+    tell: Callable[[str], None],
+    *,
+    v1: bool = False,
 ) -> int:
-    """Run a script until its end, tell what was captured, and return its exit code.
+    """Run a script until its end, tell what was captured, and return its exit code. With `v1` the debugging
+    sessions of v1 that wait for a user write their tensors into the folder instead.
 
     Raises:
         UsageError: there is no such program or script, or the folder holds something else.
@@ -46,6 +52,7 @@ def run_with_debugger(
             starter=_STARTER,
             folder=str(folder),
             mode=MODES[task],
+            v1=v1,
         )
         variables[FRAMEWORKS] = "tensorflow=tensorflow"
         status = run_program([program, *words[1:]], variables)
