@@ -463,8 +463,10 @@ def _tensor_name(nodes: dict[str, tuple[str, list[str]]], text: str) -> str:
     return ""
 
 
-# What tfdbg2 puts into a graph of v1.
-_DEBUG_TYPES = ("DebugIdentityV2", "DebugIdentity", "DebugIdentityV3", "DebugNumericSummaryV2")
+# What the debuggers put into a graph: copies that are watched, and what watches them.
+_DEBUG_TYPES = (
+    "Copy", "CopyHost", "DebugIdentity", "DebugIdentityV2", "DebugIdentityV3", "DebugNumericSummaryV2",
+)  # fmt: skip
 
 
 def _nodes_of(device: Path, writer: CaptureWriter) -> dict[str, tuple[str, list[str]]]:

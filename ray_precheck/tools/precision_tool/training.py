@@ -45,9 +45,11 @@ def tf_dump(given: Sequence[str]) -> int:
     folder = Path(settings.data_root_dir, CPU)
     _make(folder)
     with tempfile.TemporaryDirectory(prefix="tf_debug_", dir=folder.parent) as events:
-        code = run_with_debugger(_in_shell(command), Path(events), TENSOR, _tell, v1=True)
+        said: list[str] = []
+        code = run_with_debugger(_in_shell(command), Path(events), TENSOR, said.append, v1=True)
         written = sum(1 for _ in _written(_sources(Path(events)), folder, settings.steps))
     if not written:
+        _tell("; ".join(said))
         return code or UNUSABLE
     _tell(f"{written} tensors in {folder}")
     return code
