@@ -56,6 +56,12 @@ class Operation:
     run: int | None = None
 
     @property
+    def passes_on(self) -> bool:
+        """Whether it gives what another operation made. An eager constant may be a variable, which eager code
+        reads without an operation."""
+        return self.type in _PASSES_ON or (self.type == "Const" and self.run is None)
+
+    @property
     def kind(self) -> str:
         """The type, as a key has it: `Function.step` for the function `__inference_step_343`."""
         if self.type == "Function":
@@ -172,7 +178,7 @@ def write_run(operations: Iterable[Operation], tensors: Tensors, writer: Capture
         known.learn(operation)
         if not any(inputs) and not any(outputs):
             continue  # It gets and gives handles alone.
-        if operation.type in _PASSES_ON and not known.tells(operation):
+        if operation.passes_on and not known.tells(operation):
             continue  # Who made what it passes on is not known; it makes nothing itself.
         kind = operation.kind
         key = f"{PREFIX}.{kind}.{counts[kind]}.forward"
@@ -219,7 +225,7 @@ class _Contents:
 
     def borrowed(self, operation: Operation) -> list[Element | None]:
         """Return the tensors that an operation passes on: those that hold what it gives."""
-        if operation.type not in _PASSES_ON:
+        if not operation.passes_on:
             return []
         digests = [self._tensors.digests.get(each) for each in operation.outputs]
         found = [self._last[each] for each in digests if each is not None and each in self._last]

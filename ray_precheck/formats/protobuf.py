@@ -125,11 +125,8 @@ def bytes_of_file(path: Path) -> Iterator[memoryview]:
         if not file.seek(0, 2):
             yield memoryview(b"")
             return
-        with (
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as view,
-        ):
-            yield view
+        # Closed with the last slice of it, which an exception may still hold.
+        yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def records_of(data: memoryview, name: str) -> Iterator[bytes]:

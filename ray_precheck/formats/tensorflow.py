@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -205,23 +205,44 @@ class _EventSet:
 
     def read(self) -> list[Operation]:
         """Return the operations in the order in which they ran."""
-        for event in self._events("source_files"):
-            self._sources.append(event.text(1))
-        for event in self._events("stack_frames"):
-            self._learn_frame(event)
-        for event in self._events("graphs"):
-            self._learn_graph(event)
-        found: list[Operation] = []
         ran = (self._events("graph_execution_traces"), self._events("execution"))
-        for event in heapq.merge(*ran, key=lambda each: each.time_s):
-            if event.what == _TRACE:
-                found += self._traced(event)
-            elif event.what == _EXECUTION:
-                found.append(self._executed(event))
+        events = chain(
+            self._events("source_files"),
+            self._events("stack_frames"),
+            self._events("graphs"),
+            heapq.merge(*ran, key=lambda each: each.time_s),
+        )
+        found: list[Operation] = []
+        broken = 0
+        for event in events:
+            try:
+                found += self._learn(event)
+            except ValueError:
+                broken += 1
+        if broken:
+            self._writer.notes.append(f"{broken} events of {self._name} are torn")
         for graph in self._graphs.values():
             self._connect(graph)
         self._tell_modes()
         return self._with_updates(found)
+
+    def _learn(self, event: _Event) -> list[Operation]:
+        """Take note of an event; return the operation that it tells of, if that is new.
+
+        Raises:
+            ValueError: a message in it is torn.
+        """
+        if event.what == _TRACE:
+            return self._traced(event)
+        if event.what == _EXECUTION:
+            return [self._executed(event)]
+        if event.what == _SOURCE:
+            self._sources.append(event.text(1))
+        elif event.what == _FRAME:
+            self._learn_frame(event)
+        else:
+            self._learn_graph(event)
+        return []
 
     def _events(self, kind: str) -> Iterator[_Event]:
         """Yield the events of a file; what is torn is told and left out."""
