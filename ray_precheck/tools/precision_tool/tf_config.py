@@ -15,14 +15,10 @@ from typing import Any
 
 from ray_precheck.errors import UsageError
 from ray_precheck.tools.precision_tool.settings import ToolSettings, read_settings
-from ray_precheck.tools.precision_tool.training import (
-    DUMP_FLAG,
-    NPU,
-    OVERFLOW,
-    OVERFLOW_FLAG,
-    graph_variables,
-)
 
+# The folders of the guide, below DATA_ROOT_DIR, and what precision_tool's words set for a script.
+NPU, OVERFLOW, GRAPHS = "dump/npu", "dump/overflow", "graph/all"
+DUMP_FLAG, OVERFLOW_FLAG = "PRECISION_TOOL_DUMP", "PRECISION_TOOL_OVERFLOW"
 # precision_tool's config.py: 4 keeps the fused operators as they are compiled.
 OP_DEBUG_LEVEL = 4
 _OPTIMIZER = "NpuOptimizer"
@@ -96,6 +92,15 @@ def estimator_dump() -> Any:
         UsageError: TensorFlow is not installed.
     """
     return _debugging().DumpingDebugHook(_debug_folder())
+
+
+def graph_variables(settings: ToolSettings) -> dict[str, str]:
+    """Return the variables of the environment by which Ascend's compiler writes its graphs."""
+    return {
+        "DUMP_GE_GRAPH": "2",
+        "DUMP_GRAPH_LEVEL": "3",
+        "DUMP_GRAPH_PATH": str(Path(settings.data_root_dir, GRAPHS)),
+    }
 
 
 def _debugging() -> Any:

@@ -27,10 +27,16 @@ from ray_precheck.formats.conversion import CaptureWriter
 from ray_precheck.formats.tensorflow import SeenTensor, seen_tensors
 from ray_precheck.options.commands import UNUSABLE
 from ray_precheck.tools.precision_tool.settings import ToolSettings, read_settings
+from ray_precheck.tools.precision_tool.tf_config import (
+    DUMP_FLAG,
+    GRAPHS,
+    NPU,
+    OVERFLOW,
+    OVERFLOW_FLAG,
+    graph_variables,
+)
 
-CPU, NPU, OVERFLOW, GRAPHS = "dump/cpu", "dump/npu", "dump/overflow", "graph/all"
-# What precision_tool's own `tf_config` looks for.
-DUMP_FLAG, OVERFLOW_FLAG = "PRECISION_TOOL_DUMP", "PRECISION_TOOL_OVERFLOW"
+CPU = "dump/cpu"
 # The longest name that the file systems of Linux take (NAME_MAX, limits.h), in bytes.
 _LONGEST_NAME = 255
 
@@ -80,15 +86,6 @@ WORDS: dict[str, Callable[[Sequence[str]], int]] = {
     "npu_dump": npu_dump,
     "npu_overflow": npu_overflow,
 }
-
-
-def graph_variables(settings: ToolSettings) -> dict[str, str]:
-    """Return the variables of the environment by which Ascend's compiler writes its graphs."""
-    return {
-        "DUMP_GE_GRAPH": "2",
-        "DUMP_GRAPH_LEVEL": "3",
-        "DUMP_GRAPH_PATH": str(Path(settings.data_root_dir, GRAPHS)),
-    }
 
 
 def _on_npu(command: str, settings: ToolSettings, folder: str, flag: str) -> int:
