@@ -129,8 +129,8 @@ def _read(path: Path, out: CaptureWriter) -> None:
     torn: list[str] = []
     is_folder = path.is_dir()
     operators = _in_folder(path, out, torn) if is_folder else _in_text(path, out, torn)
-    _note_torn(out, torn, "files" if is_folder else "lines")
     _write(operators, out)
+    _note_torn(out, torn, "files" if is_folder else "lines")
     told = {"format": TITLE, "source": str(path), "overflow": [], "fusions": []}
     (out.folder / "tool.json").write_text(json.dumps(told))
 

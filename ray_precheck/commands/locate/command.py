@@ -17,7 +17,7 @@ from ray_precheck.options.commands import (
     given_values,
 )
 from ray_precheck.options.declared import by_section, options_of
-from ray_precheck.options.shared import MEGENGINE, WITHOUT_DEVICE
+from ray_precheck.options.shared import MAX_ERR, MEGENGINE, WITHOUT_DEVICE
 
 if TYPE_CHECKING:
     from ray_precheck.commands.locate.search import LocationReport
@@ -53,8 +53,6 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 
 def _limit(config: LocationConfig) -> float | None:
     """Return the limit of `--standard megengine`; None for another standard."""
-    from ray_precheck.trace.difference.standards.megengine import MAX_ERR
-
     if config.standard != MEGENGINE:
         return None
     return MAX_ERR if config.max_err is None else config.max_err

@@ -21,10 +21,10 @@ from ray_precheck.commands.locate.walk.nouns import (
     RootKind,
 )
 from ray_precheck.commands.locate.walk.places import reached_from
+from ray_precheck.options.shared import MAX_ERR
 from ray_precheck.trace.difference.measuring import Reading, reading_of, rows_of_operators
 from ray_precheck.trace.difference.rows import TensorRow
 from ray_precheck.trace.difference.standards.megengine import (
-    MAX_ERR,
     ScaledError,
     failure,
     in_words,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ray_precheck.numerics.statistics import FIELDS, MAX, MIN
+from ray_precheck.options.shared import MAX_ERR
 from ray_precheck.trace.difference.rows import (
     ERROR,
     PASS,
@@ -23,8 +24,6 @@ from ray_precheck.trace.difference.rows import (
 from ray_precheck.trace.difference.standards.base import counted, index_of, odd_sentence
 from ray_precheck.trace.items import Item
 
-# MegEngine's default of --max-err. Between two runs of one implementation its documentation has -e 1e-7.
-MAX_ERR = 1e-3
 _TOLD = re.compile(r"(?:^|: )error (?:at least )?(\S+), of its inputs")
 # The digits of the first values in a text (`formats.megengine`), which the field `digits` does not count.
 _DIGITS_OF_VALUES = 4
@@ -161,7 +160,7 @@ def in_words(found: ScaledError, brought: float | None) -> str:
     said = f"error {bound}{found.value:.6g}, of its inputs"
     if brought is None:
         return f"{said} none is known"
-    ratio = found.value / brought if brought else math.inf if found.value else 1.0
+    ratio = found.value / brought if brought else math.inf if found.value else math.nan
     shown = "" if math.isnan(ratio) else f", ratio {ratio:.4g}"
     return f"{said} at most {brought:.6g}{shown}"
 

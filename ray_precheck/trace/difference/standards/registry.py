@@ -10,7 +10,7 @@ from functools import partial
 
 from ray_precheck.numerics.statistics import MAX
 from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
-from ray_precheck.options.shared import MEGENGINE
+from ray_precheck.options.shared import MAX_ERR, MEGENGINE
 from ray_precheck.trace.difference.elements import same_statistics
 from ray_precheck.trace.difference.rows import (
     BY_STATISTICS,
@@ -36,7 +36,7 @@ from ray_precheck.trace.difference.standards.by_row import (
     judge_by_npu_hooks,
     judge_by_ptdbg,
 )
-from ray_precheck.trace.difference.standards.megengine import MAX_ERR, judge_by_megengine
+from ray_precheck.trace.difference.standards.megengine import judge_by_megengine
 from ray_precheck.trace.difference.standards.msprobe import judge_by_msprobe
 from ray_precheck.trace.items import Item
 
