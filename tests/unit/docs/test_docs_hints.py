@@ -68,7 +68,9 @@ _OF_NUMPY = {"OPENBLAS_NUM_THREADS"}
 # Read by protobuf.
 _OF_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 # The distributions that are there to be installed under these names (looked up in November 2026).
-_DISTRIBUTIONS = {"torch", "torch_npu", "mindspore", "ray", "mindstudio-probe"}
+_DISTRIBUTIONS = {
+    "torch", "torch_npu", "mindspore", "ray", "mindstudio-probe", "megengine", "tensorflow",
+}  # fmt: skip
 
 
 def messages(file: Path) -> Iterator[str]:
