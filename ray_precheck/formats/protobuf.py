@@ -90,7 +90,7 @@ def text_of(field: Field) -> str:
     return bytes(field.data).decode("utf-8", "replace")
 
 
-def numbers_of(field: Field) -> list[int]:
+def integers_of(field: Field) -> list[int]:
     """Return the signed whole numbers of a repeated field: one, or several that are packed.
 
     Raises:
@@ -257,7 +257,7 @@ def _listed(fields: list[Field], number: int, dtype: np.dtype) -> Array:  # type
         if dtype.kind == "c":
             wide = wide[: len(wide) // 2 * 2].view(dtype)
         return wide.astype(dtype)
-    numbers = [value for each in own for value in numbers_of(each)]
+    numbers = [value for each in own for value in integers_of(each)]
     if dtype.name in _HALVES:
         bits = np.array([value & 0xFFFF for value in numbers], np.uint16)
         return bits.view(dtype)

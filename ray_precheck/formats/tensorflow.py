@@ -29,7 +29,7 @@ from ray_precheck.formats.protobuf import (
     bytes_of_file,
     double_of,
     fields_of,
-    numbers_of,
+    integers_of,
     records_of,
     text_of,
 )
@@ -157,7 +157,7 @@ class _Event(NamedTuple):
 
     def numbers(self, number: int) -> list[int]:
         """Return the numbers of a repeated field."""
-        return [value for each in self.fields.get(number, ()) for value in numbers_of(each)]
+        return [value for each in self.fields.get(number, ()) for value in integers_of(each)]
 
     def texts(self, number: int) -> list[str]:
         """Return the texts of a repeated field."""

@@ -94,10 +94,14 @@ def _begin(framework: str, text: str) -> None:
         )
         package = sys.modules["ray_precheck"] = module_from_spec(spec)  # type: ignore[arg-type]
         spec.loader.exec_module(package)  # type: ignore[union-attr]
-    from importlib import import_module
+    if framework == "tensorflow":
+        from ray_precheck.capture.tensorflow.dumping import turn_on
 
-    starter = import_module(found.get("starter", "ray_precheck.capture.process"))
-    starter.begin(framework, found)
+        turn_on(found)
+        return
+    from ray_precheck.capture.process import begin
+
+    begin(framework, found)
 
 
 def _wait() -> None:

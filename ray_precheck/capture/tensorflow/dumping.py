@@ -24,9 +24,9 @@ CLAIM = "dump"
 SESSION = "session"
 
 
-def begin(framework: str, found: dict[str, Any]) -> None:
+def turn_on(found: dict[str, Any]) -> None:
     """Turn the debugger on; a fault is one sentence, and the script goes on."""
-    _, error = caught(lambda: _begin(found))
+    _, error = caught(lambda: _turn_on(found))
     if error is not None:
         print(
             f"ray-precheck: capture: TensorFlow cannot be captured, {type(error).__name__}: {error}; the"
@@ -35,7 +35,7 @@ def begin(framework: str, found: dict[str, Any]) -> None:
         )
 
 
-def _begin(found: dict[str, Any]) -> None:
+def _turn_on(found: dict[str, Any]) -> None:
     import tensorflow
 
     folder = _claimed(Path(found["notes"]), Path(found["folder"]))

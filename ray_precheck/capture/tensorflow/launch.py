@@ -23,7 +23,6 @@ from ray_precheck.errors import UsageError
 # What TensorFlow's debugger calls what is kept. FULL_HEALTH counts NaN and infinities.
 MODES = {TENSOR: "FULL_TENSOR", STATISTICS: "FULL_HEALTH", STRUCTURE: "NO_TENSOR"}
 _EVENTS = "tfdbg_events.*"
-_STARTER = "ray_precheck.capture.tensorflow.dumping"
 
 
 def run_with_debugger(
@@ -49,7 +48,6 @@ def run_with_debugger(
             settings,
             Path(notes),
             time.time(),
-            starter=_STARTER,
             folder=str(folder),
             mode=MODES[task],
             v1=v1,

@@ -47,7 +47,6 @@ def _capture(folder: Path, how: str, fault: str, kernel: Path, mode: str = "FULL
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as notes:
         found = {"notes": notes, "root": str(ROOT), "folder": str(folder), "mode": mode}
-        found["starter"] = "ray_precheck.capture.tensorflow.dumping"
         _run(
             how,
             fault,
