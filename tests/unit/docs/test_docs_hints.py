@@ -86,6 +86,7 @@ _DISTRIBUTIONS = {
     "ray",
     "mindstudio-probe",
     "megengine",
+    "tensorflow",
     "numpy",
 }
 
