@@ -60,7 +60,7 @@ def run_captured(
         variables = environment(settings, Path(notes), began)
         status = run_program([program, *words[1:]], variables)
         tell(sentence_of(settings, Path(notes), began, words))
-    return status if status >= 0 else _end_by(-status)
+    return status if status >= 0 else end_by(-status)
 
 
 def environment(
@@ -176,7 +176,7 @@ def sentence_of(settings: CaptureSettings, notes: Path, began: float, words: Seq
     return closing_sentence(settings, accounts, left)
 
 
-def _end_by(number: int) -> int:
+def end_by(number: int) -> int:
     """End this process by a signal, as the script was; without a second core file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError, ValueError):

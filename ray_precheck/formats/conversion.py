@@ -36,12 +36,12 @@ from ray_precheck.schema.dtypes import Array
 _VERSION = 1
 # What the tool knows beyond records: see `formats/README.md`.
 TOOL_FILE = "tool.json"
-_TENSORS, _STACKS, _MODULES = "dump_tensor_data", "stack.json", "construct.json"
+TENSORS, _STACKS, _MODULES = "dump_tensor_data", "stack.json", "construct.json"
 # A folder is known by its first entries: a capture may have a million files.
 _MOST_LOOKED_AT = 4096
 _UNUSED_S = 30 * 24 * 3600.0
 # The modules of this room that have a `FORMAT`, the most telling first.
-_FORMATS: tuple[str, ...] = ("precision_tool", "megengine")
+_FORMATS: tuple[str, ...] = ("tensorflow", "precision_tool", "megengine")
 Element = dict[str, Any]
 
 
@@ -94,7 +94,7 @@ class CaptureWriter:
         """
         if self._file is None:
             self._file = (self.folder / DUMP_FILE).open("w", encoding="utf-8")
-            data = self.data_folder or self.folder / _TENSORS
+            data = self.data_folder or self.folder / TENSORS
             head = {"task": "tensor", "level": "L1", "framework": self.framework}
             self._file.write(json.dumps({**head, "dump_data_dir": str(data)})[:-1] + ', "data": {')
         self._file.write(f"{',' if self._records else ''}\n{json.dumps(key)}: {json.dumps(value)}")
@@ -106,7 +106,7 @@ class CaptureWriter:
 
     def kept(self, values: Array, **facts: str) -> Element:
         """Write values into a file of the dump, and return their element; see `described`."""
-        folder = self.folder / _TENSORS
+        folder = self.folder / TENSORS
         folder.mkdir(exist_ok=True)
         name = f"{self._tensors}.npy"
         self._tensors += 1

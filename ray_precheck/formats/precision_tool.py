@@ -146,6 +146,7 @@ class _TensorWriter:
     is_copied: bool
     _unread: list[str] = field(default_factory=list)
     _runs: Counter[str] = field(default_factory=Counter)
+    _folders: dict[Path, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.is_copied:
@@ -220,12 +221,8 @@ class _TensorWriter:
 
     def _element(self, file: NamedFile, tensor: GraphTensor | None, **facts: str) -> Element | None:
         """Return the element of a file, None for one that cannot be read."""
-        files = FolderFiles(file.folder if self.is_copied else self.place.root.resolve())
-        name = file.file
         try:
-            if not self.is_copied:
-                name = str((file.folder.resolve() / file.file).relative_to(files.folder))
-            with files.open(name) as opened:
+            with FolderFiles(file.folder).open(file.file) as opened:
                 values = map_npy(opened, file.file)
             if canonical_dtype(str(values.dtype)) is None:
                 raise NotCheckable(f"{file.file} holds {values.dtype}, which is no number")
@@ -235,11 +232,18 @@ class _TensorWriter:
             return (
                 self.out.kept(values, **facts)
                 if self.is_copied
-                else described(values, name, **facts)
+                else described(values, self._name_below_root(file), **facts)
             )
         except (NotCheckable, OSError) as reason:
             self._unread.append(str(reason))
             return None
+
+    def _name_below_root(self, file: NamedFile) -> str:
+        folder = self._folders.get(file.folder)
+        if folder is None:
+            folder = str(file.folder.resolve().relative_to(self.place.root.resolve()))
+            self._folders[file.folder] = folder
+        return file.file if folder == "." else f"{folder}/{file.file}"
 
     def _key(self, name: str) -> str:
         number = self._runs[name]

@@ -21,7 +21,9 @@ from ray_precheck.options.commands import (
     given_values,
     note,
 )
-from ray_precheck.options.declared import Option, Takes, options_of
+from ray_precheck.options.declared import OneOf, Option, Takes, options_of
+
+_TENSORFLOW = "tensorflow"
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -42,6 +44,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         raise UsageError("-o DUMP, the folder of the dumps, is missing")
     if not words:
         raise UsageError("the script is missing: ray-precheck capture -o DUMP -- python train.py")
+    if options.framework == _TENSORFLOW:
+        return _with_debugger(values, words, options.verify)
     if options.verify:
         return _verify(values, words)
     settings = capture_settings(**values)
@@ -49,6 +53,25 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     from ray_precheck.capture.launch import run_captured
 
     return run_captured(words, settings, lambda text: note(f"capture: {text}"))
+
+
+def _with_debugger(values: dict[str, Any], words: list[str], is_verified: bool) -> int:
+    """Run a script with TensorFlow's own debugger, which knows no other options."""
+    from ray_precheck.capture.settings import TENSOR, folder_of
+    from ray_precheck.capture.tensorflow.launch import run_with_debugger
+
+    others = sorted(set(values) - {"path", "task"})
+    if others or is_verified:
+        raise UsageError(
+            f"--framework tensorflow runs TensorFlow's own debugger, which knows -o and --task; leave"
+            f" {', '.join(others) or '--verify'} out"
+        )
+    return run_with_debugger(
+        words,
+        folder_of(values["path"]),
+        values.get("task", TENSOR),
+        lambda text: note(f"capture: {text}"),
+    )
 
 
 def _require_usable(settings: CaptureSettings) -> None:
@@ -105,6 +128,15 @@ def _options() -> tuple[Option, ...]:
             takes=Takes.REST,
         ),
         *declared,
+        Option(
+            ("--framework",),
+            "tensorflow: capture TensorFlow, by its own debugger; without it PyTorch and MindSpore",
+            more="With TensorFlow `--task` is `tensor` by default; `statistics` counts NaN and infinities"
+            " alone, and there are no other options but `-o`",
+            metavar="NAME",
+            rule=OneOf((_TENSORFLOW,)),
+            section=CaptureSettings.section,
+        ),
         Option(
             ("--verify",),
             "run the script up to the end of its first captured step, with and without capture, and say"

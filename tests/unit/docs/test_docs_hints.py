@@ -74,10 +74,6 @@ _OF_FRAMEWORKS = {
 }
 # Read by the drivers of the devices: CANN's runtime and CUDA's.
 _OF_DRIVERS = {"ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
-# Read by `inspect`: https://no-color.org, and the XDG Base Directory Specification.
-_OF_SHELLS = {"NO_COLOR", "XDG_CACHE_HOME", "XDG_STATE_HOME"}
-# Settings in precision_tool's config.py.
-_OF_PRECISION_TOOL = {"CMD_ROOT_PATH", "LOG_LEVEL", "ROOT_DIR", "TF_DUMP_STEP"}
 # Read by the library of linear algebra in numpy.
 _OF_NUMPY = {"OPENBLAS_NUM_THREADS"}
 # Read by `inspect`: https://no-color.org, and the XDG Base Directory Specification.
@@ -94,6 +90,7 @@ _DISTRIBUTIONS = {
     "ray",
     "mindstudio-probe",
     "megengine",
+    "tensorflow",
     "numpy",
 }
 

@@ -389,6 +389,24 @@ def test_empty_tensors_have_the_shape_of_their_title(tmp_path: Path) -> None:
     assert records(tmp_path)["MegEngine.Op.1.forward"]["output"][0]["shape"] == [2, 0]
 
 
+@pytest.mark.parametrize("shape", [(1 << 30, 1 << 30, 0), (4, 0, 1 << 31, 1 << 31)])
+def test_shapes_of_no_tensor_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    title = titled(1, "x", "op[0]{Op}", np.ones(1, np.float32))
+    head = np.array([len(title), 0, 7, *shape, *[0] * (7 - len(shape))], "<u4").tobytes()
+    (tmp_path / "000001").write_bytes(head + title.encode())
+    with (
+        open_file(tmp_path / "000001") as file,
+        pytest.raises(TornError, match="is none of a tensor"),
+    ):
+        read_variable(file)
+
+
+def test_a_title_that_contradicts_its_file_does_not_change_the_shape(tmp_path: Path) -> None:
+    title = titled(1, "x", "op[0]{Op}", np.ones(1, np.float32))
+    (tmp_path / "000001").write_bytes(packed(title, np.zeros((2, 0), np.float32)))
+    assert records(tmp_path)["MegEngine.Op.1.forward"]["output"][0]["shape"] == [2, 0]
+
+
 def test_bfloat16_is_read_as_numbers_and_small_types_have_no_values(tmp_path: Path) -> None:
     halves = np.array([0x3F80, 0xC000], np.uint16)
     (tmp_path / "000001").write_bytes(packed(titled(1, "x", "op[0]{Op}", halves), halves, code=11))

@@ -137,7 +137,77 @@ def test_a_planted_fault_is_the_first_error(
     said = capsys.readouterr().out
     assert "1. Tensorflow.net_fc_MatMulfused.0.forward" in said
     assert main(["locate", *words, "--replay"]) == 2
-    assert "operators that can be called here" in capsys.readouterr().err
+
+
+def chain(faulty: int) -> Capture:
+    """Three layers that the NPU has fused, one behind the other, and a product; one of them is wrong."""
+    rng = np.random.default_rng(1)
+
+    def drawn(*shape: int) -> Array:
+        return rng.normal(size=shape).astype(np.float32)
+
+    x = ours = drawn(16, 8)
+    operators: list[NpuOperator] = []
+    tensors, source, given = {"x:0": x}, "x:0", "x"
+    nodes: list[tuple[str, str, list[str]]] = [("x", "Placeholder", [])]
+    for layer in range(4):
+        w, name = drawn(8, 8), f"l{layer}"
+        is_last = layer == 3
+        product, made = x @ w, ours @ w
+        summed, result = product, product
+        if not is_last:
+            b = drawn(8)
+            summed, result, made = product + b, np.maximum(product + b, 0), np.maximum(made + b, 0)
+        if layer == faulty:
+            made = made + np.float32(0.5) * drawn(16, 8)
+        tensors |= {f"{name}/w:0": w, f"{name}/MatMul:0": product}
+        nodes += [(f"{name}/w", "Const", []), (f"{name}/MatMul", "MatMul", [given, f"{name}/w"])]
+        if is_last:
+            operators.append(
+                NpuOperator(
+                    "MatMulV2", f"{name}/MatMul", [ours, w], [made], [source, "w:0"], task=layer
+                )
+            )
+            break
+        tensors |= {f"{name}/b:0": b, f"{name}/Add:0": summed, f"{name}/Relu:0": result}
+        nodes += [
+            (f"{name}/b", "Const", []),
+            (f"{name}/Add", "BiasAdd", [f"{name}/MatMul", f"{name}/b"]),
+        ]
+        nodes.append((f"{name}/Relu", "Relu", [f"{name}/Add"]))
+        parts = [f"{name}/{each}" for each in ("MatMul", "Add", "Relu")]
+        values = [ours, w, b]
+        fused = f"{name}/MatMulAddRelu"
+        operators.append(
+            NpuOperator(
+                "MatMulV2",
+                fused,
+                values,
+                [made],
+                [source, "w:0", "b:0"],
+                [f"{name}/Relu:0"],
+                parts,
+                task=layer,
+            )
+        )
+        x, ours, source, given = result, made, f"{fused}:0", f"{name}/Relu"
+    return Capture(GUIDE, operators, tensors, nodes)
+
+
+@pytest.mark.parametrize("faulty", [0, 1, 2, 3, None])
+def test_locate_looks_at_a_fusion_as_one_operator(
+    tmp_path: Path, faulty: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = chain(-1 if faulty is None else faulty).write(tmp_path / "precision_data")
+    words = ["-tp", str(root), "-gp", str(root / "dump/cpu"), "-o", str(tmp_path)]
+    assert main(["locate", *words]) == (faulty is not None)
+    said = capsys.readouterr().out
+    if faulty is None:
+        assert "no operator is to blame" in said
+    else:
+        name = f"l{faulty}_MatMul" if faulty == 3 else f"l{faulty}_MatMulAddRelu"
+        assert f"one operator is to blame:\n1. Tensorflow.{name}.0.forward: own error" in said
+    assert "4 of 4 records were judged" in said
 
 
 @BOTH
