@@ -269,9 +269,15 @@ def plan_location(
 
     Raises:
         UsageError: the captures have no call in common; a replay was asked for, and the target has no
-            files of tensors; or neither files nor a golden run are there.
+            files of tensors or is another tool's; or neither files nor a golden run are there.
     """
-    has_files = ComparisonMode.REAL in kinds_of(target) and can_be_replayed(target.header.framework)
+    framework = target.header.framework
+    if options.replay and not can_be_replayed(framework):
+        raise UsageError(
+            f"--replay needs operators that can be called here, but {target.path} is of {framework}; leave"
+            " --replay out"
+        )
+    has_files = ComparisonMode.REAL in kinds_of(target) and can_be_replayed(framework)
     has_calls = any(entry.kind == API for entry in target.entries)
     if options.replay and not has_calls:
         raise UsageError(

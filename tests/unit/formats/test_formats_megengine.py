@@ -22,7 +22,7 @@ from ray_precheck.commands.locate.walk.nouns import RootKind
 from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.foreign import open_file
 from ray_precheck.formats.conversion import as_dump, format_of
-from ray_precheck.formats.megengine import TornError, read_variable
+from ray_precheck.formats.megengine_variables import TornError, read_variable
 from ray_precheck.trace.flow import FlowRecord, flow_of
 from ray_precheck.trace.side import open_side
 
