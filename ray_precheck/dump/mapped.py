@@ -26,14 +26,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ray_precheck.dump.safetensors import SUFFIX as SAFETENSORS
+from ray_precheck.dump.safetensors import element_of, from_bfloat16, widening
 from ray_precheck.dump.tensors import (
     UNREADABLE,
     FolderFiles,
     TensorFiles,
     captured_file,
     elements_of,
+    open_safetensors,
     require_dtype,
-    require_npy_size,
+    require_file_size,
     require_pt_size,
     require_shape,
     unreadable,
@@ -230,7 +233,7 @@ _Found = tuple[Array, Callable[[Array], Array] | None]
 
 def _open_npy(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bool) -> _Found:
     try:
-        require_npy_size(opened, name, spec)
+        require_file_size(opened, name, spec)
         shape, fortran, dtype = _read_header(opened)
         if dtype.hasobject:
             raise NotCheckable(f"{name} holds Python objects, which are not read")
@@ -266,11 +269,25 @@ def _read_header(opened: BufferedReader) -> tuple[tuple[int, ...], bool, np.dtyp
     return tuple(shape), bool(fortran), dtype
 
 
+def _open_safetensors(
+    opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bool
+) -> _Found:
+    dtype = open_safetensors(opened, name, spec)
+    widen, carrier = widening(dtype), np.dtype(DTYPES[spec.dtype].carrier)
+    if widen is not None:
+        require_dtype(np.dtype(DTYPES[dtype].carrier), name, spec)
+    try:
+        raw = _elements(opened, element_of(dtype), spec.size, is_mapped)
+    except UNREADABLE as error:
+        raise unreadable(name, error) from None
+    return raw, widen and (lambda some: widen(some).astype(carrier, copy=False))
+
+
 def _open_pt(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bool) -> _Found:
     plain = read_plain_tensor(opened, is_mapped=is_mapped)
     if plain is not None and (plain.dtype != BFLOAT16 or spec.dtype == BFLOAT16):
         require_shape(plain.shape, name, spec)
-        return plain.raw, _from_bfloat16 if plain.dtype == BFLOAT16 else None
+        return plain.raw, from_bfloat16 if plain.dtype == BFLOAT16 else None
     opened.seek(0)
     return _open_by_torch(opened, name, spec, is_mapped)
 
@@ -313,7 +330,7 @@ def _as_numpy(value: Any, name: str, spec: TensorSpec) -> _Found:
     import torch
 
     if value.dtype == torch.bfloat16 and spec.dtype == "bfloat16":
-        return value.view(torch.int16).numpy().view(np.uint16), _from_bfloat16
+        return value.view(torch.int16).numpy().view(np.uint16), from_bfloat16
     if value.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         numbers = torch.arange(256, dtype=torch.uint8).view(value.dtype).to(torch.float32).numpy()
         return value.view(torch.uint8).numpy(), lambda some: numbers[some]
@@ -322,10 +339,4 @@ def _as_numpy(value: Any, name: str, spec: TensorSpec) -> _Found:
     return value.numpy(), None
 
 
-def _from_bfloat16(some: Array) -> Array:
-    wide = some.astype(np.uint32)
-    wide <<= np.uint32(16)
-    return wide.view(np.float32)
-
-
-_READERS = {".npy": _open_npy, ".pt": _open_pt}
+_READERS = {".npy": _open_npy, ".pt": _open_pt, SAFETENSORS: _open_safetensors}
