@@ -17,17 +17,17 @@ import pickle
 import struct
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader, BytesIO
 from math import prod
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ray_precheck.dump.safetensors import SUFFIX as SAFETENSORS
-from ray_precheck.dump.safetensors import element_of, from_bfloat16, widening
+from ray_precheck.dump.safetensors import element_of, from_bfloat16, stored_tensors, widening
 from ray_precheck.dump.tensors import (
     UNREADABLE,
     FolderFiles,
@@ -60,6 +60,8 @@ _DTYPES = {
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
 }
+# Deeper nests are none of a checkpoint.
+_DEEPEST = 10
 # A pickle of one tensor has some 200 bytes.
 _LARGEST_PICKLE = 1 << 16
 # The header of a file in an archive: 26 bytes, then the lengths of its name and of its extra field.
@@ -303,14 +305,18 @@ def _open_by_torch(opened: BufferedReader, name: str, spec: TensorSpec, is_mappe
         require_shape(tuple(value.shape), name, spec)
         if value.layout is not torch.strided:
             value = torch.from_numpy(elements_of(value.detach()))
-        value = value.detach().resolve_conj().resolve_neg()
-        if not value.is_contiguous():
-            if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-                raise NotCheckable(f"{name} holds fewer numbers than its shape has elements")
-            value = value.contiguous()
+        value = _contiguous(value.detach().resolve_conj().resolve_neg(), name)
         return _as_numpy(value.reshape(-1), name, spec)
     except (*UNREADABLE, pickle.UnpicklingError) as error:
         raise unreadable(name, error) from None
+
+
+def _contiguous(value: Any, name: str) -> Any:
+    if value.is_contiguous():
+        return value
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        raise NotCheckable(f"{name} holds fewer numbers than its shape has elements")
+    return value.contiguous()
 
 
 def _load(opened: BufferedReader, is_mapped: bool) -> Any:
@@ -337,6 +343,91 @@ def _as_numpy(value: Any, name: str, spec: TensorSpec) -> _Found:
     if value.dtype == torch.bfloat16:
         value = value.to(torch.float32)
     return value.numpy(), None
+
+
+def npy_array(opened: BufferedReader, name: str) -> Array:
+    """Map an open `.npy` file of numbers of any shape into memory.
+
+    Raises:
+        NotCheckable: it is unreadable, cut, or holds something else than numbers that tensors have.
+    """
+    try:
+        shape, fortran, dtype = _read_header(opened)
+        if dtype.newbyteorder("=").name not in DTYPES:
+            raise NotCheckable(f"{name} holds {dtype}, which no tensor has")
+        flat = _elements(opened, dtype, prod(shape), is_mapped=True)
+        return flat.reshape(shape, order="F" if fortran else "C")
+    except UNREADABLE as error:
+        raise unreadable(name, error) from None
+
+
+def tensors_in(opened: BufferedReader, name: str) -> Iterator[tuple[str, MappedTensor]]:
+    """Yield the tensors of an open file by their names in it: "" for the only one of an `.npy` file, or of a
+    `.pt` file that holds no more than a tensor.
+
+    Raises:
+        NotCheckable: it is unreadable, or holds no tensor.
+    """
+    suffix = PurePath(name).suffix
+    if suffix == ".npy":
+        values = npy_array(opened, name)
+        yield "", MappedTensor(values.dtype.name, values.shape, values.reshape(-1))
+    elif suffix == SAFETENSORS:
+        yield from _all_of_safetensors(opened, name)
+    else:
+        yield from _all_of_pt(opened, name)
+
+
+def _all_of_safetensors(opened: BufferedReader, name: str) -> Iterator[tuple[str, MappedTensor]]:
+    try:
+        for inner, (dtype, shape, begin) in stored_tensors(opened).items():
+            opened.seek(begin)
+            raw = _elements(opened, element_of(dtype), prod(shape), is_mapped=True)
+            yield inner, MappedTensor(dtype, shape, raw, widening(dtype))
+    except UNREADABLE as error:
+        raise unreadable(name, error) from None
+
+
+def _all_of_pt(opened: BufferedReader, name: str) -> Iterator[tuple[str, MappedTensor]]:
+    plain = read_plain_tensor(opened, is_mapped=True)
+    if plain is not None:
+        yield "", MappedTensor(plain.dtype, plain.shape, plain.raw, widening(plain.dtype))
+        return
+    opened.seek(0)
+    try:
+        require_pt_size(opened, name, TensorSpec("uint8", ()))
+        found = list(_leaves(_load(opened, is_mapped=True), ""))
+    except (*UNREADABLE, pickle.UnpicklingError) as error:
+        raise unreadable(name, error) from None
+    if not found:
+        raise NotCheckable(f"{name} holds no tensor")
+    for inner, value in found:
+        yield inner, _torch_tensor(value, f"{name}: {inner}" if inner else name)
+
+
+def _leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors in what `torch.load` has returned, by their names: `optimizer.state.0.exp_avg`."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, dict | list | tuple) and depth < _DEEPEST:
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in pairs:
+            yield from _leaves(each, f"{path}.{key}" if path else str(key), depth + 1)
+
+
+def _torch_tensor(value: Any, name: str) -> MappedTensor:
+    dtype = str(value.dtype).removeprefix("torch.")
+    is_dense = str(value.layout) == "torch.strided" and not value.is_quantized
+    if not is_dense or dtype not in DTYPES:
+        raise NotCheckable(
+            f"{name} is a tensor of {value.layout} and {value.dtype}, which is not read"
+        )
+    shape = tuple(value.shape)
+    values = _contiguous(value.detach().resolve_conj().resolve_neg(), name)
+    raw, widen = _as_numpy(values.reshape(-1), name, TensorSpec(dtype, shape))
+    return MappedTensor(dtype, shape, raw, widen)
 
 
 _READERS = {".npy": _open_npy, ".pt": _open_pt, SAFETENSORS: _open_safetensors}

@@ -49,7 +49,9 @@ NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 # allows 100 MB.
 _LARGEST_HEADER = 16 << 20
 _LENGTH_BYTES, _ALIGNMENT = 8, 8
-_METADATA, _ONLY = "__metadata__", "tensor"
+_METADATA = "__metadata__"
+# The name of the tensor of a capture's file.
+ONLY = "tensor"
 _LONGEST_SHAPE = 64
 
 
@@ -156,7 +158,7 @@ def head_of(dtype: str, shape: Sequence[int]) -> bytes:
     """Return what stands before the bytes of the one tensor of a file, of a dtype that is in `NAMES`."""
     size = prod(shape) * DTYPES[dtype].bits // 8
     entry = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [0, size]}
-    return _head({_ONLY: entry})
+    return _head({ONLY: entry})
 
 
 def written(tensors: Mapping[str, tuple[str, Array]]) -> bytes:

@@ -207,7 +207,8 @@ class LocationPlan:
     """The calls of one dump. `partners` has the golden record of each record of the target that has one,
     `alignment` what else is known of the calls of both.
 
-    `payloads` are empty where the target has no files of tensors: then own errors are estimates.
+    `payloads` are empty where the target has no files of tensors, or is of no framework whose calls are run
+    here: then own errors are estimates.
     """
 
     payloads: Sequence[LocationPayload]
@@ -289,7 +290,8 @@ def plan_location(
             other = here.get((aligned.partners.get(entry.call, ""), entry.direction))
             if other is not None:
                 partners[entry.key] = other
-    if not (has_files and has_calls):
+    # What another tool has captured may lack arguments: then a replay would be of another call.
+    if not (has_files and has_calls and (is_framework(target.header.framework) or options.replay)):
         return LocationPlan((), partners, (), options, is_replayed=False, alignment=aligned)
     payloads = list(_payloads(target, golden, aligned.partners))
     costs_s = [_cost(each) for each in payloads]
