@@ -26,6 +26,7 @@ from ray_precheck.commands.compare import command as compare
 from ray_precheck.commands.compare_results import command as compare_results
 from ray_precheck.commands.diagnose import command as diagnose
 from ray_precheck.commands.explain import command as explain
+from ray_precheck.commands.export import command as export
 from ray_precheck.commands.locate import command as locate
 from ray_precheck.commands.naive import command as naive
 from ray_precheck.commands.overflow import command as overflow_check
@@ -130,6 +131,7 @@ COMMANDS = (
     *summary.COMMANDS,
     *explain.COMMANDS,
     *repro.COMMANDS,
+    *export.COMMANDS,
     *compare.COMMANDS,
     *locate.COMMANDS,
     *diagnose.COMMANDS,
