@@ -361,7 +361,7 @@ def npy_array(opened: BufferedReader, name: str) -> Array:
         raise unreadable(name, error) from None
 
 
-def tensors_in(opened: BufferedReader, name: str) -> Iterator[tuple[str, MappedTensor]]:
+def tensors_of_file(opened: BufferedReader, name: str) -> Iterator[tuple[str, MappedTensor]]:
     """Yield the tensors of an open file by their names in it: "" for the only one of an `.npy` file, or of a
     `.pt` file that holds no more than a tensor.
 

@@ -211,7 +211,7 @@ def _convert(found: Format, path: Path, folder: Path) -> None:
             writer.finish()
         except (DumpError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise DumpError(f"cannot read {path} as {found.title}: {reason}") from None
+            raise DumpError(printable(f"cannot read {path} as {found.title}: {reason}")) from None
         for note in writer.notes:
             print(printable(f"warning: {path}: {note}"), file=sys.stderr)
         with contextlib.suppress(OSError):  # Another command has read it meanwhile.

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from ray_precheck.dump.mapped import npy_array
+from ray_precheck.dump.tensors import FolderFiles
 from ray_precheck.errors import DumpError, NotCheckable, PrecheckError, UsageError
 from ray_precheck.foreign import from_json, open_file, shown
 from ray_precheck.formats.conversion import CaptureWriter, Element, Format, described, listed
@@ -155,7 +156,7 @@ def _read(path: Path, out: CaptureWriter) -> None:
     gaps: list[str] = []
     numbers = _Numbers()
     # Not PyTorch's: hooks record tensors alone, so that no call can be made again of what they have.
-    out.framework = "torch_npu.hooks"
+    out.framework = "hooks"
     try:
         for call, tensors in (_of_lines if path.is_file() else _of_arrays)(path, out, gaps):
             key = numbers.key(
@@ -321,13 +322,8 @@ def _names(path: Path) -> list[str]:
 def _element_of_array(path: Path, match: re.Match[str]) -> Element:
     """Return the element of a file, with the layout that its name says where that is of its shape."""
     name = match[0]
-    if not (path / name).resolve().is_relative_to(path.resolve()):
-        raise NotCheckable(f"{shown(name)} leads out of the folder")
-    try:
-        with open_file(path / name) as opened:
-            values = npy_array(opened, name)
-    except OSError as error:
-        raise NotCheckable(f"{shown(name)}: {error.strerror or error}") from None
+    with FolderFiles(path).open(name) as opened:
+        values = npy_array(opened, name)
     element = described(values, name)
     shape, stride = (
         [int(each) for each in match[field].split(",") if each] for field in ("shape", "stride")
@@ -344,4 +340,4 @@ def _row_major(shape: Sequence[int]) -> list[int]:
     return [math.prod(max(1, size) for size in shape[place + 1 :]) for place in range(len(shape))]
 
 
-FORMAT = Format("files of torch_npu.hooks", _is_here, _read)
+FORMAT = Format("files of hooks", _is_here, _read)

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.dump.folders import DUMP_FILE, LOG_FILE
-from ray_precheck.dump.mapped import tensors_in
+from ray_precheck.dump.mapped import tensors_of_file
 from ray_precheck.dump.safetensors import ONLY
 from ray_precheck.dump.safetensors import SUFFIX as SAFETENSORS
 from ray_precheck.dump.scan import LONGEST_NAME, split_key
+from ray_precheck.dump.tensors import FolderFiles
 from ray_precheck.errors import DumpError, NotCheckable
-from ray_precheck.foreign import open_file, printable
 from ray_precheck.formats.conversion import CaptureWriter, Element, Format, described, listed
 
 _READ_IN_PLACE = (".npy", ".pt", SAFETENSORS)
@@ -130,14 +130,9 @@ def _elements(folder: Path, file: Path, out: CaptureWriter) -> Iterator[tuple[st
         NotCheckable: it cannot be read.
     """
     relative = str(file.relative_to(folder))
-    if not file.resolve().is_relative_to(folder.resolve()):
-        raise NotCheckable(f"{printable(relative)} leads out of the folder")
-    try:
-        opened = open_file(file)
-    except OSError as error:
-        raise NotCheckable(f"{printable(relative)}: {error.strerror or error}") from None
+    opened = FolderFiles(folder).open(relative)
     with opened:
-        tensors = tensors_in(opened, file.name)
+        tensors = tensors_of_file(opened, file.name)
         # Only a file of one tensor can be named by an element.
         begin = list(islice(tensors, 2))
         is_alone = len(begin) == 1 and file.suffix in _READ_IN_PLACE

@@ -48,6 +48,8 @@ _NO_VARIABLES = {
     "MINDSPORE_SWITCHES", "TORCH_SWITCHES",
     "NOTHING_CHECKED", "NPU_ROWS", "NPU_Stack_Info", "PYNATIVE_MODE", "RIGHT_LEFT",
     "SC_PAGE_SIZE", "SC_PHYS_PAGES",
+    # Dtypes of safetensors.
+    "F8_E4M3", "F8_E5M2",
     "TORCH_ROWS", "BESSEL_ROWS", "OPTIMIZER_ROWS", "QUANTIZED_ROWS",
     # Instructions of Python's bytecode.
     "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES", "LOAD_CONST",
