@@ -415,6 +415,37 @@ class CoreJobOptions(CoreOptions, JobOptions):
 
 
 EXACT, ALIGNED = "exact", "align"
+# The standard of comparisons that `largest_error` is the limit of.
+MEGENGINE = "megengine"
+# MegEngine's default of --max-err. Between two runs of one implementation its documentation has -e 1e-7.
+MAX_ERR = 1e-3
+
+
+def largest_error() -> Any:
+    """Return the default of the field of `--max-err`."""
+    return option(
+        None,
+        "--max-err",
+        help="with --standard megengine: the largest error of a variable (default 0.001)",
+        more="The error is the largest |t - g| / max(|t|, |g|, 1), as in MegEngine's"
+        " compare_binary_iodump, whose `-e` it is",
+        type=float,
+        metavar="E",
+        rule=Number("the largest error", whole=False),
+        rows="max err",
+    )
+
+
+def require_megengine(max_err: float | None, standard: str) -> None:
+    """Raise where a limit was given that the standard has not.
+
+    Raises:
+        UsageError: says which standard has it.
+    """
+    if max_err is not None and standard != MEGENGINE:
+        raise UsageError(
+            f"--max-err {max_err:g} is the limit of --standard megengine; the standard is {standard}"
+        )
 
 
 def target_capture(what: str) -> Any:

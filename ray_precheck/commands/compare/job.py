@@ -36,7 +36,7 @@ from ray_precheck.store.tables import Tables, encode_name
 from ray_precheck.trace.alignment.align import RecordPair
 from ray_precheck.trace.difference.measuring import Reading, Source
 from ray_precheck.trace.difference.rows import ComparisonMode, encode_rows, headings
-from ray_precheck.trace.difference.standards.registry import STANDARDS
+from ray_precheck.trace.difference.standards.registry import standard_of
 from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
 from ray_precheck.trace.sources import model_line
 
@@ -187,7 +187,7 @@ class ComparisonRunner:
 
     def __init__(self, settings: ComparisonSettings, reading: PieceReading | None = None) -> None:
         self._settings = settings
-        self._standard = STANDARDS[settings.standard]
+        self._standard = standard_of(settings.standard, settings.max_err)
         self._reading = reading or _reading(
             settings, {side: FolderFiles(path) for side, path in settings.folders.items()}
         )

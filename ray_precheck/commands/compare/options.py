@@ -6,15 +6,26 @@ from typing import ClassVar
 
 from ray_precheck.options.declared import REQUIRED, OneOf, Takes, option
 from ray_precheck.options.shared import (
+    MEGENGINE,
     CoreJobOptions,
     OutFolderOptions,
     golden_capture,
+    largest_error,
     noise_capture,
     pairing,
+    require_megengine,
     target_capture,
 )
 
-CAPTURE_STANDARDS = ("msprobe", "ptdbg", "npu-hooks", "megengine", "assert-close", "auto")
+CAPTURE_STANDARDS = (
+    "msprobe",
+    "ptdbg",
+    "npu-hooks",
+    MEGENGINE,
+    "precision_tool",
+    "assert-close",
+    "auto",
+)
 
 
 def _file(word: str | None) -> Path | None:
@@ -89,9 +100,19 @@ class ComparisonConfig(MappingOptions, OutFolderOptions, CoreJobOptions):
         rule=OneOf(CAPTURE_STANDARDS),
         rows="standard",
     )
+    max_err: float | None = largest_error()
     strict: bool = option(
         False,
         "--strict",
         help="exit with 1 for warnings, unmatched rows and dumps without a partner, too",
         takes=Takes.NOTHING,
     )
+
+    def validate(self) -> None:
+        """Check the values that can be checked without the dumps or the machine.
+
+        Raises:
+            UsageError: names the option, its value and the value that is expected.
+        """
+        super().validate()
+        require_megengine(self.max_err, self.standard)

@@ -97,6 +97,7 @@ def plan_comparison(
         reading.pair.framework,
         mapping,
         *_unsteady(target, golden, pieces),
+        max_err=config.max_err,
     )
     return ComparisonPlan(pieces, settings, reading, _costs(target, pieces, mode), noise_of)
 

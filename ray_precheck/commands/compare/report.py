@@ -18,12 +18,14 @@ from ray_precheck.store.journal import rows_below
 from ray_precheck.store.output_file import write_report
 from ray_precheck.store.tables import Tables, decode_name, row_cells
 from ray_precheck.trace.difference.rows import BY_STATISTICS
+from ray_precheck.trace.difference.standards.megengine import error_told
 
 ERROR, WARNING, UNMATCHED, PASSED = "error", "warning", "unmatched", "pass"
 # Pairs in error whose inputs are not.
 _OWN = "own"
 _OF_OUTPUT = re.compile(r"(?:[^:\s]+\.)?output(?:\.[^:\s]+)?: ")
 _SHOWN = 5
+_SHARES = (50, 90, 99)
 _LONGEST_LINE = 160
 
 
@@ -50,7 +52,8 @@ class ComparisonSummary:
     no error (`blamed` with the first), then others; `lone` the first ones without a partner; `results` counts
     pairs, `tensors` their rows, and `matches` pairs by how they were found. `lone_rows` counts rows without
     a partner in pairs that have one, `unread` pairs with a warning that files of tensors could not be read.
-    `note` is a sentence about captures that cannot agree, "" for none.
+    `note` is a sentence about captures that cannot agree, "" for none. `errors` are those of the outputs by
+    the measure of `--standard megengine`, of which quantiles are candidates for its limit; empty with others.
     """
 
     calls: Path
@@ -66,6 +69,7 @@ class ComparisonSummary:
     lone_rows: int = 0
     note: str = ""
     unread: int = 0
+    errors: Sequence[float] = ()
 
     @property
     def done(self) -> int:
@@ -116,6 +120,27 @@ def summarise_comparison(
         lone_rows,
         unread=unread,
     )
+
+
+def errors_told(rows: Path, tables: Tables) -> list[float]:
+    """Return the errors of outputs that the messages of the rows of tensors tell, in rising order."""
+    found = []
+    with open_file(rows) as file:
+        for raw in rows_below(file, tables.details):
+            for cell in row_cells(raw):
+                if "error " in cell and cell[:1] == "[":
+                    found += [
+                        error for text in _messages(cell) if (error := error_told(text)) is not None
+                    ]
+    return sorted(found)
+
+
+def _messages(cell: str) -> list[str]:
+    try:
+        found = json.loads(cell)
+    except ValueError:  # A row that others have changed.
+        return []
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
 
 def _cells(calls: Path, tables: Tables) -> Iterator[list[str]]:
@@ -176,9 +201,21 @@ def format_comparison_summary(summary: ComparisonSummary, label: str = "") -> st
     if not summary.first:
         lines += _listed("first warnings:", summary.warned, summary.results[WARNING])
     lines += _listed("without a partner:", summary.lone, summary.results[UNMATCHED])
+    if summary.errors:
+        told = ", ".join(
+            f"{name} {value:.3g}" for name, value in _quantiles(summary.errors).items()
+        )
+        lines.append(f"errors of {len(summary.errors)} variables, candidates for --max-err: {told}")
     lines.append(f"rows:  {summary.result}")
     lines.append(f"calls: {summary.calls}")
     return "\n".join(lines)
+
+
+def _quantiles(errors: Sequence[float]) -> dict[str, float]:
+    """Return the least errors that so many of all variables do not exceed, and the largest."""
+    count = len(errors)
+    shares = {f"{share} %": errors[-(-count * share // 100) - 1] for share in _SHARES}
+    return {**shares, "largest": errors[-1]}
 
 
 def _listed(title: str, rows: Sequence[CallRow], count: int) -> Iterator[str]:
@@ -221,6 +258,7 @@ def _as_json(summary: ComparisonSummary) -> dict[str, Any]:
         "unmatched rows of pairs": summary.lone_rows,
         "pairs with unread files": summary.unread,
         "results": dict(summary.results),
+        **({"errors": _quantiles(summary.errors)} if summary.errors else {}),
         "matches": dict(summary.matches),
         "first errors": [_row_as_json(row) for row in summary.first],
         "first warnings": [_row_as_json(row) for row in summary.warned],

@@ -30,11 +30,16 @@ from ray_precheck.commands.compare.job import ComparisonJob, ComparisonRunner, t
 from ray_precheck.commands.compare.options import ComparisonConfig
 from ray_precheck.commands.compare.pairing import DumpPair, opened_side, pair_dumps
 from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
-from ray_precheck.commands.compare.report import ComparisonSummary, summarise_comparison
+from ray_precheck.commands.compare.report import (
+    ComparisonSummary,
+    errors_told,
+    summarise_comparison,
+)
 from ray_precheck.commands.compare.rows import ComparisonSettings, PieceReading
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file
 from ray_precheck.options.declared import settings_of
+from ray_precheck.options.shared import MEGENGINE
 from ray_precheck.processes import end_with_parent
 from ray_precheck.running.run import (
     Feature,
@@ -392,5 +397,8 @@ class _Comparison(Feature[ComparisonJob, ComparisonReport]):
 
     def report(self, files: RunFiles, end: RunEnd) -> ComparisonReport:
         summary = summarise_comparison(files.result, files.details, self.tables, len(self.names))
-        summary = replace(summary, note=float32_note(self._target, self._golden))
+        is_measured = self._config.standard == MEGENGINE and files.details.exists()
+        errors = errors_told(files.details, self.tables) if is_measured else ()
+        note = float32_note(self._target, self._golden)
+        summary = replace(summary, note=note, errors=errors)
         return ComparisonReport(self._pair.label, files, summary, end.completed, end.stop_reason)

@@ -17,9 +17,7 @@ from ray_precheck.options.commands import (
     given_values,
 )
 from ray_precheck.options.declared import by_section, options_of
-from ray_precheck.options.shared import (
-    WITHOUT_DEVICE,
-)
+from ray_precheck.options.shared import MAX_ERR, MEGENGINE, WITHOUT_DEVICE
 
 if TYPE_CHECKING:
     from ray_precheck.commands.locate.search import LocationReport
@@ -45,11 +43,19 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         report.table,
         report.errors or {},
         is_compared=report.is_compared,
+        limit=_limit(config),
     )
     print("\n".join(lines))
     for path in report.graphs:
         print(f"graph: {path}")
     return location_exit_code(report)
+
+
+def _limit(config: LocationConfig) -> float | None:
+    """Return the limit of `--standard megengine`; None for another standard."""
+    if config.standard != MEGENGINE:
+        return None
+    return MAX_ERR if config.max_err is None else config.max_err
 
 
 def location_exit_code(report: "LocationReport") -> int:

@@ -4,15 +4,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ray_precheck.options.declared import Takes, option
+from ray_precheck.errors import UsageError
+from ray_precheck.options.declared import OneOf, Takes, option
 from ray_precheck.options.shared import (
     EXACT,
+    MEGENGINE,
     CoreJobOptions,
     OutFolderOptions,
     golden_capture,
+    largest_error,
     pairing,
+    require_megengine,
     target_capture,
 )
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +28,16 @@ class SearchOptions:
     section: ClassVar[str] = "what is searched"
 
     match: str = pairing(", as in `compare`", rows="match")
+    standard: str = option(
+        AUTO,
+        "--standard",
+        help="{choices} (default: {default}): what is an error",
+        more="`megengine` names the variables whose error is above `--max-err` and that got no such variable,"
+        " as MegEngine's accuracy_shake_var_tree; nothing is replayed",
+        rule=OneOf((AUTO, MEGENGINE)),
+        rows="standard",
+    )
+    max_err: float | None = largest_error()
     replay: bool = option(
         False,
         "--replay",
@@ -56,3 +72,20 @@ class LocationConfig(SearchOptions, OutFolderOptions, CoreJobOptions):
         "It adds what replay cannot see: operators that were not captured, and other inputs, weights,"
         " masks and settings. Without files of tensors it is needed",
     )
+
+    def validate(self) -> None:
+        """Check the values that can be checked without the dumps or the machine.
+
+        Raises:
+            UsageError: names the option, its value and the value that is expected.
+        """
+        super().validate()
+        require_megengine(self.max_err, self.standard)
+        if self.standard != MEGENGINE:
+            return
+        if self.golden is None:
+            raise UsageError("--standard megengine compares two runs: name the golden one with -gp")
+        if self.replay:
+            raise UsageError(
+                "--replay: --standard megengine replays nothing; leave one of them out"
+            )

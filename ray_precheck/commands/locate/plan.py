@@ -269,7 +269,7 @@ def plan_location(
         UsageError: the captures have no call in common; a replay was asked for, and the target has no
             files of tensors; or neither files nor a golden run are there.
     """
-    has_files = ComparisonMode.REAL in kinds_of(target)
+    has_files = ComparisonMode.REAL in kinds_of(target) and can_be_replayed(target.header.framework)
     has_calls = any(entry.kind == API for entry in target.entries)
     if options.replay and not has_calls:
         raise UsageError(
@@ -284,21 +284,20 @@ def plan_location(
     partners: dict[str, str] = {}
     aligned = AlignedCalls()
     if golden is not None:
-        aligned = _aligned(target, golden, options)
+        aligned = aligned_calls(target, golden, options)
         here = {(entry.call, entry.direction): entry.key for entry in golden.entries}
         for entry in target.entries:
             other = here.get((aligned.partners.get(entry.call, ""), entry.direction))
             if other is not None:
                 partners[entry.key] = other
-    # What another tool has captured may lack arguments: then a replay would be of another call.
-    if not (has_files and has_calls and (is_framework(target.header.framework) or options.replay)):
+    if not (has_files and has_calls):
         return LocationPlan((), partners, (), options, is_replayed=False, alignment=aligned)
     payloads = list(_payloads(target, golden, aligned.partners))
     costs_s = [_cost(each) for each in payloads]
     return LocationPlan(payloads, partners, costs_s, options, is_replayed=True, alignment=aligned)
 
 
-def _aligned(target: CaptureSide, golden: CaptureSide, options: SearchOptions) -> AlignedCalls:
+def aligned_calls(target: CaptureSide, golden: CaptureSide, options: SearchOptions) -> AlignedCalls:
     """Return which call is which.
 
     Raises:
@@ -332,6 +331,12 @@ def _aligned(target: CaptureSide, golden: CaptureSide, options: SearchOptions) -
         frozenset(renamed),
         any(call.recompute_of for call in (*ours, *theirs)),
     )
+
+
+def can_be_replayed(framework: str) -> bool:
+    """Return whether calls of a framework can be run again; captures of other tools may be of any. A capture
+    that does not name its framework is an error where its calls are run."""
+    return not framework or is_framework(framework)
 
 
 def _is_update(call: str) -> bool:

@@ -142,8 +142,10 @@ def location_lines(
     paths_of_errors: Mapping[str, Path],
     *,
     is_compared: bool,
+    limit: float | None = None,
 ) -> Iterator[str]:
-    """Yield the closing lines of a search: the first suspects, each with what is known of it."""
+    """Yield the closing lines of a search: the first suspects, each with what is known of it. `limit` is that
+    of `--standard megengine`, None for another standard."""
     counts: Counter[str] = Counter()
     for dump in dumps:
         counts.update(each.verdict for each in dump.located.passed)
@@ -151,7 +153,9 @@ def location_lines(
     records = sum(dump.located.records for dump in dumps)
     judged = sum(dump.located.judged for dump in dumps)
     yield ""
-    if not places:
+    if not places and limit is not None and judged:
+        yield f"no operator is to blame: no variable has an error above {limit:g}"
+    elif not places:
         yield from _nothing(records, judged, counts[UNCHECKED], is_compared=is_compared)
     else:
         yield _headline(places)

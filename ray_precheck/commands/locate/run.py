@@ -23,6 +23,7 @@ from ray_precheck.commands.locate.options import LocationConfig
 from ray_precheck.commands.locate.plan import (
     LOCATION_TABLES,
     LocationPlan,
+    can_be_replayed,
     plan_location,
     read_measured,
     settings_of_replay,
@@ -41,6 +42,7 @@ from ray_precheck.commands.locate.search import (
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
+from ray_precheck.options.shared import MEGENGINE
 from ray_precheck.replay.loading import load_checker
 from ray_precheck.running.run import (
     Feature,
@@ -94,6 +96,11 @@ def search_dump(
         gathered.opened[pair.label] = target.path, golden.path if golden is not None else None
         plan = plan_location(target, golden, search.options)
         if not plan.is_replayed and golden is None:
+            if not can_be_replayed(framework := target.header.framework):
+                raise UsageError(
+                    f"{target.path} is of {framework}, whose operators cannot be replayed here: name a golden"
+                    " run with -gp (`overflow_check` finds where NaN and infinity were born)"
+                )
             raise UsageError(
                 f"{target.path} has no files of tensors, so that nothing can be replayed: name a golden"
                 " run with -gp, or capture with --task tensor (`overflow_check` finds where NaN and"
@@ -311,4 +318,6 @@ def _without_files(config: LocationConfig, pairs: Sequence[DumpToLocate]) -> Seq
     """Return the pairs that are one job, because nothing can be replayed in them."""
     if config.golden is None or config.replay:
         return ()  # What is wrong with them is said where they are opened.
+    if config.standard == MEGENGINE:
+        return pairs
     return [pair for pair in pairs if not has_tensor_files(pair.target)]

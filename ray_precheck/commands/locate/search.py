@@ -8,6 +8,7 @@ what was measured of them; and the search of dumps without files of tensors, by 
 there a piece of the job is a pair of dumps.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ray_precheck.commands.compare.pairing import in_words, paired_by_place
+from ray_precheck.commands.locate.failing import failing_in
 from ray_precheck.commands.locate.options import LocationConfig, SearchOptions
 from ray_precheck.commands.locate.plan import (
     LocationPlan,
     MeasuredEvidence,
     RunRecords,
+    can_be_replayed,
     drawing_calls,
     plan_location,
     run_records_of,
@@ -53,6 +56,7 @@ from ray_precheck.foreign import open_file
 from ray_precheck.formats.conversion import find_captures
 from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.options.declared import group_of, settings_of
+from ray_precheck.options.shared import MEGENGINE
 from ray_precheck.running.dumps_job import DumpsJob, DumpWork, as_told, digest_of_dumps
 from ray_precheck.running.run import Feature, RunEnd, RunSession, planned, run_job
 from ray_precheck.runtime.driving import TaskPlan
@@ -359,8 +363,12 @@ def search(payload: PairPayload, paths: tuple[Path, ...]) -> Done:
             open_side(str(paths[0])) as target,
             open_side(str(paths[1])) as golden,
         ):
-            plan = plan_location(target, golden, payload.options)
-            located = located_in(target, golden, plan, None, is_first_step=payload.is_first_step)
+            if payload.options.standard == MEGENGINE:
+                located = failing_in(target, golden, payload.options)
+            else:
+                plan = plan_location(target, golden, payload.options)
+                is_first_step = payload.is_first_step
+                located = located_in(target, golden, plan, None, is_first_step=is_first_step)
             notes = [
                 each for each in (target.note, golden.note, float32_note(target, golden)) if each
             ]
@@ -416,17 +424,22 @@ def _done(
     )  # fmt: skip
 
 
+_FRAMEWORK = re.compile(rb'"framework":"([A-Za-z0-9_.-]{1,64})"')
 _HEAD_BYTES, _FIRST_RECORDS_BYTES = 1 << 12, 1 << 18
 
 
 def has_tensor_files(dump: Path) -> bool:
-    """Return whether a dump has its tensors in files, as its head says or its first records show."""
+    """Return whether a dump has its tensors in files, as its head says or its first records show, and is of
+    a framework whose calls can be run again."""
     try:
         with open_file(dump) as file:
             head = file.read(_FIRST_RECORDS_BYTES)
     except OSError:
         return False
     said = head[:_HEAD_BYTES].replace(b" ", b"")
+    named = _FRAMEWORK.search(said)
+    if named is not None and not can_be_replayed(named[1].decode()):
+        return False
     return b'"data_name"' in head or b'"task":"tensor"' in said
 
 
@@ -461,7 +474,7 @@ class _Pairs(Feature[DumpsJob[PairPayload], PartEnd[dict[str, LocatedRows]]]):
             (pair.label, [each for each in (pair.target, pair.golden) if each]) for pair in pairs
         ]
         self.fingerprint = search.fingerprint(pairs=digest_of_dumps(labelled))
-        self.reads = reads_of_dumps(labelled, tensors=False)
+        self.reads = reads_of_dumps(labelled, tensors=search.options.standard == MEGENGINE)
         cost_s = sum(task.cost_s for task in self._job.tasks(set()))
         self.places = search.session.cores_for(search.config, "pytorch", cost_s)
 

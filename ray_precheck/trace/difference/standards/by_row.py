@@ -26,8 +26,8 @@ from ray_precheck.trace.difference.standards.base import (
     odd_sentence,
 )
 
-# MegEngine's --max-err.
-_MAX_ERR = 1e-3
+# precision_tool's -c, the highest cosine that it lists.
+_COSINE_TO_LIST = 0.98
 # CompareConst.MAX_ABS_ERR_THRESHOLD and MAGNITUDE of ptdbg_ascend; COSINE_LIMIT is its COS_THRESHOLD.
 _MAX_ABS_ERR_LIMIT = 0.001
 _MAGNITUDE = 0.5
@@ -99,47 +99,29 @@ def _judge_magnitudes(row: TensorRow) -> None:
             return
 
 
-def judge_by_megengine(row: TensorRow, mode: ComparisonMode) -> None:
-    """`megengine`: no element may be off by more than 1e-3 of its magnitude, or of 1 if that is less.
+def judge_by_precision_tool(row: TensorRow, mode: ComparisonMode) -> None:
+    """`precision_tool`: an output whose cosine is at most 0.98.
 
-    Source: MegEngine 1.13, imperative/python/megengine/tools/compare_binary_iodump.py, `check`: the error of
-    an element is |t - g| / max(|t|, |g|, 1) in float32, its limit `--max-err` with the default 1e-3; sums
-    that are not finite and other shapes fail. Its tree of failures does not show those two; here they are
-    errors like others. Between two runs of one implementation its documentation has -e 1e-7.
+    Source: Ascend's precision_tool 0.1.11, lib/compare/compare_result.py, `is_cosine_sim_over_threshold`:
+    `vcs` lists the operators of which an output has a cosine <= 0.98 (`-c`), and passes NaN. Here other
+    shapes, unless the values are the same in another layout, and NaN or infinities that are not the same on
+    both sides, are errors of an output, too. Without elements there is no cosine, and those alone are seen.
     """
-    found = row.elements
+    if not row.is_output:
+        return
     if row.reshaped:
-        row.note(ERROR, "the shapes differ")
-    elif found is None:
-        _judge_without_elements(row, mode)
-    elif found.finite < found.numbers:
-        count = found.numbers - found.finite
-        row.note(ERROR, f"{count} of {counted(found)} are NaN or infinite")
-    elif found.max_scaled > _MAX_ERR:
-        at = index_of(row, found.worst)
-        row.note(
-            ERROR,
-            f"the largest |t - g| / max(|t|, |g|, 1) is {found.max_scaled:.6g}, above"
-            f" {_MAX_ERR:g}; the largest difference is at {at}",
-        )
-
-
-def _judge_without_elements(row: TensorRow, mode: ComparisonMode) -> None:
-    """Judge by Max and Min: the scaled error of each is at most the largest of all elements."""
-    target, golden = row.target, row.golden
-    if mode is ComparisonMode.DIGESTS or target is None or golden is None or not target.is_tensor:
-        return
-    if odd := odd_sentence(row):
+        if not row.layout:
+            row.note(ERROR, "the shapes differ")
+    elif mode is not ComparisonMode.DIGESTS and (odd := odd_sentence(row)):
         row.note(ERROR, odd)
-        return
-    for name in (MAX, MIN):
-        ours, theirs = target.number(name), golden.number(name)
-        if ours is None or theirs is None or ours == theirs:
-            continue
-        error = abs(ours - theirs) / max(abs(ours), abs(theirs), 1.0)
-        if error > _MAX_ERR:
-            row.note(WARNING, f"{name} is off by {error:.6g} of its magnitude, above {_MAX_ERR:g}")
+    elif row.elements is not None:
+        cosine = metric_cells(row)[0]
+        try:
+            low = float(cosine) <= _COSINE_TO_LIST
+        except ValueError:
             return
+        if low:
+            row.note(ERROR, f"the cosine is {cosine}, not above {_COSINE_TO_LIST}")
 
 
 def judge_by_assert_close(row: TensorRow, mode: ComparisonMode) -> None:

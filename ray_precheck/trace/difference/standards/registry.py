@@ -6,9 +6,11 @@ that were not read, values in another layout, what was estimated, and what stati
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ray_precheck.numerics.statistics import MAX
 from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
+from ray_precheck.options.shared import MAX_ERR, MEGENGINE
 from ray_precheck.trace.difference.elements import same_statistics
 from ray_precheck.trace.difference.rows import (
     BY_STATISTICS,
@@ -31,10 +33,11 @@ from ray_precheck.trace.difference.standards.base import (
 )
 from ray_precheck.trace.difference.standards.by_row import (
     judge_by_assert_close,
-    judge_by_megengine,
     judge_by_npu_hooks,
+    judge_by_precision_tool,
     judge_by_ptdbg,
 )
+from ray_precheck.trace.difference.standards.megengine import judge_by_megengine
 from ray_precheck.trace.difference.standards.msprobe import judge_by_msprobe
 from ray_precheck.trace.items import Item
 
@@ -51,10 +54,19 @@ STANDARDS: dict[str, CaptureStandard] = {
     "msprobe": judge_by_msprobe,
     "ptdbg": _by_row(judge_by_ptdbg),
     "npu-hooks": _by_row(judge_by_npu_hooks),
-    "megengine": _by_row(judge_by_megengine),
+    MEGENGINE: judge_by_megengine,
+    "precision_tool": _by_row(judge_by_precision_tool),
     "assert-close": _by_row(judge_by_assert_close),
     "auto": judge_by_auto,
 }
+
+
+def standard_of(name: str, max_err: float | None = None) -> CaptureStandard:
+    """Return a standard by its name; `max_err` is the limit of `megengine`, None for its default."""
+    if name == MEGENGINE:
+        return partial(judge_by_megengine, max_err=MAX_ERR if max_err is None else max_err)
+    return STANDARDS[name]
+
 
 BLIND = "Max, Min, Mean and Norm agree; they do not show the order of the values"
 # Estimates below it are the sketches' own noise (numerics.sketch).
