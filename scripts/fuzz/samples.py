@@ -9,14 +9,19 @@ import json
 import os
 import pickle
 import re
+import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from ray_precheck.dump.safetensors import written
+from ray_precheck.formats.conversion import format_of
+from ray_precheck.formats.plain_folders import FORMAT as PLAIN_FOLDER
 from scripts.fuzz.byte_mutations import BYTE_KINDS
 from scripts.measuring import ROOT
 
@@ -25,7 +30,8 @@ Files = dict[str, bytes]
 # to anything that could be harmed: a mistake would be made with the rights of who runs this.
 LINKS = (b"->/dev/zero", b"->loop", b"->../secret.npy", b"->../aside", b"->..", b"->pipe")
 # The captures of these that the tests have are read below them.
-_OF_TESTS = ("megengine", "tensorflow", "precision_tool")
+_OF_TESTS = ("megengine", "tensorflow")
+_PRECISION_TOOL = ROOT / "tests" / "unit" / "formats" / "precision_data.py"
 _MOST_BYTES = 1 << 20
 _X = np.arange(6, dtype=np.float32).reshape(2, 3)
 _NUMBER = re.compile(rb"-?\d+")
@@ -68,10 +74,35 @@ def samples() -> dict[str, Files]:
     }
     for folder in (ROOT / "tests" / "data" / name for name in _OF_TESTS):
         for place in sorted(folder.glob("*")):
+            found_format = format_of(place)
             files = _files_of(place)
-            if files and sum(map(len, files.values())) <= _MOST_BYTES:
+            if (
+                found_format
+                and found_format.title != PLAIN_FOLDER.title
+                and files
+                and sum(map(len, files.values())) <= _MOST_BYTES
+            ):
                 found[f"{folder.name} {place.name}"] = files
-    return found
+    return found | {
+        f"precision_tool {layout}": _precision_data(layout) for layout in ("guide", "v0.1.11")
+    }
+
+
+def _precision_data(layout: str) -> Files:
+    """Return what the tests write in the place of precision_tool."""
+    spec = spec_from_file_location("precision_data", _PRECISION_TOOL)
+    assert spec is not None and spec.loader is not None
+    writer: Any = module_from_spec(spec)
+    sys.modules[spec.name] = writer  # Where its dataclasses look for it.
+    spec.loader.exec_module(writer)
+    operator = writer.NpuOperator(
+        "MatMul", "net/fc/MatMul", [_X], [_X], originals=["net/fc/MatMul"]
+    )
+    nodes = [("net/x", "Placeholder", []), ("net/fc/MatMul", "MatMul", ["net/x"])]
+    with TemporaryDirectory() as name:
+        root = Path(name) / "precision_data"
+        writer.Capture(layout, [operator], {"net/fc/MatMul:0": _X}, nodes).write(root)
+        return {f"{root.name}/{each}": raw for each, raw in _files_of(root).items()}
 
 
 def _files_of(place: Path) -> Files:
