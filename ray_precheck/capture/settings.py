@@ -25,6 +25,8 @@ BY_OPTIMIZER, BY_FORWARD, BY_HAND = "optimizer", "forward", "manual"
 STEP_ENDS = (BY_OPTIMIZER, BY_FORWARD, BY_HAND)
 RAISE, LOG_ONLY = "raise", "log"
 OVERFLOWS = (RAISE, LOG_ONLY)
+NATIVE, SAFETENSORS = "native", "safetensors"
+TENSOR_FORMATS = (NATIVE, SAFETENSORS)
 ALL_RISKS, FOCUS, CORE = "ALL", "FOCUS", "CORE"
 RISK_LEVELS = (ALL_RISKS, FOCUS, CORE)
 MODES = ("all", "forward", "backward", "input", "output")
@@ -82,6 +84,15 @@ class CaptureSettings:
         help="{choices} (default {default})",
         more="`tensor` saves every tensor, too; `structure` has the names of calls and modules alone",
         rule=OneOf(TASKS),
+    )
+    tensor_format: str = option(
+        NATIVE,
+        "--tensors",
+        help="how tensors are saved; {choices} (default {default})",
+        more="`native`: `.pt` files of PyTorch, `.npy` files of MindSpore; `safetensors`: files that other"
+        " programs read without either, bfloat16 as it is. What that format lacks (complex128, sparse and"
+        " quantized tensors) stays native",
+        rule=OneOf(TENSOR_FORMATS),
     )
     sketch: bool = option(
         False,
@@ -211,6 +222,11 @@ class CaptureSettings:
     def saves_tensors(self) -> bool:
         """Whether tensors of some call are saved."""
         return self.task == TENSOR or bool(self.tensor_list)
+
+    @property
+    def as_safetensors(self) -> bool:
+        """Whether files of tensors are those of safetensors, where that format has the dtype."""
+        return self.tensor_format == SAFETENSORS
 
     @property
     def modules(self) -> bool:

@@ -144,9 +144,10 @@ class Checker:
         )
 
     def examine(
-        self, payload: TaskPayload, source: TensorSource
+        self, payload: TaskPayload, source: TensorSource | None = None
     ) -> tuple[TaskResult, Judged | None]:
-        """Check one call with the tensors of a source; return its result and the leaves that it compares.
+        """Check one call, with the tensors of a source where one is given; return its result and the leaves
+        that it compares.
 
         The leaves are None where the call could not be judged.
         """

@@ -69,21 +69,14 @@ def _row(judged: Judged) -> TaskResult:
 def _with_evidence(
     result: TaskResult, judged: Judged, settings: CheckSettings, device: str, folder: Path
 ) -> TaskResult:
-    inputs = judged.inputs
-    replay = Replay(
-        inputs.plan.differentiable if inputs.record.has_backward else (),
-        inputs.plan.in_place,
-        settings.standard.name,
-        result.message,
-        device,
-        inputs.is_transposed,
-        settings.float32,
-    )
+    replay = _replay(judged, settings, result.message, device)
+    failing = [check.name for check in (*judged.forward.failing, *judged.backward.failing)]
+    tested = "dump" if settings.tests_dump else "device"
     try:
         with ExitStack() as stack:
             if settings.sends_evidence:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="ray-precheck-")))
-            _save(folder, judged, settings, replay)
+            _save(folder, judged, settings, replay, failing, tested)
             sent = sorted(folder.iterdir()) if settings.sends_evidence else ()
             files = tuple((file.name, file.read_bytes()) for file in sent)
     except OSError as error:
@@ -92,17 +85,48 @@ def _with_evidence(
     return replace(result, evidence=files)
 
 
-def _save(folder: Path, judged: Judged, settings: CheckSettings, replay: Replay) -> None:
-    failing = (*judged.forward.failing, *judged.backward.failing)
-    save_error_data(
+def _replay(judged: Judged, settings: CheckSettings, message: str, device: str) -> Replay:
+    inputs = judged.inputs
+    return Replay(
+        inputs.plan.differentiable if inputs.record.has_backward else (),
+        inputs.plan.in_place,
+        settings.standard.name,
+        message,
+        device,
+        inputs.is_transposed,
+        settings.float32,
+    )
+
+
+def save_call(folder: Path, judged: Judged, settings: CheckSettings, message: str) -> Path:
+    """Save the tensors of a call with all its results, also those that are right, and return the JSON that
+    describes them, for a script that runs the call on any device.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    replay = _replay(judged, settings, message or "nothing is in error.", device="")
+    every = [row.check.name for row in judged.rows]
+    return _save(folder, judged, settings, replay, every, "device")
+
+
+def _save(
+    folder: Path,
+    judged: Judged,
+    settings: CheckSettings,
+    replay: Replay,
+    names: list[str],
+    tested: str,
+) -> Path:
+    return save_error_data(
         folder,
         judged.inputs.payload,
         settings.framework,
         judged.inputs.call,
         list(judged.backward.cotangents),
         {row.check.name: (row.tested, row.bench) for row in judged.rows},
-        failing=[check.name for check in failing],
-        tested="dump" if settings.tests_dump else "device",
+        failing=names,
+        tested=tested,
         seed=settings.options.seed,
         replay=replay,
     )

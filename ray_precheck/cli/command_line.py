@@ -27,6 +27,7 @@ from ray_precheck.commands.compare import command as compare
 from ray_precheck.commands.compare_results import command as compare_results
 from ray_precheck.commands.diagnose import command as diagnose
 from ray_precheck.commands.explain import command as explain
+from ray_precheck.commands.export import command as export
 from ray_precheck.commands.inspect import command as inspect
 from ray_precheck.commands.inspect.options import WORDS
 from ray_precheck.commands.locate import command as locate
@@ -134,6 +135,7 @@ COMMANDS = (
     *explain.COMMANDS,
     *repro.COMMANDS,
     *inspect.COMMANDS,
+    *export.COMMANDS,
     *compare.COMMANDS,
     *locate.COMMANDS,
     *diagnose.COMMANDS,

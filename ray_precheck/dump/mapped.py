@@ -17,23 +17,26 @@ import pickle
 import struct
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader, BytesIO
 from math import prod
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ray_precheck.dump.safetensors import SUFFIX as SAFETENSORS
+from ray_precheck.dump.safetensors import element_of, from_bfloat16, stored_tensors, widening
 from ray_precheck.dump.tensors import (
     UNREADABLE,
     FolderFiles,
     TensorFiles,
     captured_file,
     elements_of,
+    open_safetensors,
     require_dtype,
-    require_npy_size,
+    require_file_size,
     require_pt_size,
     require_shape,
     unreadable,
@@ -57,6 +60,8 @@ _DTYPES = {
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
 }
+# Deeper nests are none of a checkpoint.
+_DEEPEST = 10
 # A pickle of one tensor has some 200 bytes.
 _LARGEST_PICKLE = 1 << 16
 # The header of a file in an archive: 26 bytes, then the lengths of its name and of its extra field.
@@ -230,7 +235,7 @@ _Found = tuple[Array, Callable[[Array], Array] | None]
 
 def _open_npy(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bool) -> _Found:
     try:
-        require_npy_size(opened, name, spec)
+        require_file_size(opened, name, spec)
         shape, fortran, dtype = _read_header(opened)
         if dtype.hasobject:
             raise NotCheckable(f"{name} holds Python objects, which are not read")
@@ -283,11 +288,25 @@ def _read_header(opened: BufferedReader) -> tuple[tuple[int, ...], bool, np.dtyp
     return tuple(shape), bool(fortran), dtype
 
 
+def _open_safetensors(
+    opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bool
+) -> _Found:
+    dtype = open_safetensors(opened, name, spec)
+    widen, carrier = widening(dtype), np.dtype(DTYPES[spec.dtype].carrier)
+    if widen is not None:
+        require_dtype(np.dtype(DTYPES[dtype].carrier), name, spec)
+    try:
+        raw = _elements(opened, element_of(dtype), spec.size, is_mapped)
+    except UNREADABLE as error:
+        raise unreadable(name, error) from None
+    return raw, widen and (lambda some: widen(some).astype(carrier, copy=False))
+
+
 def _open_pt(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bool) -> _Found:
     plain = read_plain_tensor(opened, is_mapped=is_mapped)
     if plain is not None and (plain.dtype != BFLOAT16 or spec.dtype == BFLOAT16):
         require_shape(plain.shape, name, spec)
-        return plain.raw, _from_bfloat16 if plain.dtype == BFLOAT16 else None
+        return plain.raw, from_bfloat16 if plain.dtype == BFLOAT16 else None
     opened.seek(0)
     return _open_by_torch(opened, name, spec, is_mapped)
 
@@ -303,14 +322,18 @@ def _open_by_torch(opened: BufferedReader, name: str, spec: TensorSpec, is_mappe
         require_shape(tuple(value.shape), name, spec)
         if value.layout is not torch.strided:
             value = torch.from_numpy(elements_of(value.detach()))
-        value = value.detach().resolve_conj().resolve_neg()
-        if not value.is_contiguous():
-            if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-                raise NotCheckable(f"{name} holds fewer numbers than its shape has elements")
-            value = value.contiguous()
+        value = _contiguous(value.detach().resolve_conj().resolve_neg(), name)
         return _as_numpy(value.reshape(-1), name, spec)
     except (*UNREADABLE, pickle.UnpicklingError) as error:
         raise unreadable(name, error) from None
+
+
+def _contiguous(value: Any, name: str) -> Any:
+    if value.is_contiguous():
+        return value
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        raise NotCheckable(f"{name} holds fewer numbers than its shape has elements")
+    return value.contiguous()
 
 
 def _load(opened: BufferedReader, is_mapped: bool) -> Any:
@@ -330,7 +353,7 @@ def _as_numpy(value: Any, name: str, spec: TensorSpec) -> _Found:
     import torch
 
     if value.dtype == torch.bfloat16 and spec.dtype == "bfloat16":
-        return value.view(torch.int16).numpy().view(np.uint16), _from_bfloat16
+        return value.view(torch.int16).numpy().view(np.uint16), from_bfloat16
     if value.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         numbers = torch.arange(256, dtype=torch.uint8).view(value.dtype).to(torch.float32).numpy()
         return value.view(torch.uint8).numpy(), lambda some: numbers[some]
@@ -339,10 +362,89 @@ def _as_numpy(value: Any, name: str, spec: TensorSpec) -> _Found:
     return value.numpy(), None
 
 
-def _from_bfloat16(some: Array) -> Array:
-    wide = some.astype(np.uint32)
-    wide <<= np.uint32(16)
-    return wide.view(np.float32)
+def npy_array(opened: BufferedReader, name: str) -> Array:
+    """Map an open `.npy` file of numbers of any shape into memory.
+
+    Raises:
+        NotCheckable: it is unreadable, cut, or holds something else than numbers that tensors have.
+    """
+    try:
+        shape, fortran, dtype = _read_header(opened)
+        if dtype.newbyteorder("=").name not in DTYPES:
+            raise NotCheckable(f"{name} holds {dtype}, which no tensor has")
+        flat = _elements(opened, dtype, prod(shape), is_mapped=True)
+        return flat.reshape(shape, order="F" if fortran else "C")
+    except UNREADABLE as error:
+        raise unreadable(name, error) from None
 
 
-_READERS = {".npy": _open_npy, ".pt": _open_pt}
+def tensors_of_file(opened: BufferedReader, name: str) -> Iterator[tuple[str, MappedTensor]]:
+    """Yield the tensors of an open file by their names in it: "" for the only one of an `.npy` file, or of a
+    `.pt` file that holds no more than a tensor.
+
+    Raises:
+        NotCheckable: it is unreadable, or holds no tensor.
+    """
+    suffix = PurePath(name).suffix
+    if suffix == ".npy":
+        values = npy_array(opened, name)
+        yield "", MappedTensor(values.dtype.name, values.shape, values.reshape(-1))
+    elif suffix == SAFETENSORS:
+        yield from _all_of_safetensors(opened, name)
+    else:
+        yield from _all_of_pt(opened, name)
+
+
+def _all_of_safetensors(opened: BufferedReader, name: str) -> Iterator[tuple[str, MappedTensor]]:
+    try:
+        for inner, (dtype, shape, begin) in stored_tensors(opened).items():
+            opened.seek(begin)
+            raw = _elements(opened, element_of(dtype), prod(shape), is_mapped=True)
+            yield inner, MappedTensor(dtype, shape, raw, widening(dtype))
+    except UNREADABLE as error:
+        raise unreadable(name, error) from None
+
+
+def _all_of_pt(opened: BufferedReader, name: str) -> Iterator[tuple[str, MappedTensor]]:
+    plain = read_plain_tensor(opened, is_mapped=True)
+    if plain is not None:
+        yield "", MappedTensor(plain.dtype, plain.shape, plain.raw, widening(plain.dtype))
+        return
+    opened.seek(0)
+    try:
+        require_pt_size(opened, name, TensorSpec("uint8", ()))
+        found = list(_leaves(_load(opened, is_mapped=True), ""))
+    except (*UNREADABLE, pickle.UnpicklingError) as error:
+        raise unreadable(name, error) from None
+    if not found:
+        raise NotCheckable(f"{name} holds no tensor")
+    for inner, value in found:
+        yield inner, _torch_tensor(value, f"{name}: {inner}" if inner else name)
+
+
+def _leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors in what `torch.load` has returned, by their names: `optimizer.state.0.exp_avg`."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, dict | list | tuple) and depth < _DEEPEST:
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in pairs:
+            yield from _leaves(each, f"{path}.{key}" if path else str(key), depth + 1)
+
+
+def _torch_tensor(value: Any, name: str) -> MappedTensor:
+    dtype = str(value.dtype).removeprefix("torch.")
+    is_dense = str(value.layout) == "torch.strided" and not value.is_quantized
+    if not is_dense or dtype not in DTYPES:
+        raise NotCheckable(
+            f"{name} is a tensor of {value.layout} and {value.dtype}, which is not read"
+        )
+    shape = tuple(value.shape)
+    values = _contiguous(value.detach().resolve_conj().resolve_neg(), name)
+    raw, widen = _as_numpy(values.reshape(-1), name, TensorSpec(dtype, shape))
+    return MappedTensor(dtype, shape, raw, widen)
+
+
+_READERS = {".npy": _open_npy, ".pt": _open_pt, SAFETENSORS: _open_safetensors}

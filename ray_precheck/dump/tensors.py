@@ -3,8 +3,9 @@
 Comes in: a `TensorSpec` with a `data_name`. Goes out: a `HostTensor`. Called by `inputs` in real
 mode, and by `runtime.shipper` for the bytes of files that another machine is to decode. The
 files are untrusted data: `.npy` is read without pickles, `.pt` with torch's weights-only loader,
-and no name may lead out of the dump's folder. Bytes that came from another machine are decoded with
-the same checks, and problems of that machine are reported here in the same words.
+`.safetensors` has no code in it, and no name may lead out of the dump's folder. Bytes that came from
+another machine are decoded with the same checks, and problems of that machine are reported here in the same
+words.
 
 Sketches come in as they are made, and go out to `sketches.npy`, one row of 64 float32 for each, which
 `numpy.load` reads once the step is over and `read_sketches` at any time. Called by a capture, and by the
@@ -30,6 +31,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from ray_precheck.dump.safetensors import SUFFIX as SAFETENSORS
+from ray_precheck.dump.safetensors import element_of, only_tensor, widening
 from ray_precheck.errors import DumpError, NotCheckable
 from ray_precheck.foreign import first_line, open_file, shown
 from ray_precheck.numerics.sketch import BUCKETS
@@ -60,6 +63,8 @@ _LONGEST_REASON = 200
 # An archive of so many bytes unpacks to 16 MiB at most.
 _HARMLESS_BYTES = 1 << 14
 _ARCHIVE = b"PK\x03\x04"
+# The files that are refused by their size alone: they hold one tensor, and no more of a storage.
+JUDGED_BY_SIZE = (".npy", SAFETENSORS)
 # Sparse tensors are compared element by element up to this size, which takes 1 GiB in float32.
 MOST_DENSE = 1 << 28
 # The address of an object differs in each process, so a row with it would differ too.
@@ -187,7 +192,7 @@ def _in_memory(content: Array | SizeOnly) -> BufferedReader:
 
 
 def most_file_bytes(spec: TensorSpec) -> int:
-    """Return the size of the largest `.npy` file that is read for a tensor."""
+    """Return the size of the largest `.npy` or `.safetensors` file that is read for a tensor."""
     if isinstance(spec.storage, Sparse):
         places = spec.storage.nnz * (len(spec.shape) + 1) + math.prod(spec.shape[:-1])
         return (spec.stored.size + places) * _LARGEST_ELEMENT_BYTES + _LARGEST_HEADER_BYTES
@@ -204,12 +209,12 @@ def captured_file(spec: TensorSpec) -> PurePath:
     if not spec.data_name:
         raise NotCheckable("the dump names no file for this tensor (data_name)")
     if not is_captured(spec):
-        raise NotCheckable(f"{shown(spec.data_name)} is neither .npy nor .pt")
+        raise NotCheckable(f"{shown(spec.data_name)} is neither .npy, .pt nor .safetensors")
     return PurePath(spec.data_name)
 
 
 def _too_large(name: str, size_bytes: int, most_bytes: int) -> SizeOnly | Refused:
-    if PurePath(name).suffix == ".npy":
+    if PurePath(name).suffix in JUDGED_BY_SIZE:
         return SizeOnly(size_bytes)
     return Refused(
         f"{PurePath(name).name} has {size_bytes} bytes, more than the {most_bytes} that are sent to"
@@ -297,7 +302,7 @@ def require_dtype(found: np.dtype[Any], name: str, spec: TensorSpec) -> None:
         raise NotCheckable(f"{name} holds {found}, the dump says {spec.dtype}")
 
 
-def require_npy_size(opened: BufferedReader, name: str, spec: TensorSpec) -> None:
+def require_file_size(opened: BufferedReader, name: str, spec: TensorSpec) -> None:
     """Raise `NotCheckable` where a file is larger than its tensor can be.
 
     The dump tells how much memory a record needs; a larger file would take more.
@@ -333,13 +338,41 @@ def require_pt_size(opened: BufferedReader, name: str, spec: TensorSpec) -> None
 
 def _read_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
     try:
-        require_npy_size(opened, name, spec)
+        require_file_size(opened, name, spec)
         data = np.load(opened, allow_pickle=False)
     except UNREADABLE as error:
         raise unreadable(name, error) from None
     if not isinstance(data, np.ndarray):
         raise NotCheckable(f"{name} holds an archive, a single array is expected")
     return data
+
+
+def open_safetensors(opened: BufferedReader, name: str, spec: TensorSpec) -> str:
+    """Let an open file of safetensors stand where the elements of its tensor begin; return the canonical
+    dtype that these have in the file.
+
+    Raises:
+        NotCheckable: it is unreadable, too large, holds other tensors, or does not fit.
+    """
+    require_file_size(opened, name, spec)
+    try:
+        found = only_tensor(opened)
+    except UNREADABLE as error:
+        raise unreadable(name, error) from None
+    require_shape(found.shape, name, spec)
+    opened.seek(found.begin)
+    return found.dtype
+
+
+def _read_safetensors(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
+    dtype = open_safetensors(opened, name, spec)
+    element, widen = element_of(dtype), widening(dtype)
+    try:
+        raw = np.frombuffer(bytearray(opened.read(spec.size * element.itemsize)), element)
+        data = raw.reshape(spec.shape)
+    except UNREADABLE as error:
+        raise unreadable(name, error) from None
+    return data if widen is None else widen(data)
 
 
 def _read_pt(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
@@ -412,7 +445,7 @@ def _to_numpy(value: Any) -> Array:
     return np.asarray(value.resolve_conj().contiguous().numpy())
 
 
-_READERS = {".npy": _read_npy, ".pt": _read_pt}
+_READERS = {".npy": _read_npy, ".pt": _read_pt, SAFETENSORS: _read_safetensors}
 
 SKETCHES = "sketches.npy"
 # The magic text, version 1.0 of the format, and the length of what follows (NumPy Enhancement Proposal 1).

@@ -39,9 +39,16 @@ TOOL_FILE = "tool.json"
 TENSORS, _STACKS, _MODULES = "dump_tensor_data", "stack.json", "construct.json"
 # A folder is known by its first entries: a capture may have a million files.
 _MOST_LOOKED_AT = 4096
+_FEW_PLACES = 16
 _UNUSED_S = 30 * 24 * 3600.0
 # The modules of this room that have a `FORMAT`, the most telling first.
-_FORMATS: tuple[str, ...] = ("tensorflow", "precision_tool", "megengine")
+_FORMATS: tuple[str, ...] = (
+    "tensorflow",
+    "precision_tool",
+    "megengine",
+    "hook_files",
+    "plain_folders",
+)
 Element = dict[str, Any]
 
 
@@ -151,6 +158,16 @@ def described(values: Array, data_name: str = "", **facts: str) -> Element:
     }
 
 
+def listed(values: Mapping[int, Any]) -> list[Any] | dict[str, Any]:
+    """Return values by their places as a record has them: a list, with None where nothing is known; where
+    that would be nearly empty, because a name says so, by the names of their places.
+    """
+    most = max(values, default=-1)
+    if most < _FEW_PLACES + 2 * len(values):
+        return [values.get(place) for place in range(most + 1)]
+    return {str(place): values[place] for place in sorted(values)}
+
+
 def find_captures(path: Path) -> FoundDumps:
     """Return the dumps that a path names, those of another tool's capture too.
 
@@ -208,7 +225,7 @@ def _convert(found: Format, path: Path, folder: Path) -> None:
             writer.finish()
         except (DumpError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise DumpError(f"cannot read {path} as {found.title}: {reason}") from None
+            raise DumpError(printable(f"cannot read {path} as {found.title}: {reason}")) from None
         for note in writer.notes:
             print(printable(f"warning: {path}: {note}"), file=sys.stderr)
         with contextlib.suppress(OSError):  # Another command has read it meanwhile.

@@ -20,6 +20,7 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import Dump
 from ray_precheck.dump.tensors import (
+    JUDGED_BY_SIZE,
     FolderFiles,
     ShippedFiles,
     is_captured,
@@ -54,8 +55,8 @@ class PrecheckInputFiles(FolderFiles):
     def limits(self, task: Task, most_bytes: int) -> Mapping[str, int]:
         """Return the files of a task by name, with the size above which each is not sent.
 
-        A .npy file is not sent where it is larger than its tensor. A .pt file holds the whole storage
-        of a tensor, of which the tensor may be a small part: it may have `most_bytes`.
+        A .npy or .safetensors file is not sent where it is larger than its tensor. A .pt file holds the
+        whole storage of a tensor, of which the tensor may be a small part: it may have `most_bytes`.
         """
         payload = self._dump.payload(task)
         try:
@@ -78,7 +79,7 @@ class PrecheckInputFiles(FolderFiles):
 
 
 def _file_limit(spec: TensorSpec, most_bytes: int) -> int:
-    if PurePath(spec.data_name or "").suffix == ".npy":
+    if PurePath(spec.data_name or "").suffix in JUDGED_BY_SIZE:
         return most_file_bytes(spec)
     return max(most_file_bytes(spec), most_bytes)
 

@@ -57,8 +57,8 @@ def save_error_data(
     tested: str = "device",
     seed: int = 0,
     replay: Replay | None = None,
-) -> None:
-    """Write inputs, incoming gradients, and both sides of every failing output.
+) -> Path:
+    """Write inputs, incoming gradients, and both sides of every failing output; return the JSON.
 
     Files are `{api}.forward.input.{i}.npy`, `{api}.forward.output.{device|bench}.{i}.npy`, likewise
     backward, `{api}.forward.changed.{device|bench}.{name}.npy`, and `{api}.json`. `tested` says whose
@@ -107,7 +107,9 @@ def save_error_data(
         if payload.backward is None
         else payload.backward.decode("utf-8", "replace"),
     }
-    (folder / f"{stem}.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
+    file = folder / f"{stem}.json"
+    file.write_text(json.dumps(description, indent=1), encoding="utf-8")
+    return file
 
 
 def save_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:

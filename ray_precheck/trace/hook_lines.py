@@ -7,17 +7,14 @@ memory holds two lines and not two files. What only one file has keeps its row.
 """
 
 import json
-import math
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from ray_precheck.errors import UsageError
-from ray_precheck.foreign import from_json, open_file
+from ray_precheck.formats.hook_files import LineCall, LineTensor, calls_of_lines, open_lines
 from ray_precheck.numerics.arrays import same_values
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.store.tables import encode_row
@@ -35,28 +32,6 @@ HEADINGS = (
     "RMSE",
     "MAPE",
 )
-_NAME = re.compile(r"\d+_(.+)_(input|output)((?:\.\d+)*)")
-_SHOWN = 60
-
-
-@dataclass(frozen=True, slots=True)
-class LineTensor:
-    """One line: the whole name, the part of the call that the tensor is in ("input.0"), and its place."""
-
-    name: str
-    part: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-
-
-@dataclass(slots=True)
-class LineCall:
-    """The lines of one call; `norm` is that of the values of its last output."""
-
-    name: str
-    tensors: list[LineTensor] = field(default_factory=list)
-    norm: float = math.nan
 
 
 def compare_lines(npu: Path, bench: Path, out: Path, *, same_shapes: bool = False) -> None:
@@ -71,8 +46,9 @@ def compare_lines(npu: Path, bench: Path, out: Path, *, same_shapes: bool = Fals
     Raises:
         UsageError: a file cannot be read or written, or a line is none of a hook's.
     """
-    with _opened(npu) as one, _opened(bench) as two:
-        ours, theirs = _calls(one, npu), _calls(two, bench)
+    with open_lines(npu) as one, open_lines(bench) as two:
+        ours = [call for call, _ in calls_of_lines(one, npu)]
+        theirs = [call for call, _ in calls_of_lines(two, bench)]
         matches = align([_aligned(call) for call in ours], [_aligned(call) for call in theirs])
         try:
             with out.open("wb") as file:
@@ -81,61 +57,6 @@ def compare_lines(npu: Path, bench: Path, out: Path, *, same_shapes: bool = Fals
                     file.write(encode_row(_row(own, other, one, two, same_shapes)))
         except OSError as error:
             raise UsageError(f"cannot write {out}: {error.strerror}") from None
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return open_file(path)
-    except OSError as error:
-        raise UsageError(f"cannot read the lines of {path}: {error.strerror}") from None
-
-
-def _calls(file: BinaryIO, path: Path) -> list[LineCall]:
-    """Return the calls in a file. A call ends where its outputs do, or where a part comes once more."""
-    calls: list[LineCall] = []
-    seen: set[str] = set()
-    offset, number = 0, 0
-    for line in file:
-        number += 1
-        start, offset = offset, offset + len(line)
-        if not line.endswith(b"\n"):
-            break  # It was being written when the process was killed.
-        if not line.strip():
-            continue
-        tensor, operator, values = _parsed(line, start, path, number)
-        begins_anew = tensor.part in seen or (
-            tensor.part.startswith("input") and any(part.startswith("output") for part in seen)
-        )
-        if not calls or calls[-1].name != operator or begins_anew:
-            calls.append(LineCall(operator))
-            seen = set()
-        seen.add(tensor.part)
-        calls[-1].tensors.append(tensor)
-        if tensor.part.startswith("output"):
-            with np.errstate(over="ignore"):
-                calls[-1].norm = float(np.linalg.norm(values))
-    if not calls:
-        raise UsageError(
-            f"{path} has no line of a hook; was set_dump_path called before the model?"
-        )
-    return calls
-
-
-def _parsed(line: bytes, offset: int, path: Path, number: int) -> tuple[LineTensor, str, Array]:
-    try:
-        name, values, dtype, shape = from_json(line)
-        match = _NAME.fullmatch(name)
-        found = np.asarray(values, np.float64)
-        sizes = tuple(int(each) for each in shape)
-    except (ValueError, TypeError):
-        match = None
-    if match is None or found.ndim != 1:
-        raise UsageError(
-            f"line {number} of {path} is {line[:_SHOWN]!r}; expected is a line of a hook, such as"
-            ' ["0_Functional_linear_forward_input.0", [0.5], "torch.float32", [1]]'
-        )
-    part = match[2] + match[3]
-    return LineTensor(name, part, str(dtype), sizes, offset), match[1], found
 
 
 def _aligned(call: LineCall) -> Call:

@@ -18,7 +18,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ STAGES = {0: "the fuzzer", 1: "the driver", 2: "the worker", 3: "the API"}
 RUNS_APIS_EVERY = 6
 OUTCOMES = ("refused", "rows", "worker killed", "worker hung", "finding")
 SHRINK_S = 20.0
-_CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT = multiprocessing.get_context("forkserver")
 
 
 class Examined(NamedTuple):
@@ -94,11 +94,11 @@ def child(pipe: Any, state: Any, seed: int, captures: Sequence[Path], place: Pat
                 text = str(finding)
             if not text and os.listdir():
                 outcome, text = "finding", f"files in the current folder: {os.listdir()[:3]}"
-            pipe.send(Examined(outcome, text, time.perf_counter() - begin, _peak_mib()))
+            pipe.send(Examined(outcome, text, time.perf_counter() - begin, peak_mib()))
             mark(0)
 
 
-def _peak_mib() -> float:
+def peak_mib() -> float:
     """Return the peak of this process's memory since the last call."""
     lines = Path("/proc/self/status").read_text().splitlines()
     peak = next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
@@ -110,16 +110,16 @@ def _peak_mib() -> float:
 class Examiner:
     """A child that examines dumps, and is replaced when one of them ends it or takes too long."""
 
-    def __init__(self, *given: Any) -> None:
-        self._given = given
-        self._state = _CONTEXT.Array("d", 2, lock=False)
+    def __init__(self, work: Callable[..., None], *given: Any) -> None:
+        self._work, self._given = work, given
+        self._state = CONTEXT.Array("d", 2, lock=False)
         self._start()
 
     def _start(self) -> None:
         self._state[0], self._state[1] = 0, time.monotonic()
         self._pipe, theirs = multiprocessing.Pipe()
         arguments = (theirs, self._state, *self._given)
-        self._process = _CONTEXT.Process(target=child, args=arguments, daemon=True)
+        self._process = CONTEXT.Process(target=self._work, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
         self._pipe.recv()
@@ -150,7 +150,7 @@ class Examiner:
 
 def examine_share(options: argparse.Namespace, place: Path, first: int) -> dict[int, Examined]:
     """Examine every so manyth case, in a child of its own."""
-    examiner = Examiner(options.seed, options.captures, place)
+    examiner = Examiner(child, options.seed, options.captures, place)
     numbers = range(first, options.count, options.jobs)
     found = {number: examiner.examine(number) for number in numbers}
     examiner.end()
@@ -162,7 +162,7 @@ def save_findings(
 ) -> None:
     """Print findings, and save the smallest dump for each kind of them."""
     findings = {number: each.text for number, each in sorted(cases.items()) if each.text}
-    examiner = Examiner(options.seed, options.captures, place) if findings else None
+    examiner = Examiner(child, options.seed, options.captures, place) if findings else None
     seen: set[str] = set()
     for number, text in findings.items():
         kind, raw = case_of(options.seed, number, read)
@@ -241,7 +241,7 @@ def main() -> int:
             target = _target(Path(name), options.captures, lambda stage: None)
             print(target.examine(raw, number % RUNS_APIS_EVERY == 0))
             return 0
-        _CONTEXT.set_forkserver_preload(["torch", "scripts.fuzz.target"])
+        CONTEXT.set_forkserver_preload(["torch", "scripts.fuzz.target"])
         begin = time.monotonic()
         with ThreadPoolExecutor(options.jobs) as pool:
             shares = pool.map(partial(examine_share, options, Path(name)), range(options.jobs))

@@ -156,21 +156,21 @@ class Target:
         except (Finding, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise Finding(_where(error)) from error
+            raise Finding(where(error)) from error
         finally:
-            _limit_memory(None)
-            _empty(self._out)
+            limit_memory(None)
+            empty(self._out)
 
     def _examine(self, size: int, runs_apis: bool) -> str:
         self.mark(DRIVER)
-        _limit_memory(ALLOWANCE_BYTES + size)
+        limit_memory(ALLOWANCE_BYTES + size)
         try:
             with open_dump(self._dump) as dump:
                 payloads = self._drive(dump)
         except PrecheckError as error:
-            _require_sentence(str(error), LONGEST_SENTENCE + len(str(self._dump)))
+            require_sentence(str(error), LONGEST_SENTENCE + len(str(self._dump)))
             return "refused"
-        _limit_memory(API_BYTES)
+        limit_memory(API_BYTES)
         self.mark(WORKER)
         task = "tensor" if dump.task == "tensor" else "statistics"
         outcomes = set()
@@ -301,13 +301,14 @@ def _require_row(result: TaskResult) -> None:
         raise Finding(f"the name {_shortly(result.name)} does not come back from its cell")
 
 
-def _require_sentence(text: str, limit: int) -> None:
+def require_sentence(text: str, limit: int) -> None:
+    """Raise `Finding` where a message is no printable sentence of at most so many characters."""
     line = " ".join(text.split())
     if not line or len(line) > limit or not line.isprintable():
         raise Finding(f"an error that is no sentence ({len(line)} characters): {line[:80]!r}")
 
 
-def _where(error: BaseException) -> str:
+def where(error: BaseException) -> str:
     """Return an exception with the last place in the package that it went through."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "ray_precheck/" in f.filename]
     place = f"{Path(frames[-1].filename).name}:{frames[-1].name}" if frames else "?"
@@ -321,7 +322,7 @@ def _shortly(value: object) -> str:
     return type(value).__name__
 
 
-def _limit_memory(extra_bytes: int | None) -> None:
+def limit_memory(extra_bytes: int | None) -> None:
     """Let this process take so many bytes more than it has; None for no limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if extra_bytes is None:
@@ -331,10 +332,12 @@ def _limit_memory(extra_bytes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (now + extra_bytes, hard))
 
 
-def _empty(folder: Path) -> None:
+def empty(folder: Path) -> None:
+    """Remove everything in a folder."""
     for file in folder.iterdir():
-        if file.is_dir():
-            _empty(file)
+        # What a link leads to is not in the folder, and stays.
+        if file.is_dir() and not file.is_symlink():
+            empty(file)
             file.rmdir()
         else:
             file.unlink()

@@ -47,6 +47,33 @@ def test_mutated_dumps_are_rows_or_refusals(tmp_path: Path, count: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("count", ["300", pytest.param("20000", marks=pytest.mark.exhaustive)])
+def test_mutated_captures_of_other_tools_are_dumps_or_sentences(tmp_path: Path, count: str) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "scripts.fuzz.foreign",
+            "--count",
+            count,
+            "--seed",
+            "1",
+            "--jobs",
+            "2",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = [line for line in done.stdout.splitlines() if line.startswith("all ")]
+    assert last[0].split()[1] == count
+    assert last[0].split()[-1] == "0"
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS if "EVERY" in os.environ else KINDS[:1])
 def test_what_is_no_regular_file_is_refused_wherever_a_command_opens_one(

@@ -1,7 +1,8 @@
 """One argument or output of a call of MindSpore as JSON and, where the settings say so, a tensor's file.
 
-Comes in: any Python value, and the name of its place. Goes out: its JSON, and `.npy` files. Called for each
-argument, output and gradient of each call, and for the values that a script saves by name.
+Comes in: any Python value, and the name of its place. Goes out: its JSON, and `.npy` files, or those
+of safetensors. Called for each argument, output and gradient of each call, and for the values that a script
+saves by name.
 
 A tensor is looked at each time that it occurs: MindSpore's count of changes in place (`_version`) stays 0 on
 the CPU, so nothing tells that a tensor still holds what it held. What is cut, summed and saved are its values
@@ -35,6 +36,7 @@ from ray_precheck.capture.writing.elements import (
     statistics_text,
 )
 from ray_precheck.capture.writing.log import TENSORS
+from ray_precheck.dump.safetensors import NAMES, SUFFIX, save_values
 from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.numerics.sketch import sketch
 from ray_precheck.numerics.statistics import health_of, summary_of
@@ -108,10 +110,21 @@ class MindSporeTensors:
             text += f", {self._sketches.append(sketch(values))}"
             text += health_field(health_of(values, str(tensor.dtype).lower()))
         if is_saved:
-            np.save(self._folder / f"{name}.npy", values, allow_pickle=False)
+            text += f', "data_name": {quoted(self._save(values, name, str(tensor.dtype).lower()))}'
             self._file_bytes += values.nbytes
-            text += f', "data_name": {quoted(f"{name}.npy")}'
         return f"{{{text}}}"
+
+    def _save(self, values: np.ndarray[Any, Any], name: str, dtype: str) -> str:
+        """Write the values of a tensor of a dtype, and return the name of their file.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._settings.as_safetensors and dtype in NAMES:
+            save_values(self._folder / f"{name}{SUFFIX}", dtype, values)
+            return f"{name}{SUFFIX}"
+        np.save(self._folder / f"{name}.npy", values, allow_pickle=False)
+        return f"{name}.npy"
 
     def _values_text(self, values: np.ndarray[Any, Any] | None) -> str:
         """Return what the summary mode says of values on the host."""

@@ -97,7 +97,9 @@ class SavedTorchTensors(FrameworkValues):
         self._settings = settings
         self._texts = TensorTexts(values_look(settings.summary_mode)[0])
         self.elements = Elements(self._tensor)
-        self._files = CapturedFiles(folder / TENSORS) if settings.saves_tensors else None
+        self._files = None
+        if settings.saves_tensors:
+            self._files = CapturedFiles(folder / TENSORS, as_safetensors=settings.as_safetensors)
 
     def on_gradient(self, tensor: torch.Tensor, take: Callable[[torch.Tensor], None]) -> None:
         """Let `take` have the gradient of a tensor that requires one."""

@@ -97,7 +97,9 @@ class TorchRecorder(StepRecorder):
         self._texts = TensorTexts(self._seen.of, glimpse)
         self._files = self._sketching = None
         if settings.saves_tensors:
-            self._files = CapturedFiles(folder / TENSORS, glimpse)
+            self._files = CapturedFiles(
+                folder / TENSORS, glimpse, as_safetensors=settings.as_safetensors
+            )
         if self.sketches is not None:
             self._sketching = Sketching(self.sketches, self._device, glimpse)
         holders = [each for each in (self._files, self._sketching) if each is not None]

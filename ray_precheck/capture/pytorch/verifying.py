@@ -35,6 +35,7 @@ from ray_precheck.capture.pytorch.calls import Sink, detour, is_compiling
 from ray_precheck.capture.pytorch.elements import Elements
 from ray_precheck.capture.pytorch.probe import TorchProbe
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
+from ray_precheck.capture.pytorch.tensors.files import saved_tensor
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, tensors_in
 from ray_precheck.capture.pytorch.tensors.values import MARK, WITHOUT_VALUES, bytes_of, sliced
 from ray_precheck.capture.pytorch.updates import Arguments
@@ -216,7 +217,7 @@ class HeldValues:
     def differences(self) -> list[str]:
         """Return the places that say something else, after the step."""
         for name, (place, digest) in self._digests.items():
-            saved, error = caught(lambda name=name: torch.load(self._files / name))  # type: ignore[misc]
+            saved, error = caught(partial(saved_tensor, self._files / name))
             if error is not None or self._of(saved) != digest:
                 self._differences.append(f"the file of {place}")
         self._digests.clear()

@@ -208,7 +208,8 @@ class LocationPlan:
     """The calls of one dump. `partners` has the golden record of each record of the target that has one,
     `alignment` what else is known of the calls of both.
 
-    `payloads` are empty where the target has no files of tensors: then own errors are estimates.
+    `payloads` are empty where the target has no files of tensors, or is of no framework whose calls are run
+    here: then own errors are estimates.
     """
 
     payloads: Sequence[LocationPayload]

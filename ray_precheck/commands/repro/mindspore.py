@@ -44,7 +44,7 @@ def _lines(needs: Needs) -> Iterator[str]:
             formats = needs.float32.products, needs.float32.convolutions
             for setting, found in zip(_HF32, formats, strict=True):  # as the run had it
                 yield setting.replace("False", str(found == "hf32"))
-    yield f"FILES = {needs.files!r}"
+    yield needs.files_line
     if needs.aim is Aim.COMPARE:
         yield 'np.seterr(all="ignore")'
     yield from _load_lines(needs)

@@ -152,8 +152,8 @@ _LIMIT = 1e-4
 _LONGEST_MESSAGE = 200
 
 
-def repro_script(saved: Path) -> str:
-    """Return the script of a saved API.
+def repro_script(saved: Path, *, is_beside: bool = False) -> str:
+    """Return the script of a saved API; `is_beside`: it looks for the files where it stands itself.
 
     Raises:
         UsageError: the file is no JSON of a saved API, its record or a file beside it cannot be read.
@@ -162,7 +162,7 @@ def repro_script(saved: Path) -> str:
     try:
         payload = data.payload
         record = decode_record(payload.name, payload.forward, payload.backward, data.framework)
-        needs = _needs(data, record)
+        needs = replace(_needs(data, record), is_beside=is_beside)
     except NotCheckable as error:
         raise UsageError(f"{saved}: {error}") from None
     except PrecheckError as error:

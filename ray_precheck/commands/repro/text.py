@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from pathlib import PurePath
 
 from ray_precheck.schema.dtypes import FULL_FLOAT32, Float32
 
@@ -85,7 +86,7 @@ class Needs:
     of the run's draws. `layouts` are those of x that are not contiguous, `incoming_layouts` those of the list
     of incoming gradients. `built` are lines of torch that make sparse, quantized and lazy tensors of what was
     saved; `listed` is the number of tensors in the first argument, if it is a list. `float32` are the formats
-    of the operands of products.
+    of the operands of products. `is_beside`: the files lie beside the script.
     """
 
     name: str
@@ -114,6 +115,15 @@ class Needs:
     built: tuple[str, ...] = ()
     listed: int = 0
     float32: Float32 = FULL_FLOAT32
+    is_beside: bool = False
+
+    @property
+    def files_line(self) -> str:
+        """The line that says where the files are."""
+        if not self.is_beside:
+            return f"FILES = {self.files!r}"
+        name = PurePath(self.files).name
+        return f"FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), {name!r})"
 
     @property
     def places(self) -> bool:
@@ -148,13 +158,16 @@ class Needs:
 
 def head_lines(needs: Needs, devices: str) -> Iterator[str]:
     """Yield the docstring of the script and its first imports."""
-    said = f'"""{needs.name} is in error. The run said: {needs.message}'
+    is_wrong = ", a call of a dump." if needs.is_beside else " is in error."
+    said = f'"""{needs.name}{is_wrong} The run said: {needs.message}'
     yield from textwrap.wrap(said, _WIDTH, break_long_words=False, break_on_hyphens=False)
     yield ""
     yield _ENDS[needs.aim]
     if needs.runs_call:
         yield f"An argument names another device: {devices}."
-    yield from ('"""', "import sys", "", "import numpy as np")
+    yield '"""'
+    yield from ["import os"] if needs.is_beside else []
+    yield from ("import sys", "", "import numpy as np")
 
 
 _ENDS = {

@@ -47,7 +47,7 @@ def _lines(needs: Needs) -> Iterator[str]:
     yield ""
     if needs.runs_call:
         yield f"DEVICE = (sys.argv[1:] or [{_DEVICES.get(needs.device, _ANY_DEVICE)}])[0]"
-    yield f"FILES = {needs.files!r}"
+    yield needs.files_line
     if needs.device in _FLOAT32 and "float32" in needs.inputs and needs.runs_call:
         products, convolutions, name = _FLOAT32[needs.device]
         # As the run had it.

@@ -14,9 +14,10 @@ from mindspore.mint.nn import functional
 
 from ray_precheck.capture.mindspore.names import recorded_functions
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.dump.tensors import read_sketches
+from ray_precheck.dump.tensors import CapturedTensors, read_sketches
 from ray_precheck.numerics.sketch import sketch
 from ray_precheck.numerics.statistics import summary_of
+from ray_precheck.schema.values import TensorSpec
 
 Captured = Callable[..., dict[str, Any]]
 A = np.array([[1.5, -2.0, 0.0], [4.0, 0.25, -1.0]], np.float32)
@@ -298,3 +299,15 @@ def test_tensors_have_the_names_that_the_model_has_for_them(captured: Captured) 
     assert (first[0]["argument"], first[1]["parameter"]) == ("x", "weight")
     assert "argument" not in second[0]
     assert second[1]["argument"] == "mask"
+
+
+def test_bfloat16_is_saved_as_it_is_with_safetensors(captured: Captured, tmp_path: Path) -> None:
+    x = Tensor(A, ms.bfloat16)
+    options = {"task": "tensor", "tensor_format": "safetensors"}
+    record = captured(lambda: mint.add(x, x), **options)["Mint.add.0.forward"]
+    (element,) = record["output"]
+    assert element["data_name"] == "Mint.add.0.forward.output.0.safetensors"
+    (file,) = tmp_path.glob(f"dump/step0/*/dump_tensor_data/{element['data_name']}")
+    spec = TensorSpec("bfloat16", A.shape, data_name=file.name)
+    assert np.array_equal(CapturedTensors(file.parent).tensor(spec, "x").data, 2 * A)
+    assert b'"BF16"' in file.read_bytes()

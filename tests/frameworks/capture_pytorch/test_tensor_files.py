@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
+from ray_precheck.capture.pytorch.tensors.files import CapturedFiles, saved_tensor
 
 pytestmark = pytest.mark.frameworks
 DTYPES = """float32 float64 float16 bfloat16 int8 uint8 int16 int32 int64 bool complex64
@@ -110,3 +110,36 @@ def test_an_earlier_file_is_replaced_and_its_other_names_stay(tmp_path: Path) ->
     assert torch.equal(torch.load(tmp_path / "b.pt"), first)
     again.save(second, "b")
     assert torch.equal(torch.load(tmp_path / "b.pt"), second)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 2), (2, 3)])
+@pytest.mark.parametrize("dtype", [*DTYPES, "float8_e4m3fn", "float8_e5m2"])
+def test_a_file_of_safetensors_has_the_same_values(
+    dtype: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    tensor = (torch.randn(shape) * 50).to(getattr(torch, dtype))
+    name = CapturedFiles(tmp_path, as_safetensors=True).save(tensor, "x")
+    # The format has no complex128.
+    assert name == ("x.pt" if dtype == "complex128" else "x.safetensors")
+    found = saved_tensor(tmp_path / name)
+    assert (found.dtype, found.shape) == (tensor.dtype, tensor.shape)
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    assert torch.equal(found.to(wide), tensor.to(wide))
+
+
+def test_safetensors_has_views_and_conjugates_as_they_read_and_no_sparse_tensor(
+    tmp_path: Path,
+) -> None:
+    whole = torch.randn(4, 4, dtype=torch.complex64)
+    files = CapturedFiles(tmp_path, as_safetensors=True)
+    for number, tensor in enumerate((whole.t()[1:], whole.conj(), whole.conj().imag)):
+        found = saved_tensor(tmp_path / files.save(tensor, f"{number}"))
+        assert torch.equal(found, tensor)
+    assert files.save(torch.eye(3).to_sparse(), "sparse") == "sparse.pt"
+    assert files.save(torch.nn.Parameter(torch.ones(2)), "weight") == "weight.safetensors"
+
+
+def test_the_same_tensor_of_two_names_is_one_file_of_safetensors(tmp_path: Path) -> None:
+    tensor, files = torch.ones(5), CapturedFiles(tmp_path, as_safetensors=True)
+    one, two = files.save(tensor, "a"), files.save(tensor, "b")
+    assert os.path.samefile(tmp_path / one, tmp_path / two)

@@ -71,7 +71,7 @@ def test_a_narrower_file_is_widened(tmp_path: Path) -> None:
         ("archive.npy", "not a readable .npy file"),
         ("large.npy", "more than a tensor of shape"),
         ("absent.npy", "no file"),
-        ("x.bin", "neither .npy nor .pt"),
+        ("x.bin", "neither .npy, .pt nor .safetensors"),
         ("", "names no file"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.bin", "x", "x.npz", "x.npy.gz", "x.NPY", ".npy"])
 def test_only_npy_and_pt_are_read(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
-    assert "is neither .npy nor .pt" in refused(tmp_path, name=name)
+    assert "is neither .npy, .pt nor .safetensors" in refused(tmp_path, name=name)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 1), ()])

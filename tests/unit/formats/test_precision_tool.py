@@ -190,7 +190,9 @@ def test_folders_outside_of_precision_data_are_known_by_the_names_of_files(tmp_p
     save(tmp_path / "plain" / "conv1.0.npy", X)
     save(tmp_path / "plain" / "conv1.0.1.npy", X)
     (tmp_path / "plain" / "libfoo.so.1.2").write_bytes(b"")
-    assert format_of(tmp_path / "plain") is None
+    plain = format_of(tmp_path / "plain")
+    assert plain is not None
+    assert plain.title == "a folder of arrays"
 
 
 def test_folders_of_ours_are_left_alone_whatever_stands_beside_them(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The files of captured tensors.
 
 Comes in: a tensor and the name of its place. Goes out: a `.pt` file that `torch.load(weights_only=True)`
-reads. Called for each tensor of a record where the task is `tensor`.
+reads, or one of safetensors. Called for each tensor of a record where the task is `tensor`.
 
 The same tensor in several records is written once; its other names are links to that file.
 
@@ -26,7 +26,9 @@ from ray_precheck.capture.pytorch.tensors.memory import (
     SeenTensors,
     borrowed_bytes,
     glimpse_of,
+    is_freed,
 )
+from ray_precheck.dump.safetensors import NAMES, SUFFIX, head_of, only_tensor
 
 # The fields of larger archives have other places (zip64).
 _MOST_BYTES = 1 << 31
@@ -52,9 +54,14 @@ class CapturedFiles:
     """Writes tensors into a folder."""
 
     def __init__(
-        self, folder: Path, glimpse: Callable[[torch.Tensor], Glimpse] = glimpse_of
+        self,
+        folder: Path,
+        glimpse: Callable[[torch.Tensor], Glimpse] = glimpse_of,
+        *,
+        as_safetensors: bool = False,
     ) -> None:
         self._folder = folder
+        self._as_safetensors = as_safetensors
         self._name = ""
         self.seen = SeenTensors(self._write, ordered=True, glimpse=glimpse)
         self.written_bytes = 0
@@ -62,7 +69,7 @@ class CapturedFiles:
 
     def save(self, tensor: torch.Tensor, name: str) -> str:
         """Write a tensor under a name, and return the name of its file."""
-        name = f"{name}.pt"
+        name += SUFFIX if self._as_safetensors and _has_format(tensor) else ".pt"
         self._name = name
         first = self.seen.of(tensor)
         if first != name:
@@ -90,6 +97,9 @@ class CapturedFiles:
         if not (own and values.is_contiguous()):
             values = values.contiguous().clone()
         self.written_bytes += size
+        if self._name.endswith(SUFFIX):
+            self._new(self._name, lambda target: _write_safetensors(values.cpu(), target))
+            return self._name
         is_plain = type(values) is torch.Tensor and values.is_cpu and 0 < size < _MOST_BYTES
         if not is_plain or not values.data_ptr():
             self._save(values)
@@ -152,7 +162,44 @@ def _write_like(around: _Around, tensor: torch.Tensor, path: str) -> None:
     values: Any = borrowed_bytes(tensor)
     own = pack("<I", zlib.crc32(values))
     head, tail = (part.replace(around.checksum, own) for part in around[:2])
-    pieces = (head, values, tail)
+    _write_pieces((head, values, tail), path)
+
+
+def saved_tensor(path: Path) -> torch.Tensor:
+    """Return the tensor of a file that `CapturedFiles` has written.
+
+    Raises:
+        Exception: any of `torch.load`; ValueError where a file of safetensors is none.
+    """
+    if path.suffix != SUFFIX:
+        return torch.load(path)  # type: ignore[no-any-return]
+    with path.open("rb") as file:
+        found = only_tensor(file)
+        file.seek(found.begin)
+        raw = bytearray(file.read())
+    dtype = getattr(torch, found.dtype)
+    flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+    return flat.reshape(found.shape)
+
+
+def _has_format(tensor: torch.Tensor) -> bool:
+    """Return whether safetensors has the dtype and the layout of a tensor, which has values."""
+    return (
+        tensor.layout is torch.strided
+        and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and str(tensor.dtype).removeprefix("torch.") in NAMES
+        and not (tensor.is_meta or tensor.is_nested or is_freed(tensor))
+    )
+
+
+def _write_safetensors(tensor: torch.Tensor, path: str) -> None:
+    """Write a contiguous tensor on the CPU to a new file; raises as `_write_like`."""
+    head = head_of(str(tensor.dtype).removeprefix("torch."), tensor.shape)
+    values: Any = borrowed_bytes(tensor) if tensor.numel() else b""
+    _write_pieces((head, values, b""), path)
+
+
+def _write_pieces(pieces: tuple[bytes, Any, bytes], path: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         written = os.writev(file, pieces)

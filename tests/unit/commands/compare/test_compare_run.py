@@ -287,13 +287,13 @@ class TestFilesThatAreCutMeanwhile:
     def test_a_file_that_is_cut_while_it_is_read_is_a_row_that_says_so(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        whole = mapped.require_npy_size
+        whole = mapped.require_file_size
 
         def require(opened: Any, name: str, spec: Any) -> None:
             whole(opened, name, spec)
             self.cut(tmp_path)
 
-        monkeypatch.setattr(mapped, "require_npy_size", require)
+        monkeypatch.setattr(mapped, "require_file_size", require)
         (row,) = [row for row in rows_of(self.reports(tmp_path)) if row["Result"] == "warning"]
         assert (
             f"target: {self.CUT} is not a readable .npy file: the file is cut" in row["Err_message"]

@@ -1,0 +1,1 @@
+"""One call of a dump as one portable file."""
