@@ -48,6 +48,9 @@ _NO_VARIABLES = {
     "MINDSPORE_SWITCHES", "TORCH_SWITCHES",
     "NOTHING_CHECKED", "NPU_ROWS", "NPU_Stack_Info", "PYNATIVE_MODE", "RIGHT_LEFT",
     "SC_PAGE_SIZE", "SC_PHYS_PAGES",
+    # Modes of TensorFlow's debugger, and names in precision_tool's config.py.
+    "CONCISE_HEALTH", "CURT_HEALTH", "FULL_HEALTH", "FULL_TENSOR", "NO_TENSOR",
+    "DATA_ROOT_DIR", "LOG_LEVEL", "ROOT_DIR", "TF_DUMP_STEP",
     "TORCH_ROWS", "BESSEL_ROWS", "OPTIMIZER_ROWS", "QUANTIZED_ROWS",
     # Instructions of Python's bytecode.
     "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES", "LOAD_CONST",
@@ -68,6 +71,11 @@ _OF_NUMPY = {"OPENBLAS_NUM_THREADS"}
 # Read by protobuf.
 _OF_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 # The distributions that are there to be installed under these names (looked up in November 2026).
+# Read by Ascend's compiler and precision_tool, by MegEngine, and where a user's cache is.
+_OF_TOOLS = {
+    "DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "PRECISION_TOOL_DUMP",
+    "PRECISION_TOOL_OVERFLOW", "MGB_USE_MEGDNN_DBG", "XDG_CACHE_HOME",
+}  # fmt: skip
 _DISTRIBUTIONS = {
     "torch", "torch_npu", "mindspore", "ray", "mindstudio-probe", "megengine", "tensorflow",
 }  # fmt: skip
@@ -136,6 +144,7 @@ def test_every_variable_of_a_message_is_read_somewhere() -> None:
         - _OF_DRIVERS
         - _OF_FRAMEWORKS
         - _OF_NUMPY
+        - _OF_TOOLS
         - {_OF_PROTOBUF}
     )
     # Found without loading it, which only the first of several frameworks may do.
