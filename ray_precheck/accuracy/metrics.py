@@ -74,17 +74,17 @@ def metrics_of(device_out: Array, bench_out: Array, smallest_normal: float) -> M
     bench_largest, bench_finite = _range(bench_flat)
     scales = _scale(device_largest), _scale(bench_largest)
     sums = _Sums()
-    with np.errstate(over="ignore"):
-        for chunk in pieces(len(device_flat)):
-            device, bench = _wide(device_flat[chunk]), _wide(bench_flat[chunk])
-            if "c" in (device.dtype.kind, bench.dtype.kind):
-                device, bench = device.astype(np.complex128), bench.astype(np.complex128)
-            if not (device_finite and bench_finite):
-                device, bench = _finite(sums, device, bench, chunk.start)
-            is_comparable = device.dtype == bench.dtype and scales[0] == scales[1]
-            if is_comparable and bool((device == bench).all()):
-                _add_equal(sums, device, chunk.start, scales[0])
-            else:
+    for chunk in pieces(len(device_flat)):
+        device, bench = _wide(device_flat[chunk]), _wide(bench_flat[chunk])
+        if "c" in (device.dtype.kind, bench.dtype.kind):
+            device, bench = device.astype(np.complex128), bench.astype(np.complex128)
+        if not (device_finite and bench_finite):
+            device, bench = _finite(sums, device, bench, chunk.start)
+        is_comparable = device.dtype == bench.dtype and scales[0] == scales[1]
+        if is_comparable and bool((device == bench).all()):
+            _add_equal(sums, device, chunk.start, scales[0])
+        else:
+            with np.errstate(over="ignore"):
                 _add_chunk(sums, device, bench, chunk.start, scales, smallest_normal)
     return _metrics(sums, device_out.shape, device_flat, bench_flat, bench_largest)
 

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,9 +64,14 @@ def run_captured(
 
 
 def environment(
-    settings: CaptureSettings, notes: Path, began: float, **more: object
+    settings: CaptureSettings,
+    notes: Path,
+    began: float,
+    frameworks: Mapping[str, str] | None = None,
+    **more: object,
 ) -> dict[str, str]:
-    """Return the environment of a script that is captured; `more` is handed to its processes."""
+    """Return the environment of a script that is captured. Its processes begin when they import the package
+    of one of the `frameworks`, by default of all that calls can be checked of; `more` is handed to them."""
     # `notes` comes first: sitecustomize reads it without json.
     text = json.dumps(
         {
@@ -79,8 +84,10 @@ def environment(
     )
     before = os.environ.get("PYTHONPATH", "")
     path = os.pathsep.join(filter(None, (str(_START), before)))
-    frameworks = " ".join(f"{each.package}={each.name}" for each in captured_frameworks())
-    return {**os.environ, VARIABLE: text, FRAMEWORKS: frameworks, "PYTHONPATH": path}
+    if frameworks is None:
+        frameworks = {each.package: each.name for each in captured_frameworks()}
+    names = " ".join(map("=".join, frameworks.items()))
+    return {**os.environ, VARIABLE: text, FRAMEWORKS: names, "PYTHONPATH": path}
 
 
 def program_of(words: Sequence[str]) -> str:

@@ -42,6 +42,7 @@ from ray_precheck.schema.values import (
 _ARGUMENTS = ("input_args", "input")
 _GRADS_IN = ("input", "grad_output")
 _GRADS_OUT = ("output", "grad_input")
+_FINITE_MIN, _FINITE_MAX = f"{MIN}_except_inf_nan", f"{MAX}_except_inf_nan"
 MAX_DIMENSIONS = 64
 MAX_NESTING = 64
 LONGEST_KEYWORD = 256
@@ -250,8 +251,8 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
         data_name=data_name if isinstance(data_name, str) else None,
         mean=_statistic(value.get(MEAN)),
         norm=norm,
-        finite_low=finite(value.get(f"{MIN}_except_inf_nan")),
-        finite_high=finite(value.get(f"{MAX}_except_inf_nan")),
+        finite_low=finite(value.get(_FINITE_MIN)),
+        finite_high=finite(value.get(_FINITE_MAX)),
         stride=stride,
         offset=offset,
         shares=shares,

@@ -232,6 +232,8 @@ def _is_finite(value: Any) -> bool:
 
 def finite(value: Any) -> float | None:
     """Return a finite extreme; None if the record has none, or if it is NaN or infinite."""
+    if value is None:
+        return None
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -242,6 +242,23 @@ def _open_npy(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bo
         raise unreadable(name, error) from None
 
 
+def map_npy(opened: BufferedReader, name: str) -> Array:
+    """Return the array in an open `.npy` file, mapped into memory, of whatever dtype and shape it is.
+
+    Raises:
+        NotCheckable: it is torn, or holds Python objects.
+    """
+    try:
+        shape, fortran, dtype = _read_header(opened)
+        if dtype.hasobject:
+            raise NotCheckable(f"{name} holds Python objects, which are not read")
+        flat = _elements(opened, dtype, prod(shape), is_mapped=True)
+        found: Array = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+        return found
+    except UNREADABLE as error:
+        raise unreadable(name, error) from None
+
+
 def _elements(opened: BufferedReader, dtype: np.dtype[Any], size: int, is_mapped: bool) -> Array:
     """Return the elements of an open file from where it stands, `(size,)`; raises ValueError for a cut
     file."""

@@ -34,13 +34,19 @@ from ray_precheck.schema.dtypes import Array
 
 # Raised whenever a reader writes something else than before of the same files.
 _VERSION = 1
+# What the tool knows beyond records: see `formats/README.md`.
+TOOL_FILE = "tool.json"
 TENSORS, _STACKS, _MODULES = "dump_tensor_data", "stack.json", "construct.json"
 # A folder is known by its first entries: a capture may have a million files.
 _MOST_LOOKED_AT = 4096
 _UNUSED_S = 30 * 24 * 3600.0
 # The modules of this room that have a `FORMAT`, the most telling first.
-_FORMATS: tuple[str, ...] = ("tensorflow", "megengine")
+_FORMATS: tuple[str, ...] = ("tensorflow", "precision_tool", "megengine")
 Element = dict[str, Any]
+
+
+def _itself(path: Path) -> Sequence[Path]:
+    return (path,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +55,14 @@ class Format:
 
     `is_here` gets the path of a folder or a file, and the names of the first entries of the folder, none
     for a file. `read` gets the same path, and what to write to; it raises `DumpError`, with one sentence,
-    where the capture cannot be read.
+    where the capture cannot be read. `depends_on` are the paths that are read for it, by whose changes it is
+    read again.
     """
 
     title: str
     is_here: Callable[[Path, Sequence[str]], bool]
     read: "Callable[[Path, CaptureWriter], None]"
+    depends_on: Callable[[Path], Sequence[Path]] = _itself
 
 
 @dataclass(slots=True)
@@ -212,7 +220,7 @@ def _convert(found: Format, path: Path, folder: Path) -> None:
 def _name_of(found: Format, path: Path) -> str:
     """Return a name that another capture, or this one after a change, does not have."""
     state = hashlib.sha256(repr((_VERSION, found.title, str(path.resolve()))).encode())
-    for entry in _files_below(path):
+    for entry in (file for each in found.depends_on(path) for file in _files_below(each)):
         with contextlib.suppress(OSError):
             facts = entry.stat()
             if stat.S_ISREG(facts.st_mode):

@@ -1,7 +1,7 @@
 """MegEngine's dumps of operators: folders of `--bin-io-dump`, and texts of `--io-dump`.
 
 Comes in: such a folder or text. Goes out: a record for each operator, with its variables as outputs and the
-variables that it got as inputs. Called by `conversion`; `tools` reads single files with `read_variable`.
+variables that it got as inputs. Called by `conversion`.
 
 A file of a folder is that of a variable; its name is the number in hexadecimal digits. It holds, in little
 endian, the length of a title, a code of the dtype, a number of dimensions, the sizes of these (zeros at the
@@ -22,70 +22,35 @@ from dataclasses import dataclass, field
 from io import BufferedReader
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ray_precheck.foreign import open_file
 from ray_precheck.formats.conversion import CaptureWriter, Element, Format
+from ray_precheck.formats.megengine_variables import (
+    LARGEST_COUNT,
+    Stored,
+    TornError,
+    Variable,
+    bytes_of_file,
+    dtype_named,
+    facts_of,
+    head_of,
+    known_elements,
+    read_variable,
+    shape_in,
+    variables_in,
+)
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import Array
 
 TITLE = "MegEngine's dump of operators"
 # The digits of statistics and of values in a text.
 _DIGITS, _DIGITS_OF_VALUES = 3, 4
-# megdnn/dtype.h, `DTypeEnum`; quantised ones are compared as the whole numbers that they are stored as, as
-# MegEngine's own tools do. Types with less than 8 bits have no values here.
-_CODES: dict[int, str] = {
-    0: "float32", 1: "uint8", 2: "int8", 3: "int16", 4: "int32", 9: "float16", 11: "bfloat16", 12: "bool",
-    13: "uint16", 100000: "uint8", 100001: "int32", 100002: "int8", 100005: "int16",
-}  # fmt: skip
-_NAMES = {
-    "quantized8asymm": "uint8",
-    "quantizeds32": "int32",
-    "quantizeds8": "int8",
-    "quantizeds16": "int16",
-}
-_SMALL = {5: "intb1", 6: "intb2", 7: "intb4", 8: "byte", 10: "uintb4", 100003: "quint4", 100004: "qint4",
-          100006: "qint1"}  # fmt: skip
-# Longer titles, lines and more dimensions than any network's: 7 dimensions is megdnn's own limit.
-_LONGEST_TITLE, _LONGEST_LINE, _MOST_DIMENSIONS = 1 << 20, 1 << 22, 64
-_MOST_INPUTS = 1 << 16
-_HEAD = np.dtype("<u4")
+# Longer lines and more inputs than any operator has.
+_LONGEST_LINE, _MOST_INPUTS = 1 << 22, 1 << 16
 _FILE = re.compile(r"([0-9a-f]{6,15})(?:-inp([0-9]{1,6}))?")
 _TEXT = (b"var", b"==== begin lazy value recording")
-_NUMBER = re.compile(r":?([0-9]{1,18})")
-_SIZES = re.compile(r"([0-9]{1,18})\(-?[0-9]+\)")
 _SHOWN = 3
-# What operators without inputs give is what the run was given.
-_GIVEN = {"Host2DeviceCopy": "argument", "ImmutableTensor": "parameter"}
-_SHARED = ("SharedDeviceTensor", "MultipleDeviceTensor", "VolatileSharedDeviceTensor")
-
-
-class TornError(Exception):
-    """A file of a variable, or a line, is not what it should be; the text says how."""
-
-
-class Variable(NamedTuple):
-    """A variable of the graph: its number, name, dtype, and shape (None for unknown), and the operator that
-    gave it: its name and type, and which of its outputs it is."""
-
-    number: int
-    name: str
-    dtype: str
-    shape: tuple[int, ...] | None
-    owner: str
-    kind: str
-    slot: int = 0
-
-
-class Stored(NamedTuple):
-    """A file of a variable. `values` is None for types with less than 8 bits an element."""
-
-    title: str
-    dtype: str
-    shape: tuple[int, ...]
-    values: Array | None
 
 
 @dataclass(slots=True)
@@ -105,7 +70,7 @@ def _is_here(path: Path, names: Sequence[str]) -> bool:
         return False
     try:
         with open_file(path / first) as file:
-            return _head(file, _size(file))[0].find("var={id:") in range(8)
+            return head_of(file, bytes_of_file(file))[0].find("var={id:") in range(8)
     except (OSError, TornError):
         return False
 
@@ -222,18 +187,19 @@ def _variable_in(path: Path, out: CaptureWriter) -> tuple[Variable, list[Variabl
     except OSError as error:
         raise TornError(error.strerror or str(error)) from None
     titled, _, got = stored.title.partition(" owner_opr_inputs=")
-    variable = next(_variables(titled), None)
+    variable = next(variables_in(titled), None)
     if variable is None:
         raise TornError("its title names no variable")
-    inputs = list(islice(_variables(got), _MOST_INPUTS))
+    inputs = list(islice(variables_in(got), _MOST_INPUTS))
     variable = variable._replace(dtype=stored.dtype, shape=_shape_of(stored, variable))
     return variable, inputs, _element(variable, stored.values, out)
 
 
 def _shape_of(stored: Stored, variable: Variable) -> tuple[int, ...]:
     """Return the shape; of tensors without elements the file loses zeros at the end, which its title has."""
-    is_empty = not math.prod(stored.shape)
-    return variable.shape if is_empty and variable.shape else stored.shape
+    titled = variable.shape or ()
+    is_empty = 0 in stored.shape and 0 in titled and known_elements(titled) <= LARGEST_COUNT
+    return titled if is_empty else stored.shape
 
 
 def _alone(
@@ -258,102 +224,8 @@ def _alone(
         return
 
 
-def read_variable(file: BufferedReader) -> Stored:
-    """Return what a file of a variable holds.
-
-    Raises:
-        TornError: it is none, or was cut.
-        OSError: it cannot be read.
-    """
-    size = _size(file)
-    title, code, shape = _head(file, size)
-    left = size - file.tell()
-    count = math.prod(shape)
-    if code in _SMALL:
-        return Stored(title, _SMALL[code], shape, None)
-    name = _CODES.get(code)
-    if name is None:
-        raise TornError(f"the code of its dtype is {code}, which is none of MegEngine's")
-    carrier = np.dtype("uint16" if name == "bfloat16" else name).newbyteorder("<")
-    if not count or left == 0:
-        # Zeros at the end of a shape are lost: of what has no bytes one of the sizes is 0.
-        count, shape = 0, shape if not count else (*shape, 0)
-    if left != count * carrier.itemsize:
-        raise TornError(f"{left} bytes follow its title, and shape {list(shape)} of {name} has"
-                        f" {count * carrier.itemsize}")  # fmt: skip
-    raw = np.fromfile(file, carrier, count)
-    if len(raw) != count:
-        raise TornError("it was cut while it was read")
-    if name == "bfloat16":
-        raw = (raw.astype(np.uint32) << 16).view(np.float32)
-    return Stored(
-        title, name, shape, raw.astype(raw.dtype.newbyteorder("="), copy=False).reshape(shape)
-    )
-
-
-def _size(file: BufferedReader) -> int:
-    size = file.seek(0, 2)
-    file.seek(0)
-    return size
-
-
-def _head(file: BufferedReader, size: int) -> tuple[str, int, tuple[int, ...]]:
-    """Return the title of a file, the code of its dtype and its shape."""
-    length, code, dimensions = (int(each) for each in _words(file, 3))
-    if dimensions > _MOST_DIMENSIONS or length > min(_LONGEST_TITLE, size):
-        raise TornError(f"a title of {length} bytes and {dimensions} dimensions is no variable's")
-    shape = [int(each) for each in _words(file, dimensions)]
-    while shape and shape[-1] == 0:
-        shape.pop()
-    title = file.read(length)
-    if len(title) < length:
-        raise TornError("it ends within its title")
-    return title.decode("utf-8", errors="backslashreplace"), code, tuple(shape)
-
-
-def _words(file: BufferedReader, count: int) -> Array:
-    raw = file.read(4 * count)
-    if len(raw) < 4 * count:
-        raise TornError("it ends within its head")
-    return np.frombuffer(raw, _HEAD)
-
-
-def _variables(text: str) -> Iterator[Variable]:
-    """Yield the variables that a title describes, `{id:11, layout:{1(4),4(1) Float32}, Float32,
-    owner:conv(a,b)[10]{ConvolutionForward}, name:c1, slot:0, ...}`; older MegEngines write `id::11`."""
-    at = text.find("{id:")
-    while at >= 0:
-        end = text.find(", slot:", at)
-        if end < 0:
-            return
-        number = _NUMBER.match(text, at + 4)
-        layout, is_owned, rest = text[at:end].partition(", owner:")
-        owner, is_named, name = rest.partition(", name:")
-        if number and is_owned and is_named:
-            slot = _NUMBER.match(text, end + len(", slot"))
-            sizes, _, dtype = layout.rpartition(", ")
-            owner, _, kind = owner.rpartition("{")
-            yield Variable(
-                int(number[1]), name, _dtype_named(dtype), _shape_in(sizes), owner, kind.rstrip("}"),
-                int(slot[1]) if slot else 0,
-            )  # fmt: skip
-        at = text.find("{id:", end)
-
-
-def _dtype_named(text: str) -> str:
-    return _NAMES.get(text.lower(), text.lower())
-
-
-def _shape_in(text: str) -> tuple[int, ...] | None:
-    """Return the sizes in a layout, `layout:{1(256),4(64) Float32}`, or a shape, `shape:{4}`."""
-    if "layout" in text:
-        return tuple(int(each) for each in _SIZES.findall(text[:_LONGEST_TITLE]))
-    found = re.search(r"shape:\{([0-9, ]{1,400})\}", text)
-    return tuple(int(each) for each in re.findall(r"[0-9]{1,18}", found[1])) if found else None
-
-
 def _element(variable: Variable, values: Array | None, out: CaptureWriter) -> Element:
-    facts = _facts(variable)
+    facts = facts_of(variable)
     if values is None:
         return {
             "type": "Tensor",
@@ -361,15 +233,7 @@ def _element(variable: Variable, values: Array | None, out: CaptureWriter) -> El
             "shape": [*(variable.shape or ())],
             **facts,
         }
-    values = values.reshape(variable.shape or values.shape) if values.size == 0 else values
-    return out.kept(values, dtype=variable.dtype, **facts)
-
-
-def _facts(variable: Variable) -> dict[str, str]:
-    """Return the fields that tell a variable: its number is its identity in the run."""
-    facts = {"variable": str(variable.number), "name": variable.name}
-    role = "parameter" if variable.kind.startswith(_SHARED) else _GIVEN.get(variable.kind)
-    return facts | ({role: variable.name} if role else {})
+    return out.kept(values.reshape(variable.shape or ()), dtype=variable.dtype, **facts)
 
 
 # --- texts -----------------------------------------------------------------------------------------------
@@ -439,8 +303,8 @@ class _TextReader:
         owner, _, kind = owner.rpartition("{")
         # The dtype stands behind the sizes, and the format of the layout may stand behind it.
         words = re.search(r"\) ([A-Za-z0-9_]{1,40})", layout)
-        shape = _shape_in(f"layout:{layout}") if words else None
-        dtype = _dtype_named(words[1]) if words else ""
+        shape = shape_in(f"layout:{layout}") if words else None
+        dtype = dtype_named(words[1]) if words else ""
         operator = self.operators.setdefault(operator_number, _Operator())
         if number in self._variables:
             self.repeated += 1
@@ -472,7 +336,7 @@ def _element_of_text(variable: Variable, line: str) -> Element:
     """Return the element of `[1.5, 2, ...]min=1.5 max=2 mean=1.7 l2=1.8 sd=0.1 s`."""
     shape = variable.shape or ()
     element: dict[str, Any] = {"type": "Tensor", "dtype": variable.dtype, "shape": [*shape]}
-    element |= _facts(variable)
+    element |= facts_of(variable)
     end = line.rfind("]min=")
     found = (
         {name: _number(text) for name, text in _STATISTIC.findall(line[end + 1 :])}
@@ -482,7 +346,9 @@ def _element_of_text(variable: Variable, line: str) -> Element:
     if not found:
         return element
     mean_square = found.get("l2")
-    norm = mean_square * math.sqrt(math.prod(shape)) if mean_square is not None else None
+    norm = (
+        mean_square * math.sqrt(math.prod(map(float, shape))) if mean_square is not None else None
+    )
     element |= {MAX: found.get("max"), MIN: found.get("min"), MEAN: found.get("mean"), NORM: norm}
     start = line.rfind("[", 0, end)
     values = [_number(each) for each in line[start + 1 : end].split(", ") if each != "..."]

@@ -49,7 +49,7 @@ _MODES = {
 _MOST_LINES = 64
 # Innermost in each stack of lines, since they take it.
 _DEBUGGER = (
-    "/debug/lib/dumping_callback.py,", "/framework/op_callbacks.py,", "/capture/tensorflow_dumping.py,"
+    "/debug/lib/dumping_callback.py,", "/framework/op_callbacks.py,", "/capture/tensorflow/dumping.py,"
 )  # fmt: skip
 
 

@@ -30,9 +30,11 @@ in one way, so the tables have the same bits on every host; exp and log have not
 import functools
 import math
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,6 +79,8 @@ _DEVIATIONS = (1.0, 1.0, math.sqrt(3.0), math.sqrt(15.0))
 # The tensors that a network makes are inputs of the calls that follow at once: a third of all fits have been
 # made within 64 others. A table has 8 KiB.
 _KEPT_FITS = 64
+# The tensors of a network have few sizes.
+_KEPT_EXTREMES = 1 << 10
 # A fit by the bits of its numbers, because 0.0 and -0.0 are one key and not one distribution.
 _FIT = struct.Struct("=ddddq")
 # Each number passes the processor's cache four times: 256 KiB of float64 stay in it.
@@ -191,12 +195,24 @@ def _unknown_note(spec: TensorSpec, fallback: tuple[float, float] | tuple[int, i
     return f"recorded range is {recorded}, drawn from [{fallback[0]}, {fallback[1]}]"
 
 
-@functools.cache
-def two_sided(power: int) -> Array:
-    """Return the `(CELLS + 1,)` edges of sign(z) |z|**power, z normal, with mean 0 and variance 1.
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The `(CELLS + 1,)` rising edges of a table with mean 0 and variance 1.
 
-    Power 0 is the uniform distribution.
+    `points` are the same numbers. Of these, of their squares, and of the products of each with the next one,
+    the other fields have the sums up to each place, from 0 on: a fit takes sums over a range from them.
     """
+
+    edges: Array
+    points: list[float]
+    sums: list[float]
+    squares: list[float]
+    products: list[float]
+
+
+@functools.cache
+def two_sided(power: int) -> Shape:
+    """Return the shape sign(z) |z|**power, z normal. Power 0 is the uniform distribution."""
     if power == 0:
         return _standard(np.linspace(-1.0, 1.0, CELLS + 1))
     z = _normal_edges(CELLS)
@@ -204,8 +220,8 @@ def two_sided(power: int) -> Array:
 
 
 @functools.cache
-def one_sided(power: int) -> Array:
-    """Return the `(CELLS + 1,)` edges of |z|**power, z normal, with mean 0 and variance 1."""
+def one_sided(power: int) -> Shape:
+    """Return the shape |z|**power, z normal."""
     return _standard(_whole_power(_normal_edges(2 * CELLS)[CELLS:], power))
 
 
@@ -226,47 +242,51 @@ def _whole_power(values: Array, power: int) -> Array:
     return result
 
 
-def _standard(edges: Array) -> Array:
-    mean, second = moments(edges)
-    return np.asarray((edges - mean) / np.sqrt(second - mean * mean))
+def _standard(wide: Array) -> Shape:
+    mean, second = moments(wide)
+    edges = np.asarray((wide - mean) / np.sqrt(second - mean * mean))
+    summed = (edges, edges * edges, edges[:-1] * edges[1:])
+    return Shape(edges, edges.tolist(), *([0.0, *np.cumsum(each).tolist()] for each in summed))
 
 
 def moments(edges: Array) -> tuple[float, float]:
     """Return mean and second moment of draws from a table, which are uniform within each cell."""
+    sums = float(edges.sum()), float((edges * edges).sum()), float((edges[:-1] * edges[1:]).sum())
+    return _cell_moments(*sums, float(edges[0]), float(edges[-1]), len(edges) - 1)
+
+
+def _cell_moments(
+    total: float, squares: float, products: float, first: float, last: float, cells: int
+) -> tuple[float, float]:
+    """Return mean and second moment from the sums of edges, of their squares, and of their products with the
+    next ones."""
     # Of a cell (a + b) / 2 and (a a + a b + b b) / 3; each inner edge is in two cells.
-    first, last, cells = float(edges[0]), float(edges[-1]), len(edges) - 1
-    mean = (2.0 * _sum(edges) - first - last) / (2 * cells)
-    squares = 2.0 * _sum(edges * edges) - first * first - last * last
-    return mean, (squares + _sum(edges[:-1] * edges[1:])) / (3 * cells)
+    mean = (2.0 * total - first - last) / (2 * cells)
+    return mean, (2.0 * squares - first * first - last * last + products) / (3 * cells)
 
 
-def _sum(values: Array) -> float:
-    """Return what `values.sum()` does, which goes by way of a function in Python."""
-    return float(np.add.reduce(values))
-
-
-def fit_clipped(shape: Array, mean: float, variance: float) -> Array | None:
+def fit_clipped(shape: Shape, mean: float, variance: float) -> Array | None:
     """Return the edges clip(shift + scale * shape, 0, 1) that have this mean and variance.
 
-    `shape` has mean 0 and variance 1. Where nothing is clipped, shift and scale are mean and
-    standard deviation; otherwise Newton's method looks for them. None if it does not converge.
+    Where nothing is clipped, shift and scale are mean and standard deviation; otherwise Newton's method looks
+    for them. None if it does not converge.
     """
-    deviation = float(np.sqrt(variance))
+    deviation = math.sqrt(variance)
     shift, scale = mean, deviation
-    edges = _clipped(shape, shift, scale)
-    if edges[0] > 0.0 and edges[-1] < 1.0:  # they rise
-        return edges
+    low, high = (_in_float32(scale) * shape.points[at] + _in_float32(shift) for at in (0, -1))
+    if low > 0.0 and high < 1.0:
+        return _clipped(shape, shift, scale)
     for _ in range(_MOST_STEPS):
-        found, second = moments(edges)
-        off_mean = mean - found
-        off_second = variance + mean * mean - second
-        off_variance = variance - (second - found * found)
+        sums = _clipped_sums(shape, _in_float32(shift), _in_float32(scale))
+        off_mean = mean - sums.mean
+        off_second = variance + mean * mean - sums.second
+        off_variance = variance - (sums.second - sums.mean * sums.mean)
         if (
             abs(off_mean) <= _MEAN_TOLERANCE * deviation
             and abs(off_variance) <= _VARIANCE_TOLERANCE * variance
         ):
-            return edges
-        step = _step(shape, edges, off_mean, off_second)
+            return _clipped(shape, shift, scale)
+        step = _step(sums, off_mean, off_second)
         if step is None:
             return None
         by_shift, by_scale = step
@@ -276,29 +296,65 @@ def fit_clipped(shape: Array, mean: float, variance: float) -> Array | None:
         scale += min(max(by_scale, -limit), limit)
         if not scale < _LARGEST_SCALE:
             return None
-        edges = _clipped(shape, shift, scale)
     return None
 
 
-def _clipped(shape: Array, shift: float, scale: float) -> Array:
-    # Rounded to float32, so that the last bits of the fit do not reach the drawn numbers.
-    edges = float(np.float32(scale)) * shape
-    edges += float(np.float32(shift))
+def _clipped(shape: Shape, shift: float, scale: float) -> Array:
+    edges = _in_float32(scale) * shape.edges
+    edges += _in_float32(shift)
     np.maximum(edges, 0.0, out=edges)
     return np.minimum(edges, 1.0, out=edges)
 
 
-def _step(
-    shape: Array, edges: Array, off_mean: float, off_second: float
-) -> tuple[float, float] | None:
+def _in_float32(value: float) -> float:
+    """Round, so that the last bits of the fit do not reach the drawn numbers."""
+    return float(np.float32(value))
+
+
+class _ClippedSums(NamedTuple):
+    """Mean and second moment of clipped edges; of those that are not clipped, `free` is how many there are,
+    and the others are the sums of the shape, of the edges, and of their product."""
+
+    mean: float
+    second: float
+    free: int
+    shape: float
+    edges: float
+    both: float
+
+
+def _clipped_sums(shape: Shape, shift: float, scale: float) -> _ClippedSums:
+    """Return the sums of the edges clip(shift + scale * shape, 0, 1), which rise, without making them."""
+    points = shape.points
+    first = bisect_right(points, -shift / scale)
+    end = bisect_left(points, (1.0 - shift) / scale, first)
+    count, ones = end - first, len(points) - end
+    of_shape = shape.sums[end] - shape.sums[first]
+    of_edges = count * shift + scale * of_shape
+    of_both = shift * of_shape + scale * (shape.squares[end] - shape.squares[first])
+    squares = shift * of_edges + scale * of_both
+    # The products of each edge with the next one, of which none is 0: (shift + scale a) (shift + scale b).
+    products = float(max(ones - 1, 0))
+    if count:
+        start, last = points[first], points[end - 1]
+        between = shape.products[end - 1] - shape.products[first]
+        products += (count - 1) * shift * shift + scale * scale * between
+        products += shift * scale * (2.0 * of_shape - start - last)
+        products += shift + scale * last if ones else 0.0
+    low, high = (min(max(shift + scale * points[at], 0.0), 1.0) for at in (0, -1))
+    mean, second = _cell_moments(
+        of_edges + ones, squares + ones, products, low, high, len(points) - 1
+    )
+    return _ClippedSums(mean, second, count, of_shape, of_edges, of_both)
+
+
+def _step(sums: _ClippedSums, off_mean: float, off_second: float) -> tuple[float, float] | None:
     """Return Newton's step of shift and scale, None where the moments do not depend on both.
 
     The derivatives are those of sums over the edges that are not clipped, which are nearly the same.
     """
-    free = ((edges > 0.0) & (edges < 1.0)) / (len(edges) - 1)
-    a, b = _sum(free), _sum(free * shape)
-    free *= edges
-    c, d = 2.0 * _sum(free), 2.0 * _sum(free * shape)
+    a, b = sums.free / CELLS, sums.shape / CELLS
+    c, d = 2.0 * sums.edges / CELLS, 2.0 * sums.both / CELLS
     determinant = a * d - b * c
     if not abs(determinant) > 1e-12 * (abs(a * d) + abs(b * c)):
         return None
@@ -307,17 +363,17 @@ def _step(
     ) / determinant
 
 
-def fit_inside(shape: Array, mean: float, variance: float) -> tuple[Array, float]:
+def fit_inside(shape: Shape, mean: float, variance: float) -> tuple[Array, float]:
     """Return the edges of a shape that reaches the nearer end, and the share of draws that are to be
     at the ends 0 and 1 instead, so that both together have this mean and variance.
 
     The ends alone have mean m and variance m (1 - m), the largest that there is; the mixture with
     share w has the variance (1 - w) v + w m (1 - m). It is what any mean and variance can have.
     """
-    reach = min(mean / -float(shape.min()), (1.0 - mean) / float(shape.max()))
+    reach = min(mean / -shape.points[0], (1.0 - mean) / shape.points[-1])
     piece, widest = reach * reach, mean * (1.0 - mean)
     if variance <= piece or not widest > piece:
-        return _clipped(shape, mean, float(np.sqrt(max(variance, 0.0)))), 0.0
+        return _clipped(shape, mean, math.sqrt(max(variance, 0.0))), 0.0
     return _clipped(shape, mean, reach), min((variance - piece) / (widest - piece), 1.0)
 
 
@@ -453,24 +509,25 @@ def _fitted(bits: bytes) -> Body:
     return Body(low * (1.0 - edges) + high * edges, low, high, share, high_share)
 
 
-def _shape(mean: float, variance: float, size: int, *, nearest_is_zero: bool) -> Array:
+def _shape(mean: float, variance: float, size: int, *, nearest_is_zero: bool) -> Shape:
     """Return the shape whose bounds, in standard deviations, are most like the recorded ones."""
     deviation = math.sqrt(variance)
     near, far = mean / deviation, (1.0 - mean) / deviation
     if near < _NEAR_BOUND and far > 2 * _NEAR_BOUND and not nearest_is_zero:
-        fitting = [power for power in ONE_SIDED if -float(one_sided(power)[0]) <= near]
+        fitting = [power for power in ONE_SIDED if -one_sided(power).points[0] <= near]
         if fitting:
             return one_sided(fitting[0])
-    largest = NormalDist().inv_cdf(1.0 - 0.5 / size) if size < 1e15 else 8.0
     halved = near < _NEAR_BOUND
     return two_sided(
-        min(TWO_SIDED, key=lambda power: abs(math.log(far / _extreme(power, largest, halved))))
+        min(TWO_SIDED, key=lambda power: abs(math.log(far / _extreme(power, size, halved))))
     )
 
 
-def _extreme(power: int, largest: float, halved: bool) -> float:
-    """Return the expected extreme of many numbers, in standard deviations from the mean, where that
-    of normal ones is `largest`; `halved`: of numbers whose lower half is put on 0."""
+@functools.lru_cache(_KEPT_EXTREMES)
+def _extreme(power: int, size: int, halved: bool) -> float:
+    """Return the expected extreme of so many numbers, in standard deviations from the mean; `halved`: of
+    numbers whose lower half is put on 0."""
+    largest = NormalDist().inv_cdf(1.0 - 0.5 / size) if size < 1e15 else 8.0
     extreme = math.sqrt(3.0) if power == 0 else largest**power / _DEVIATIONS[power]
     if not halved:
         return extreme
@@ -481,7 +538,7 @@ def _extreme(power: int, largest: float, halved: bool) -> float:
 @functools.cache
 def _upper_half(power: int) -> tuple[float, float]:
     """Return mean and standard deviation of a shape whose negative half is put on 0."""
-    mean, second = moments(np.maximum(two_sided(power), 0.0))
+    mean, second = moments(np.maximum(two_sided(power).edges, 0.0))
     return mean, math.sqrt(second - mean * mean)
 
 

@@ -31,7 +31,7 @@ from ray_precheck.inputs.distribution import (
     whole_numbers,
 )
 from ray_precheck.inputs.layouts import placed_alone
-from ray_precheck.inputs.roles.role import Matrix, Role, is_whole
+from ray_precheck.inputs.roles.role import Beside, Matrix, Role, is_whole
 from ray_precheck.inputs.roles.rowwise import with_nan, without_zero_rows
 from ray_precheck.inputs.roles.table import roles_of
 from ray_precheck.numerics.arrays import round_to_dtype
@@ -63,6 +63,7 @@ SAFE_ROLE: Role = Matrix(symmetric=True)
 _INPUTS = ("input_args.", "input_kwargs.")
 _MOST_DIMENSIONS = 32
 _LARGEST_ELEMENT_BYTES = 16
+_MOST_BYTES = int(np.iinfo(np.intp).max)
 
 
 def with_indices(storage: Sparse, generator: np.random.Generator) -> Sparse:
@@ -213,6 +214,10 @@ class GeneratedTensors:
         self._api_name = api_name
         self._is_recorded = distribution == RECORDED
         self._roles = roles if roles and self._is_recorded else {}
+        # Drawn where they are asked for first, for themselves or for the argument beside.
+        self._companions: dict[str, HostTensor | None] = {
+            role.path: None for role in self._roles.values() if isinstance(role, Beside)
+        }
         self._below = below
         self._keeps = keeps
         self._given: Mapping[str, HostTensor] = {}
@@ -255,6 +260,14 @@ class GeneratedTensors:
         return tensor
 
     def _draw(self, spec: TensorSpec, path: str) -> HostTensor:
+        if path not in self._companions:
+            return self._draw_new(spec, path)
+        kept = self._companions[path]
+        if kept is None:
+            kept = self._companions[path] = self._draw_new(spec, path)
+        return kept
+
+    def _draw_new(self, spec: TensorSpec, path: str) -> HostTensor:
         if spec.storage is not None:
             return self._draw_stored(spec, spec.storage, path)
         _require_array(spec, path)
@@ -269,12 +282,13 @@ class GeneratedTensors:
         if spec.vmapped > 1:
             note = f"called within vmap for {spec.vmapped} samples: one is checked, without vmap"
             self.notes += [] if note in self.notes else [note]
-        data = self._drawn(spec, span, self._generator(path))
-        if role is not None and role.companion is not None:
-            path_beside, spec_beside = role.companion
-            data = role.beside(data, self._draw(spec_beside, path_beside).data)
-        elif role is not None and spec.size:
-            data = role.shaped(data, spec, self._generator(f"{role.stream(path)}\0meaning"))
+        if isinstance(role, Beside):
+            other = self._draw(role.spec, role.path).data
+            data = role.beside(lambda: self._drawn(spec, span, self._generator(path)), other)
+        else:
+            data = self._drawn(spec, span, self._generator(path))
+            if role is not None and spec.size:
+                data = role.shaped(data, spec, self._generator(f"{role.stream(path)}\0meaning"))
         if spec.structure is not None and spec.structure.nan and self._is_recorded:
             data = with_nan(data, spec, self._generator(f"{path}\0nan"))
         return HostTensor(spec.dtype, np.asarray(data))
@@ -331,7 +345,7 @@ def _require_array(spec: TensorSpec, path: str) -> None:
         )
     # NumPy counts the bytes of the extents that are not 0, also of an array without elements.
     count = math.prod(extent for extent in spec.shape if extent)
-    if count * _LARGEST_ELEMENT_BYTES > np.iinfo(np.intp).max:
+    if count * _LARGEST_ELEMENT_BYTES > _MOST_BYTES:
         raise NotCheckable(f"{path}: a tensor of shape {shown(list(spec.shape))} cannot be made")
 
 

@@ -427,7 +427,7 @@ def largest_error() -> Any:
         None,
         "--max-err",
         help="with --standard megengine: the largest error of a variable (default 0.001)",
-        more="The error is the largest |t - g| / max(\\|t\\|, \\|g\\|, 1), as in MegEngine's"
+        more="The error is the largest |t - g| / max(|t|, |g|, 1), as in MegEngine's"
         " compare_binary_iodump, whose `-e` it is",
         type=float,
         metavar="E",

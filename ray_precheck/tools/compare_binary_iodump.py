@@ -22,7 +22,7 @@ import numpy as np
 
 from ray_precheck.errors import DumpError, PrecheckError, UsageError
 from ray_precheck.foreign import open_file, printable
-from ray_precheck.formats.megengine import TornError, read_variable
+from ray_precheck.formats.megengine_variables import TornError, read_variable
 from ray_precheck.options.commands import IN_ERROR, PASSED, UNUSABLE
 from ray_precheck.options.shared import MAX_ERR
 from ray_precheck.schema.dtypes import Array

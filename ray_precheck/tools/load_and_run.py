@@ -11,7 +11,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +132,12 @@ def load_and_run(
 
 def _megenginelite() -> Any:
     try:
-        return import_module("megenginelite")
+        import megenginelite  # type: ignore[import-not-found]
     except ImportError as error:
         raise BackendMissingError(
             f"megenginelite, which runs models of MegEngine's, cannot be imported ({error}); {_INSTALL}"
         ) from None
+    return megenginelite
 
 
 def _loaded(lite: Any, model: Path, *, uses_cuda: bool) -> Any:

@@ -132,6 +132,12 @@ class Item(NamedTuple):
         return self._word("variable")
 
     @property
+    def origin(self) -> str:
+        """The tensor of the model that it is, whatever operator gave it on the device: captures of compiled
+        graphs say so (`formats.precision_tool`); "" for unknown."""
+        return self._word("origin")
+
+    @property
     def digest(self) -> str:
         """The digest of its bytes (`md5`, which is a CRC-32, or `xor`); "" where it has none."""
         return self._word("md5")

@@ -157,6 +157,7 @@ FACT_KINDS = (
     _kind(r"(only supports|support) Ascend.*", "message of MindSpore, read on the CPU alone"),
     # A name of Python, which the collector finds; a hint, a message, an address, a name of ours.
     _kind(r"ascend", ""),
+    _kind(r"/usr/local/Ascend", ""),
     _kind(r"CPU, Ascend", ""),
     _kind(r"(?s).* .*", ""),
     _kind(r"(https?://)?\S+\.\S+/\S*", ""),

@@ -95,7 +95,7 @@ def _begin(framework: str, text: str) -> None:
         package = sys.modules["ray_precheck"] = module_from_spec(spec)  # type: ignore[arg-type]
         spec.loader.exec_module(package)  # type: ignore[union-attr]
     if framework == "tensorflow":
-        from ray_precheck.capture.tensorflow_dumping import turn_on
+        from ray_precheck.capture.tensorflow.dumping import turn_on
 
         turn_on(found)
         return

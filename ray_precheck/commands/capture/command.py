@@ -58,7 +58,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 def _with_debugger(values: dict[str, Any], words: list[str], is_verified: bool) -> int:
     """Run a script with TensorFlow's own debugger, which knows no other options."""
     from ray_precheck.capture.settings import TENSOR, folder_of
-    from ray_precheck.capture.tensorflow_launch import run_with_debugger
+    from ray_precheck.commands.capture.tensorflow_run import run_with_debugger
 
     others = sorted(set(values) - {"path", "task"})
     if others or is_verified:

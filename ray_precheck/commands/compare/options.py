@@ -17,7 +17,15 @@ from ray_precheck.options.shared import (
     target_capture,
 )
 
-CAPTURE_STANDARDS = ("msprobe", "ptdbg", "npu-hooks", MEGENGINE, "assert-close", "auto")
+CAPTURE_STANDARDS = (
+    "msprobe",
+    "ptdbg",
+    "npu-hooks",
+    MEGENGINE,
+    "precision_tool",
+    "assert-close",
+    "auto",
+)
 
 
 def _file(word: str | None) -> Path | None:

@@ -8,7 +8,7 @@ files of tensors, for workers on machines that do not see their folders. A file 
 `target/Torch.add.0.forward.input.0.pt`.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath
@@ -297,9 +297,11 @@ def _rows_of_fusion(
     target: Sequence[KeyedItems], golden: Sequence[KeyedItems], reading: Reading
 ) -> tuple[list[TensorRow], list[TensorRow]]:
     """Return the rows of n records against one: inputs with inputs, the outputs of the last ones; and of
-    the values that are inside of the n records alone."""
-    ours, ours_inside = _border(target)
-    theirs, theirs_inside = _border(golden)
+    the values that are inside of the n records alone. Where both sides say which tensors of the model their
+    outputs are, the outputs are those that both have, whatever records gave them."""
+    shared = _origins(target) & _origins(golden)
+    ours, ours_inside = _border(target, shared)
+    theirs, theirs_inside = _border(golden, shared)
     rows = rows_of_operators("", "", ours, theirs, reading)
     inner = rows_of_operators("", "", ours_inside, (), reading)
     inner += rows_of_operators("", "", (), theirs_inside, reading)
@@ -313,9 +315,18 @@ def _rows_of_fusion(
     return border, inner
 
 
-def _border(records: Sequence[KeyedItems]) -> tuple[list[Item], list[Item]]:
+def _origins(records: Sequence[KeyedItems]) -> set[str]:
+    """Return the tensors of the model that records give."""
+    every = (item for record in records for item in record.items if item.part == OUTPUT)
+    return {item.origin for item in every if item.origin}
+
+
+def _border(
+    records: Sequence[KeyedItems], shared: Collection[str]
+) -> tuple[list[Item], list[Item]]:
     """Return the values at the border of several records, and those inside: outputs of all but the last one,
-    and inputs that an earlier one gave. Their paths are whole names."""
+    or, where there are any, all but the `shared` ones, and inputs that an earlier one gave. Their paths are
+    whole names."""
     border: list[Item] = []
     inside: list[Item] = []
     given: set[Hashable] = set()
@@ -323,7 +334,10 @@ def _border(records: Sequence[KeyedItems]) -> tuple[list[Item], list[Item]]:
         is_last = place + 1 == len(records)
         outputs = {_values(item) for item in record.items if item.part == OUTPUT}
         for item in record.items:
-            is_inside = not is_last if item.part == OUTPUT else _values(item) in given
+            if item.part != OUTPUT:
+                is_inside = _values(item) in given
+            else:
+                is_inside = item.origin not in shared if shared else not is_last
             whole = item._replace(path=_named(record.key, item))
             (inside if is_inside else border).append(whole)
         given |= outputs
@@ -407,5 +421,6 @@ def _message(rows: Sequence[TensorRow], result: str, note: str) -> str:
             name = row.item.model_name
             key = row.name.removesuffix(f".{path}")
             where = f"{path} ({name})" if name else with_name(key, path)
-            return f"{where}: {row.messages[0].removeprefix(f'{result}: ')}"
+            own = (each for each in row.messages if each.startswith(f"{result}: "))
+            return f"{where}: {next(own, row.messages[0]).removeprefix(f'{result}: ')}"
     return note

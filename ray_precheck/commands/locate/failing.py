@@ -26,14 +26,14 @@ from ray_precheck.trace.difference.measuring import Reading, reading_of, rows_of
 from ray_precheck.trace.difference.rows import TensorRow
 from ray_precheck.trace.difference.standards.megengine import (
     ScaledError,
+    error_in_words,
     failure,
-    in_words,
-    largest_error,
+    largest_known,
     scaled_error,
     variable_of,
 )
 from ray_precheck.trace.flow import Flow, FlowRecord, flow_of
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import OUTPUT, Item
 from ray_precheck.trace.side import CaptureSide
 
 # As many variables are named in the message of a root.
@@ -43,11 +43,11 @@ Place = tuple[str, str]
 
 @dataclass(slots=True)
 class _Measured:
-    """A record with its partner: the rows of its inputs and outputs, each with its error."""
+    """A record with its partner: what it got and the rows that it gave, each with its error."""
 
     record: FlowRecord
     place: int
-    inputs: list[tuple[TensorRow, ScaledError | None]] = field(default_factory=list)
+    inputs: list[tuple[Item, ScaledError | None]] = field(default_factory=list)
     outputs: list[tuple[TensorRow, ScaledError | None]] = field(default_factory=list)
 
     @property
@@ -77,7 +77,7 @@ def failing_in(target: CaptureSide, golden: CaptureSide, options: SearchOptions)
         if other is None:
             search.leave_out(record, place)
         else:
-            search.take(_Measured(record, place), golden, other)
+            search.take(_Measured(record, place), other)
     return search.finish(len(records))
 
 
@@ -98,74 +98,83 @@ def _partners(
 
 @dataclass(slots=True)
 class _Search:
-    """A search that goes through the records in the order of the run. `failing` has the errors of failing
-    outputs by key and path; `read_by` the readers of a record whose outputs fail, too."""
+    """A search that goes through the records in the order of the run. `errors` has those of outputs by key
+    and path, `names` what failing records are called."""
 
     limit: float
     flow: Flow
     reading: Reading
     located: Located = field(default_factory=Located)
-    failing: dict[Place, ScaledError] = field(default_factory=dict)
+    errors: dict[Place, ScaledError | None] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
-    def take(self, measured: _Measured, golden: CaptureSide, other: FlowRecord) -> None:
+    def take(self, measured: _Measured, golden: FlowRecord) -> None:
         """Measure a record and its partner, and tell whether it is a root or passes an error on."""
-        record = measured.record
-        rows = rows_of_operators(
-            record.entry.key, other.entry.key, record.items, other.items, self.reading
-        )
-        for row in rows:
-            if row.is_matched:
-                pair = row, scaled_error(row, self.reading.mode)
-                (measured.outputs if row.is_output else measured.inputs).append(pair)
+        entry = measured.record.entry
+        before = [*self._measure(measured, golden)]
         self.located.compared += 1
         self.located.judged += any(found is not None for _, found in measured.outputs)
         worst = measured.worst(self.limit)
-        before = [*self._failing_inputs(measured)]
         if worst is None:
             return
         row, found = worst
-        for each, error in measured.outputs:
-            if error is not None and error.value > self.limit:
-                self.failing[measured.key, each.item.path] = error
-        self.names[measured.key] = _named(row.item) or measured.key
-        entry = record.entry
-        told = f"{variable_of(row.item)}{in_words(found, largest_error(e for _, e in measured.inputs))}"
+        self.names[entry.key] = _named(row.item) or entry.key
+        brought = largest_known(error for _, error in measured.inputs)
+        told = f"{variable_of(row.item)}{error_in_words(found, brought)}"
         if before:
-            self.located.edges += [(key, measured.key) for key in dict.fromkeys(before) if key]
+            self.located.edges += [(key, entry.key) for key in dict.fromkeys(before) if key]
             passed = Passed(INHERITED, entry.key, entry.direction, measured.place, message=told)
             self.located.passed.append(passed)
             return
         said = f"{told}; {failure(row, found, self.limit)}{_upstream(measured)}"
-        kind = _kind(row.item)
-        root = Root(kind, entry.key, entry.direction, measured.place, row.item.path, message=said)
-        self.located.roots.append(root)
+        self._blame(_kind(row.item), measured, row.item, said)
 
-    def _failing_inputs(self, measured: _Measured) -> Iterator[str]:
-        """Yield the records that gave a failing input; of a value that no record gave, which differs from the
-        golden run's, "", and what the run was given is a root itself."""
-        for row, found in measured.inputs:
-            producer = self.flow.producer(measured.key, row.item.path)
-            if producer is not None:
-                if (producer.key, producer.path) in self.failing:
-                    yield producer.key
-            elif found is not None and found.value > self.limit:
-                entry = measured.record.entry
+    def _measure(self, measured: _Measured, golden: FlowRecord) -> Iterator[str]:
+        """Measure the outputs, and the inputs that no measured record gave; yield the records that gave a
+        failing input. What the run was given differently is a root itself, and yields ""."""
+        key, items = measured.key, measured.record.items
+        made = {item.path: self._maker(key, item) for item in items if item.part != OUTPUT}
+        # A value that a record gave has been measured there.
+        mine, others = (
+            [item for item in each if made.get(item.path) is None] for each in (items, golden.items)
+        )
+        rows = rows_of_operators(key, golden.entry.key, mine, others, self.reading)
+        measured.inputs = [
+            (item, self.errors[place])
+            for item in items
+            if (place := made.get(item.path)) is not None
+        ]
+        yield from (
+            maker[0] for maker in made.values() if maker and self._fails(self.errors[maker])
+        )
+        for row in rows:
+            if not row.is_matched:
+                continue
+            found = scaled_error(row, self.reading.mode)
+            if row.is_output:
+                measured.outputs.append((row, found))
+                self.errors[key, row.item.path] = found
+                continue
+            measured.inputs.append((row.item, found))
+            if found is not None and self._fails(found):
                 kind = RootKind.WEIGHT if row.item.state_name else RootKind.INPUT
-                said = (
-                    f"{in_words(found, None)}: no record gave it; {failure(row, found, self.limit)}"
-                )
-                self.located.roots.append(
-                    Root(
-                        kind,
-                        entry.key,
-                        entry.direction,
-                        measured.place,
-                        row.item.path,
-                        message=said,
-                    )
-                )
+                said = f"{error_in_words(found, None)}; {failure(row, found, self.limit)}"
+                self._blame(kind, measured, row.item, said)
                 yield ""
+
+    def _maker(self, key: str, item: Item) -> Place | None:
+        """Return the record and the path of the output that a record got; None for one not measured."""
+        producer = self.flow.producer(key, item.path)
+        place = (producer.key, producer.path) if producer is not None else None
+        return place if place in self.errors else None
+
+    def _fails(self, found: ScaledError | None) -> bool:
+        return found is not None and found.value > self.limit
+
+    def _blame(self, kind: RootKind, measured: _Measured, item: Item, message: str) -> None:
+        entry = measured.record.entry
+        root = Root(kind, entry.key, entry.direction, measured.place, item.path, message=message)
+        self.located.roots.append(root)
 
     def leave_out(self, record: FlowRecord, place: int) -> None:
         """Take note of a record without a partner."""
@@ -210,8 +219,8 @@ def _kind(item: Item) -> RootKind:
 
 def _upstream(measured: _Measured) -> str:
     told = [
-        f"{_named(row.item) or row.item.path} with error {found.value:.6g}"
-        for row, found in measured.inputs
+        f"{_named(item) or item.path} with error {found.value:.6g}"
+        for item, found in measured.inputs
         if found is not None
     ]
     return _listed("; inputs: ", told)

@@ -33,10 +33,11 @@ from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import Tables, decode_name, encode_name, encode_row, encode_text
 from ray_precheck.trace.alignment.align import How, align
 from ray_precheck.trace.alignment.calls import Call, calls_of
+from ray_precheck.trace.alignment.origins import has_origins
 from ray_precheck.trace.difference.measuring import kinds_of
 from ray_precheck.trace.difference.rows import ComparisonMode
 from ray_precheck.trace.flow import FlowRecord, is_collective
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
 
 # `locate_calls_{timestamp}.csv` and `locate_values_{timestamp}.csv`. A row of the values is of a record
@@ -230,12 +231,14 @@ class LocationPlan:
 class AlignedCalls:
     """The golden call of each call of the target that has one of its own; `alone` are the calls of both sides
     that have none, `renamed` those of the target whose partner is another operator. `is_recomputed`:
-    a checkpoint computes some calls again, on one side at least."""
+    a checkpoint computes some calls again, on one side at least. `joined` has the golden calls that are
+    looked at as one, by the last of them, which is the partner: a compiled graph has fused them."""
 
     partners: Mapping[str, str] = field(default_factory=dict)
     alone: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     renamed: frozenset[str] = frozenset()
     is_recomputed: bool = False
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +269,15 @@ def plan_location(
 
     Raises:
         UsageError: the captures have no call in common; a replay was asked for, and the target has no
-            files of tensors; or neither files nor a golden run are there.
+            files of tensors or is another tool's; or neither files nor a golden run are there.
     """
-    has_files = ComparisonMode.REAL in kinds_of(target) and can_be_replayed(target.header.framework)
+    framework = target.header.framework
+    if options.replay and not can_be_replayed(framework):
+        raise UsageError(
+            f"--replay needs operators that can be called here, but {target.path} is of {framework}; leave"
+            " --replay out"
+        )
+    has_files = ComparisonMode.REAL in kinds_of(target) and can_be_replayed(framework)
     has_calls = any(entry.kind == API for entry in target.entries)
     if options.replay and not has_calls:
         raise UsageError(
@@ -309,12 +318,19 @@ def aligned_calls(target: CaptureSide, golden: CaptureSide, options: SearchOptio
     found: dict[str, str] = {}
     alone: tuple[set[str], set[str]] = set(), set()
     renamed = set()
+    joined: dict[str, tuple[str, ...]] = {}
+    # What a compiled graph has alone, casts and constants, tells nothing of two programs.
+    by_origin = has_origins(ours) and has_origins(theirs)
     for match in align(ours, theirs, exact=options.is_exact):
         mine, other = [ours[at] for at in match.target], [theirs[at] for at in match.golden]
         if len(mine) == len(other) == 1:
             found[mine[0].name] = other[0].name
-            if mine[0].family != other[0].family:
+            if mine[0].family != other[0].family and not by_origin:
                 renamed.add(mine[0].name)
+        elif by_origin:
+            found |= {call.name: other[-1].name for call in mine if other}
+            if len(other) > 1:
+                joined[other[-1].name] = tuple(call.name for call in other)
         elif match.how is not How.RECOMPUTED:
             alone[0].update(call.name for call in mine)
             alone[1].update(call.name for call in other)
@@ -329,7 +345,32 @@ def aligned_calls(target: CaptureSide, golden: CaptureSide, options: SearchOptio
         (frozenset(alone[0]), frozenset(alone[1])),
         frozenset(renamed),
         any(call.recompute_of for call in (*ours, *theirs)),
+        joined,
     )
+
+
+def joined_records(
+    golden: RunRecords, joined: Mapping[str, tuple[str, ...]]
+) -> dict[str, FlowRecord]:
+    """Return a record for each fusion of golden calls, by the key of the last one: what goes into the whole,
+    in order, and what its calls give, the last one first."""
+    forward = {each.entry.call: each for each in golden.records if each.entry.direction == FORWARD}
+    found = {}
+    for last, calls in joined.items():
+        records = [forward[call] for call in calls if call in forward]
+        if last not in forward:
+            continue
+        outputs = [item for record in reversed(records) for item in record.outputs]
+        given = {item.origin for item in outputs if item.origin}
+        inputs = [item for record in records for item in record.inputs if item.origin not in given]
+        items = [
+            item._replace(path=f"{part}.{number}")
+            for part, each in ((INPUT, inputs), (OUTPUT, outputs))
+            for number, item in enumerate(each)
+        ]
+        entry = forward[last].entry
+        found[entry.key] = FlowRecord(entry, items)
+    return found
 
 
 def can_be_replayed(framework: str) -> bool:

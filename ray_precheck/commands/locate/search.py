@@ -25,6 +25,7 @@ from ray_precheck.commands.locate.plan import (
     RunRecords,
     can_be_replayed,
     drawing_calls,
+    joined_records,
     plan_location,
     run_records_of,
 )
@@ -229,7 +230,7 @@ def located_in(
             any(entry.direction == BACKWARD for entry in side.entries) for side in (target, golden)
         )
         run = GoldenRun(
-            theirs.by_key,
+            {**theirs.by_key, **joined_records(theirs, aligned.joined)},
             cache(lambda: flow_of(theirs.records, contents)),
             plan.partners,
             same,

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import DumpError
+from ray_precheck.foreign import from_json, read_file
+from ray_precheck.formats.conversion import TOOL_FILE
 from ray_precheck.running.dumps_job import DumpsJob, DumpWork, as_told
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Verdict
@@ -19,7 +21,7 @@ from ray_precheck.schema.task import Done
 from ray_precheck.store.tables import Tables, encode_name, encode_row, encode_text
 from ray_precheck.trace.overflow.births import MOST_PASSED_ON, Followed, follow
 from ray_precheck.trace.overflow.headroom import headrooms
-from ray_precheck.trace.overflow.rows import COLUMNS, HEADROOM, OverflowRow, number_of
+from ray_precheck.trace.overflow.rows import COLUMNS, HEADROOM, Birth, OverflowRow, number_of
 from ray_precheck.trace.side import CaptureSide, open_side
 from ray_precheck.trace.sources import CONSTRUCT_FILE, Modules, source_lines
 
@@ -66,7 +68,7 @@ def overflow_job(
         _done,
         _BYTES_OF_A_SECOND,
         Verdict.ERROR,
-        (CONSTRUCT_FILE, "stack.json"),
+        (CONSTRUCT_FILE, "stack.json", TOOL_FILE),
     )
     payloads = [
         OverflowPayload(
@@ -87,12 +89,15 @@ def look(payload: OverflowPayload, paths: tuple[Path, ...]) -> Done:
     try:
         with open_side(str(paths[0])) as side:
             followed = follow(side)
-            rows = list(_rows(payload, side, followed))
+            flags = list(_flags(payload, side))
+            rows = [*flags, *_rows(payload, side, followed)]
             told = as_told(side.note, paths, payload.paths)
             note = "; ".join(filter(None, (told, _skipped(side))))
     except (DumpError, OSError) as error:
         return _done(payload, Verdict.SKIP, as_told(str(error), paths, payload.paths))
-    return _done(payload, *_verdict(followed), followed, rows, began_s, start, note)
+    verdict, message = _verdict(followed)
+    verdict = Verdict.ERROR if flags else verdict
+    return _done(payload, verdict, message, followed, rows, began_s, start, note)
 
 
 def _skipped(side: CaptureSide) -> str:
@@ -119,6 +124,28 @@ def _verdict(followed: Followed) -> tuple[Verdict, str]:
         more = followed.passed_on - MOST_PASSED_ON
         said.append(f"{more} more records passed something on, which have no row")
     return (Verdict.ERROR if followed.alarms else Verdict.PASS), "; ".join(said)
+
+
+def _flags(payload: OverflowPayload, side: CaptureSide) -> Iterator[OverflowRow]:
+    """Yield a row for each overflow that the device itself has seen, as the tool of the capture knows it."""
+    try:
+        found = from_json(read_file(side.folder / TOOL_FILE))
+    except (OSError, ValueError):
+        return
+    listed = found.get("overflow") if isinstance(found, dict) else None
+    rank, step = number_of(payload.rank), number_of(payload.step)
+    for each in listed if isinstance(listed, list) else ():
+        if not isinstance(each, dict):
+            continue
+        bits = each.get("bits")
+        said = ", ".join(map(str, bits)) if isinstance(bits, list) else ""
+        name = f"[{each.get('type', '')}] {each.get('name', '')}"
+        message = (
+            f"{name}: {each.get('unit', 'the device')}, status {each.get('status', '')}: {said}"
+        )
+        api = str(each.get("record") or each.get("name", ""))
+        named = api, "", said, Birth.FLAGGED.value, "", "", str(each.get("file", "")), message
+        yield OverflowRow(rank, step, *named, payload.name)
 
 
 def _rows(payload: OverflowPayload, side: CaptureSide, followed: Followed) -> Iterator[OverflowRow]:

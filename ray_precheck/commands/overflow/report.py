@@ -19,6 +19,15 @@ _SHOWN = 10
 
 def overflow_lines(report: "OverflowReport") -> Iterator[str]:
     """Yield the closing lines of a search, the births first."""
+    flagged = [row for row in report.rows if row.birth == Birth.FLAGGED.value]
+    if flagged:
+        yield f"The device has seen {_count(len(flagged), 'overflow')}"
+    for row in flagged[:_SHOWN]:
+        yield f"  {_place(row)}{row.message}"
+        if row.source:
+            yield f"    {row.source}"
+    if len(flagged) > _SHOWN:
+        yield f"  and {len(flagged) - _SHOWN} more"
     born = [row for row in report.rows if row.is_born]
     if born:
         where = len({row.dump for row in born})
@@ -39,7 +48,8 @@ def overflow_lines(report: "OverflowReport") -> Iterator[str]:
     gone = sum(row.birth == Birth.GONE.value for row in report.rows)
     if gone:
         yield f"Masks took {_count(gone, 'birth')} away again: no loss, gradient or state holds them"
-    counts = Counter(row.birth for row in report.rows if row.birth != HEADROOM and not row.is_born)
+    said = (HEADROOM, Birth.FLAGGED.value)
+    counts = Counter(row.birth for row in report.rows if row.birth not in said and not row.is_born)
     if counts:
         yield "Other rows: " + ", ".join(f"{count} {birth}" for birth, count in counts.items())
     yield from _headroom(report)

@@ -427,7 +427,7 @@ def compute_in(kind: str, wanted: Float32) -> tuple[Float32, str]:
 
 
 def _read(kind: str, each: str, path: str) -> str:
-    value, error = caught(partial(_setting(path), torch.backends))
+    value, error = caught(_setting(path))
     if error is None:
         return value if value in FRACTION_BITS else FULL  # "none": nothing is said
     if kind == "gpu":
@@ -438,9 +438,9 @@ def _read(kind: str, each: str, path: str) -> str:
 
 
 @cache
-def _setting(path: str) -> Callable[[Any], Any]:
+def _setting(path: str) -> Callable[[], Any]:
     """Return what reads a setting by name; it is read before each call."""
-    return attrgetter(f"{path}.{_NEW}")
+    return partial(attrgetter(f"{path}.{_NEW}"), torch.backends)
 
 
 def _write(kind: str, each: str, path: str, name: str) -> None:

@@ -7,6 +7,7 @@ used, so that all hosts get the same bits.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,15 +40,6 @@ class Role:
         """Return the name of the random stream that `shaped` gets: arguments with one stream get
         the same numbers."""
         return path
-
-    @property
-    def companion(self) -> tuple[str, TensorSpec] | None:
-        """Path and spec of another argument, without which this one says nothing."""
-        return None
-
-    def beside(self, values: Array, other: Array) -> Array:
-        """Return values that suit those of the companion."""
-        return values
 
 
 def known_range(spec: TensorSpec) -> tuple[float, float] | None:
@@ -505,38 +497,48 @@ class Matrix(Role):
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside(Role):
+class Beside(Role):
     """Numbers that depend on another argument, which is named by its path."""
 
     path: str
     spec: TensorSpec
 
-    @property
-    def companion(self) -> tuple[str, TensorSpec]:
-        """The other argument."""
-        return self.path, self.spec
+    def beside(self, draw: Callable[[], Array], other: Array) -> Array:
+        """Return numbers that suit those of the other argument; `draw` gives them as they are recorded."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Same(_Beside):
+class Same(Beside):
     """The very tensor that another argument is: the squared gradient of an optimiser's step."""
 
-    def beside(self, values: Array, other: Array) -> Array:
+    def beside(self, draw: Callable[[], Array], other: Array) -> Array:
         """Return the other's numbers."""
         return other.copy()
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked(_Beside):
+class Ranked(Beside):
     """Numbers that are large where the numbers of another argument are large, as the divisor of an
     optimiser's step, the root of a mean of squares, beside the mean that it divides. Drawn on their
     own, large numbers would be divided by the smallest ones, which no step does."""
 
-    def beside(self, values: Array, other: Array) -> Array:
+    def beside(self, draw: Callable[[], Array], other: Array) -> Array:
         """Return the drawn numbers in the order of the other's magnitudes, chunk by chunk."""
+        values = draw()
         flat, sizes = values.reshape(-1), other.reshape(-1)
         for piece in pieces(len(flat)):
             chunk = flat[piece]
-            order = np.argsort(np.abs(sizes[piece]), kind="stable")
-            chunk[order] = np.sort(chunk)
+            chunk[_rising(np.abs(sizes[piece]))] = np.sort(chunk)
         return values
+
+
+def _rising(magnitudes: Array) -> Array:
+    """Return the places of magnitudes, which are not negative, in rising order; equal ones stay in theirs."""
+    if magnitudes.dtype != np.float32:
+        return np.argsort(magnitudes, kind="stable")
+    # Their bits rise as they do. With its place behind it each is sorted at once: a fifth of the time.
+    keys = magnitudes.view(np.uint32).astype(np.uint64) << np.uint64(32)
+    keys |= np.arange(len(keys), dtype=np.uint64)
+    keys.sort()
+    return (keys & np.uint64(0xFFFFFFFF)).astype(np.intp)

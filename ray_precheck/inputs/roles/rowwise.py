@@ -31,7 +31,7 @@ _SHARE = 1 / 8
 # loses no more than the factor itself.
 _OFFSET, _OFFSET_OF_HALF = 64.0, 256.0
 # Numbers with mean 0 and variance 1, none beyond 4 deviations.
-_NORMAL = Body(two_sided(1), -4.0, 4.0)
+_NORMAL = Body(two_sided(1).edges, -4.0, 4.0)
 
 
 def row_count(shape: tuple[int, ...], look: str) -> int:

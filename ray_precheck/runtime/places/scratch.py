@@ -36,6 +36,9 @@ def users(folder):
         except OSError:
             pass
 
+# What all processes of a terminal are told is for the driver.
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
 sys.stdin.buffer.read()
 time.sleep(3)
 for pid in users(sys.argv[1] + "/"):

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from ray_precheck.capture.launch import end_by, run_program
 from ray_precheck.capture.settings import TENSOR
-from ray_precheck.capture.tensorflow_dumping import SESSION
-from ray_precheck.capture.tensorflow_launch import run_with_debugger
+from ray_precheck.capture.tensorflow.dumping import SESSION
+from ray_precheck.commands.capture.tensorflow_run import run_with_debugger
 from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.foreign import printable
 from ray_precheck.formats.conversion import CaptureWriter

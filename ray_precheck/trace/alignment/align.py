@@ -22,19 +22,24 @@ from typing import NamedTuple
 from ray_precheck.trace.alignment.calls import Call, Shape, features_of
 from ray_precheck.trace.alignment.gaps import Group, grouped
 from ray_precheck.trace.alignment.order import Box, anchors, kept_runs
+from ray_precheck.trace.alignment.origins import grouped_by_origins, has_origins
 from ray_precheck.trace.side import API, MODULE, CaptureSide, RecordEntry
 
 _SIDES = ("target", "golden side")
 # So many calls of the other side are looked at for each, those at the same place of the gap first.
 _CANDIDATES = 16
+_NO_OPERATOR = "has no operator that stands for the same one of the model"
 
 
 def notes_of_names(
-    groups: Sequence[Group], target: Sequence[Call], golden: Sequence[Call]
+    groups: Sequence[Group],
+    target: Sequence[Call],
+    golden: Sequence[Call],
+    said: str = "has no call of this name",
 ) -> dict[int, str]:
     """Return what to say of each group of one side, by its number, where only names count."""
     return {
-        number: f"the {_SIDES[not group.golden]} has no call of this name"
+        number: f"the {_SIDES[not group.golden]} {said}"
         for number, group in enumerate(groups)
         if not group.target or not group.golden
     }
@@ -138,7 +143,7 @@ class How(Enum):
     EXACT: the same name. SHIFTED: the same type with another number. RENAMED: another type. FUSED: one call
     of the target for several golden ones. SPLIT: several of the target for one golden one. RECOMPUTED: a
     call that is computed again, with the partner of its first call. UNMATCHED: on one side alone.
-    MAPPED: a file of the user says so; `align` never does.
+    MAPPED: a file of the user says so, or the graphs of both sides.
     """
 
     EXACT = "exact"
@@ -170,7 +175,8 @@ def align(target: Sequence[Call], golden: Sequence[Call], *, exact: bool = False
     They are in the order of the target; calls of the golden side alone stand behind the match of the
     golden call before them. Each position stands in one match, but that RECOMPUTED names the partner of
     the first call once more. Calls of APIs that are computed once never cross: both orders are kept.
-    Modules, gradients and saved values are matched by name, and only what is left over by order.
+    Modules, gradients and saved values are matched by name, and only what is left over by order. Where
+    both sides say what their operators stand for in the model, that counts instead, and then the name.
 
     Args:
         exact: match the same names only, as msprobe does; every other call is unmatched.
@@ -181,6 +187,10 @@ def align(target: Sequence[Call], golden: Sequence[Call], *, exact: bool = False
     if [call.name for call in target] == [call.name for call in golden]:
         return [Match((at,), (at,), How.EXACT) for at in range(len(target))]
     every = list(range(len(target))), list(range(len(golden)))
+    if not exact and has_origins(target) and has_origins(golden):
+        groups = _in_order(grouped_by_origins(target, golden), len(golden))
+        notes = notes_of_names(groups, target, golden, _NO_OPERATOR)
+        return [_as_mapped(each) for each in _matches(groups, target, golden, notes)]
     if exact:
         named = _same_names(target, golden, *every)
         groups = _in_order([*named, *_alone(named, *every)], len(golden))
@@ -295,6 +305,12 @@ def _matches(
         how = How.RECOMPUTED if group in repeated else _how(group, target, golden)
         found.append(Match(*group, how, notes.get(number, "")))
     return found
+
+
+def _as_mapped(match: Match) -> Match:
+    """Return a match of two calls of other names as one that the graphs say."""
+    is_other = match.how in (How.RENAMED, How.SHIFTED)
+    return match._replace(how=How.MAPPED) if is_other else match
 
 
 def _how(group: Group, target: Sequence[Call], golden: Sequence[Call]) -> How:

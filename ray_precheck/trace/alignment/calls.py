@@ -179,7 +179,8 @@ class Call(NamedTuple):
     without number, `family` the operator whatever its spelling ("add"). `inputs` and `outputs` are the
     shapes of tensors, `digests` and `norms` are of the output tensors: () where the capture has no
     digests, NaN for a norm that is not known. `recompute_of` is the name of the first call if this one
-    computes it again, else "".
+    computes it again, else "". `origins` are the names of the model's operators that it stands for, where a
+    capture of a compiled graph says so.
     """
 
     name: str
@@ -191,6 +192,7 @@ class Call(NamedTuple):
     digests: tuple[str, ...] = ()
     norms: tuple[float, ...] = ()
     recompute_of: str = ""
+    origins: tuple[str, ...] = ()
 
 
 def calls_of(side: CaptureSide) -> list[Call]:
@@ -244,7 +246,14 @@ def _call(entry: RecordEntry, record: Mapping[str, Any]) -> Call:
         digests if any(digests) else (),
         tuple([_size(item) for item in given]),
         first.removesuffix(f".{FORWARD}") if isinstance(first, str) else "",
+        _origins(record) if "operator" in record else (),
     )
+
+
+def _origins(record: Mapping[str, Any]) -> tuple[str, ...]:
+    operator = record["operator"]
+    found = operator.get("origins") if isinstance(operator, dict) else None
+    return tuple(each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
 
 
 def _type_name(entry: RecordEntry) -> str:

@@ -10,7 +10,7 @@ have besides their records: files of tensors, sketches; and the mode of a compar
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
@@ -35,7 +35,7 @@ from ray_precheck.trace.difference.rows import (
     TensorRow,
     statistics_cells,
 )
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import OUTPUT, Item
 from ray_precheck.trace.side import CaptureSide
 
 Pair = tuple[Item | None, Item | None]
@@ -53,8 +53,11 @@ def pair_items(
     shapes. Values that are no tensors have to be of one type. Between frameworks the names of keywords
     say less than shapes do: a tensor with another shape under the same path waits until shapes have
     been tried. The order is that of the target, with what only the golden side has at the end of its part.
+    Values that both sides say are one tensor of the model (`Item.origin`) are a pair before all others, and
+    outputs that are two of them are none.
     """
-    if same_framework and _are_alike(target, golden):
+    by_origin = any(item.origin for item in target) and any(item.origin for item in golden)
+    if same_framework and not by_origin and _are_alike(target, golden):
         return [*zip(target, golden, strict=True)]
     matches: dict[int, int] = {}
     left = [*range(len(golden))]
@@ -69,11 +72,22 @@ def pair_items(
     keys.append(
         lambda item: (_part(item), places[id(item)]) if item.is_tensor else (id(item), item.path)
     )
+    if by_origin:
+        keys = [_original, *(partial(_unlike_original, key) for key in keys)]
     for key in keys:
         if not left or len(matches) == len(target):
             break
         left = _match(target, golden, matches, left, key)
     return _in_order(target, golden, matches, left)
+
+
+def _original(item: Item) -> Hashable:
+    return (item.part, item.origin) if item.origin else id(item)
+
+
+def _unlike_original(key: _Key, item: Item) -> Hashable:
+    """Return the key of a value that may have a partner of another origin: no output that has one may."""
+    return id(item) if item.origin and item.part == OUTPUT else key(item)
 
 
 def _are_alike(target: Sequence[Item], golden: Sequence[Item]) -> bool:

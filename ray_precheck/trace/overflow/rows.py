@@ -18,7 +18,7 @@ from ray_precheck.trace.overflow.records import NonFinite
 
 
 class Birth(Enum):
-    """What a record did with values that are not finite."""
+    """What a record did with values that are not finite; FLAGGED: the device itself saw it overflow."""
 
     BORN = "birth"
     PASSED_ON = "passed on"
@@ -28,6 +28,7 @@ class Birth(Enum):
     CAST = "cast"
     CAME_IN = "came in"
     GONE = "taken away"
+    FLAGGED = "flagged"
 
 
 @dataclass(slots=True)

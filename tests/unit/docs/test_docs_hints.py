@@ -26,7 +26,7 @@ _OPTION = re.compile(r"(?<![\w{$-])--?[a-zA-Z][\w-]*")
 _VARIABLE = re.compile(r"(?<![\w.$])[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+(?![\w(])")
 _FILE = re.compile(r"(?<![\w{}./*])(?:ray_precheck|scripts|cluster|tests)/[\w./-]+")
 _PIP = re.compile(r"pip install ([^;,)]*)")
-# Options of python itself and of npu-smi, which the package calls.
+# Options of python itself, of npu-smi and of msaccucmp, which the package calls.
 _OF_PROGRAMS = {
     "-E",
     "-I",
@@ -37,27 +37,31 @@ _OF_PROGRAMS = {
     "-c",
     "-h",
     "-l",
+    "-out",
     "-m",
     "--check-hash-based-pycs",
 }
-# No options, though they look like them: the end of site-packages, of a place of a device.
-_NO_OPTIONS = {"-packages", "-Infinity", "-infinity", "-inf"}
+# Of MegEngine's load_and_run and compare_binary_iodump, which `ray_precheck.tools` has under their names.
+_OF_MEGENGINE = {
+    "-e", "-s", "--stop-on-error", "--io-dump", "--bin-io-dump", "--input", "--reproducible", "--fast-run",
+    "--cuda", "--cpu", "--iter",
+}  # fmt: skip
+# No options, though they look like them: the end of site-packages, of a place of a device, of a file.
+_NO_OPTIONS = {"-packages", "-inp", "-Infinity", "-infinity", "-inf"}
 # Written in capitals, and read as no variable: names of Python, MindSpore and C.
 _NO_VARIABLES = {
     "ACROSS_CHANNELS", "IN_ERROR", "LU_data", "LU_pivots", "MAP_POPULATE", "MINDSPORE_ROWS",
     "MINDSPORE_SWITCHES", "TORCH_SWITCHES",
     "NOTHING_CHECKED", "NPU_ROWS", "NPU_Stack_Info", "PYNATIVE_MODE", "RIGHT_LEFT",
-    "SC_PAGE_SIZE", "SC_PHYS_PAGES",
-    # Modes of TensorFlow's debugger, and names in precision_tool's config.py.
-    "CONCISE_HEALTH", "CURT_HEALTH", "FULL_HEALTH", "FULL_TENSOR", "NO_TENSOR",
-    "DATA_ROOT_DIR", "LOG_LEVEL", "ROOT_DIR", "TF_DUMP_STEP",
+    "SC_PAGE_SIZE", "SC_PHYS_PAGES", "FRACTAL_NZ", "FRACTAL_Z",
     "TORCH_ROWS", "BESSEL_ROWS", "OPTIMIZER_ROWS", "QUANTIZED_ROWS",
     # Instructions of Python's bytecode.
     "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES", "LOAD_CONST",
 }  # fmt: skip
-# Read by torch and its MKL, by the compilers of torch and MindSpore, and set by launchers of MindSpore.
+# Read by torch and its MKL, by MegEngine, by compilers of torch and MindSpore, and set by launchers.
 _OF_FRAMEWORKS = {
     "ATEN_CPU_CAPABILITY",
+    "MGB_USE_MEGDNN_DBG",
     "MKL_CBWR",
     "TORCH_COMPILE_DISABLE",
     "MS_JIT",
@@ -68,17 +72,23 @@ _OF_FRAMEWORKS = {
 _OF_DRIVERS = {"ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
 # Read by the library of linear algebra in numpy.
 _OF_NUMPY = {"OPENBLAS_NUM_THREADS"}
+# Read by `inspect`: https://no-color.org, and the XDG Base Directory Specification.
+_OF_SHELLS = {"NO_COLOR", "XDG_CACHE_HOME", "XDG_STATE_HOME"}
+# Settings in precision_tool's config.py.
+_OF_PRECISION_TOOL = {"CMD_ROOT_PATH", "LOG_LEVEL", "ROOT_DIR", "TF_DUMP_STEP"}
 # Read by protobuf.
 _OF_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 # The distributions that are there to be installed under these names (looked up in November 2026).
-# Read by Ascend's compiler and precision_tool, by MegEngine, and where a user's cache is.
-_OF_TOOLS = {
-    "DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "PRECISION_TOOL_DUMP",
-    "PRECISION_TOOL_OVERFLOW", "MGB_USE_MEGDNN_DBG", "XDG_CACHE_HOME",
-}  # fmt: skip
 _DISTRIBUTIONS = {
-    "torch", "torch_npu", "mindspore", "ray", "mindstudio-probe", "megengine", "tensorflow",
-}  # fmt: skip
+    "torch",
+    "torch_npu",
+    "mindspore",
+    "ray",
+    "mindstudio-probe",
+    "megengine",
+    "tensorflow",
+    "numpy",
+}
 
 
 def messages(file: Path) -> Iterator[str]:
@@ -127,7 +137,7 @@ def options_of_ray_precheck() -> set[str]:
 def test_every_option_of_a_message_exists() -> None:
     found = found_in_texts(_OPTION)
     assert len(found) > 40
-    known = options_of_ray_precheck() | _OF_PROGRAMS | _NO_OPTIONS
+    known = options_of_ray_precheck() | _OF_PROGRAMS | _OF_MEGENGINE | _NO_OPTIONS
     assert {option: files for option, files in found.items() if option not in known} == {}
 
 
@@ -144,7 +154,8 @@ def test_every_variable_of_a_message_is_read_somewhere() -> None:
         - _OF_DRIVERS
         - _OF_FRAMEWORKS
         - _OF_NUMPY
-        - _OF_TOOLS
+        - _OF_SHELLS
+        - _OF_PRECISION_TOOL
         - {_OF_PROTOBUF}
     )
     # Found without loading it, which only the first of several frameworks may do.

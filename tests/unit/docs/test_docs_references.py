@@ -15,6 +15,7 @@ from ray_precheck.errors import PrecheckError
 FILES = {str(path.relative_to(ROOT)): path for path in markdown_files()}
 # Options of other programs, by the program that has them.
 FOREIGN = {
+    "--reproducible": "MegEngine's load_and_run, as ray_precheck.tools has it",
     "--lr": "a script that is captured",
     "--nproc-per-node": "torchrun",
     "--labels": "ray start",

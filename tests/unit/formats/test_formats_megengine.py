@@ -22,7 +22,7 @@ from ray_precheck.commands.locate.walk.nouns import RootKind
 from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.foreign import open_file
 from ray_precheck.formats.conversion import as_dump, format_of
-from ray_precheck.formats.megengine import TornError, read_variable
+from ray_precheck.formats.megengine_variables import TornError, read_variable
 from ray_precheck.trace.flow import FlowRecord, flow_of
 from ray_precheck.trace.side import open_side
 
@@ -386,6 +386,24 @@ def test_what_a_text_says_is_read(
 def test_empty_tensors_have_the_shape_of_their_title(tmp_path: Path) -> None:
     empty = np.zeros((2, 0), np.float32)
     (tmp_path / "000001").write_bytes(packed(titled(1, "x", "op[0]{Op}", empty), empty))
+    assert records(tmp_path)["MegEngine.Op.1.forward"]["output"][0]["shape"] == [2, 0]
+
+
+@pytest.mark.parametrize("shape", [(1 << 30, 1 << 30, 0), (4, 0, 1 << 31, 1 << 31)])
+def test_shapes_of_no_tensor_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    title = titled(1, "x", "op[0]{Op}", np.ones(1, np.float32))
+    head = np.array([len(title), 0, 7, *shape, *[0] * (7 - len(shape))], "<u4").tobytes()
+    (tmp_path / "000001").write_bytes(head + title.encode())
+    with (
+        open_file(tmp_path / "000001") as file,
+        pytest.raises(TornError, match="is none of a tensor"),
+    ):
+        read_variable(file)
+
+
+def test_a_title_that_contradicts_its_file_does_not_change_the_shape(tmp_path: Path) -> None:
+    title = titled(1, "x", "op[0]{Op}", np.ones(1, np.float32))
+    (tmp_path / "000001").write_bytes(packed(title, np.zeros((2, 0), np.float32)))
     assert records(tmp_path)["MegEngine.Op.1.forward"]["output"][0]["shape"] == [2, 0]
 
 

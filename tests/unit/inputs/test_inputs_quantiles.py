@@ -11,6 +11,8 @@ from ray_precheck.inputs.distribution import (
     CELLS,
     ONE_SIDED,
     TWO_SIDED,
+    Shape,
+    _clipped_sums,
     _upper_half,
     fit_clipped,
     fit_inside,
@@ -18,7 +20,6 @@ from ray_precheck.inputs.distribution import (
     one_sided,
     two_sided,
 )
-from ray_precheck.schema.dtypes import Array
 
 pytestmark = pytest.mark.unit
 
@@ -26,12 +27,12 @@ SHAPES = [two_sided(power) for power in TWO_SIDED] + [one_sided(power) for power
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_has_mean_0_and_variance_1_and_rises(shape: Array) -> None:
-    mean, second = moments(shape)
+def test_every_shape_has_mean_0_and_variance_1_and_rises(shape: Shape) -> None:
+    mean, second = moments(shape.edges)
     assert mean == pytest.approx(0.0, abs=1e-12)
     assert second == pytest.approx(1.0, abs=1e-12)
-    assert (np.diff(shape) >= 0).all()
-    assert len(shape) == CELLS + 1
+    assert (np.diff(shape.edges) >= 0).all()
+    assert len(shape.edges) == CELLS + 1
 
 
 def test_moments_are_those_of_what_is_drawn_from_a_table() -> None:
@@ -46,7 +47,7 @@ def test_moments_are_those_of_what_is_drawn_from_a_table() -> None:
 def test_the_normal_shape_has_the_quantiles_of_the_normal_distribution() -> None:
     places = np.arange(1, CELLS) / CELLS
     expected = [NormalDist().inv_cdf(place) for place in places]
-    np.testing.assert_allclose(two_sided(1)[1:-1], expected, rtol=5e-4, atol=1e-8)
+    np.testing.assert_allclose(two_sided(1).edges[1:-1], expected, rtol=5e-4, atol=1e-8)
 
 
 def test_no_quantile_is_so_near_a_tie_that_another_library_would_round_it_otherwise() -> None:
@@ -78,6 +79,21 @@ def test_a_fit_has_the_mean_and_variance_asked_for(which: int, mean: float, part
         assert found == pytest.approx(mean, abs=2e-4 * variance**0.5)
         assert second - found**2 == pytest.approx(variance, rel=2e-3)
     assert 0.0 <= edges.min() <= edges.max() <= 1.0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scale", [1e-3, 0.05, 0.4, 3.0, 1e3])
+@pytest.mark.parametrize("shift", [-50.0, -0.2, 0.0, 0.3, 1.0, 1.4])
+def test_sums_of_clipped_edges_are_those_of_the_edges(
+    shape: Shape, shift: float, scale: float
+) -> None:
+    edges = np.clip(shift + scale * shape.edges, 0.0, 1.0)
+    free = (edges > 0.0) & (edges < 1.0)
+    found = _clipped_sums(shape, shift, scale)
+    assert (found.mean, found.second) == pytest.approx(moments(edges), abs=1e-9)
+    of_free = (free.sum(), shape.edges[free].sum(), edges[free].sum())
+    assert (found.free, found.shape, found.edges) == pytest.approx(of_free, rel=1e-9, abs=1e-6)
+    assert found.both == pytest.approx((shape.edges * edges)[free].sum(), rel=1e-9, abs=1e-6)
 
 
 def test_the_normal_shape_fits_nearly_everything() -> None:

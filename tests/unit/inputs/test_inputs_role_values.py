@@ -16,6 +16,7 @@ from ray_precheck.inputs.roles.role import (
     NonZero,
     Parts,
     Probabilities,
+    Ranked,
     Role,
     Signs,
     Within,
@@ -163,3 +164,14 @@ def test_floats_are_no_indices() -> None:
     spec = floats(3, low=-1.0, high=1.0)
     for role in (DistinctTogether((5,), 0, "x"), Distinct(5, 0), Classes(5, -1)):
         np.testing.assert_array_equal(drawn(role, spec), drawn(Role(), spec))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_ranked_numbers_lie_in_the_order_of_magnitudes_of_the_others(dtype: str) -> None:
+    generator = np.random.default_rng(0)
+    other = np.round(generator.normal(size=5000), 1).astype(dtype)  # many are equal
+    other[:4] = 0.0, -0.0, np.nan, np.inf
+    drawn = generator.normal(size=5000).astype(dtype)
+    found = Ranked("input_args.0", TensorSpec(dtype, (5000,))).beside(drawn.copy, other)
+    order = np.argsort(np.abs(other), kind="stable")
+    np.testing.assert_array_equal(found[order], np.sort(drawn))

@@ -64,8 +64,15 @@ def test_it_is_gone_soon_after_its_process_was_killed(temporary: Path) -> None:
 def test_it_is_gone_soon_where_a_process_still_wrote_into_it_as_it_was_removed(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = children_of(os.getpid())
     with scratch_folder() as folder:
         monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+        (watcher,) = set(children_of(os.getpid())) - set(before)
+        until = time.monotonic() + 60
+        while not ignored_by(watcher) & 1 << (signal.SIGHUP - 1):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        os.kill(watcher, signal.SIGHUP)
     assert folder.is_dir()
     wait_until_gone(folder)
     assert list(temporary.iterdir()) == []
@@ -85,6 +92,12 @@ def test_the_next_run_removes_what_a_killed_tree_left_and_nothing_else(temporary
         assert sorted(temporary.iterdir()) == sorted([mine, used, temporary / "rpc-notes"])
     alive.kill()
     alive.communicate()
+
+
+def ignored_by(pid: int) -> int:
+    """Return the mask of the signals that a process ignores (proc_pid_status(5))."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("SigIgn:")), 16)
 
 
 def children_of(pid: int) -> list[int]:

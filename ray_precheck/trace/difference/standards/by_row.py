@@ -26,6 +26,8 @@ from ray_precheck.trace.difference.standards.base import (
     odd_sentence,
 )
 
+# precision_tool's -c, the highest cosine that it lists.
+_COSINE_TO_LIST = 0.98
 # CompareConst.MAX_ABS_ERR_THRESHOLD and MAGNITUDE of ptdbg_ascend; COSINE_LIMIT is its COS_THRESHOLD.
 _MAX_ABS_ERR_LIMIT = 0.001
 _MAGNITUDE = 0.5
@@ -95,6 +97,31 @@ def _judge_magnitudes(row: TensorRow) -> None:
         if abs(ours - theirs) / (max(abs(ours), abs(theirs)) + 1e-10) > _MAGNITUDE:
             row.note(WARNING, f"{name} differs by more than half of the larger one")
             return
+
+
+def judge_by_precision_tool(row: TensorRow, mode: ComparisonMode) -> None:
+    """`precision_tool`: an output whose cosine is at most 0.98.
+
+    Source: Ascend's precision_tool 0.1.11, lib/compare/compare_result.py, `is_cosine_sim_over_threshold`:
+    `vcs` lists the operators of which an output has a cosine <= 0.98 (`-c`), and passes NaN. Here other
+    shapes, unless the values are the same in another layout, and NaN or infinities that are not the same on
+    both sides, are errors of an output, too. Without elements there is no cosine, and those alone are seen.
+    """
+    if not row.is_output:
+        return
+    if row.reshaped:
+        if not row.layout:
+            row.note(ERROR, "the shapes differ")
+    elif mode is not ComparisonMode.DIGESTS and (odd := odd_sentence(row)):
+        row.note(ERROR, odd)
+    elif row.elements is not None:
+        cosine = metric_cells(row)[0]
+        try:
+            low = float(cosine) <= _COSINE_TO_LIST
+        except ValueError:
+            return
+        if low:
+            row.note(ERROR, f"the cosine is {cosine}, not above {_COSINE_TO_LIST}")
 
 
 def judge_by_assert_close(row: TensorRow, mode: ComparisonMode) -> None:

@@ -45,7 +45,7 @@ def judge_by_megengine(
     is made; here it is a warning."""
     errors = [scaled_error(row, mode) for row in rows]
     pairs = [*zip(rows, errors, strict=True)]
-    brought = largest_error(found for row, found in pairs if not row.is_output)
+    brought = largest_known(found for row, found in pairs if not row.is_output)
     for row, found in pairs:
         if found is None:
             continue
@@ -53,7 +53,7 @@ def judge_by_megengine(
             is_passed_on = not row.is_output and bool(row.item.variable)
             row.note(WARNING if is_passed_on else ERROR, failure(row, found, max_err))
         if row.is_output:
-            row.note(PASS, f"{variable_of(row.item)}{in_words(found, brought)}")
+            row.note(PASS, f"{variable_of(row.item)}{error_in_words(found, brought)}")
 
 
 def scaled_error(row: TensorRow, mode: ComparisonMode) -> ScaledError | None:
@@ -130,7 +130,7 @@ def _number(value: object) -> float | None:
     return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
 
 
-def largest_error(errors: Iterable[ScaledError | None]) -> float | None:
+def largest_known(errors: Iterable[ScaledError | None]) -> float | None:
     """Return the largest error that is known, None for none."""
     return max((each.value for each in errors if each is not None), default=None)
 
@@ -154,7 +154,7 @@ def variable_of(item: Item) -> str:
     return f"variable {item.variable}{shown}: " if item.variable else ""
 
 
-def in_words(found: ScaledError, brought: float | None) -> str:
+def error_in_words(found: ScaledError, brought: float | None) -> str:
     """Return an error, the largest one of the inputs and their ratio; `error_told` reads it again."""
     bound = "at least " if found.is_bound else ""
     said = f"error {bound}{found.value:.6g}, of its inputs"

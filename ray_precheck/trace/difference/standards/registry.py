@@ -34,6 +34,7 @@ from ray_precheck.trace.difference.standards.base import (
 from ray_precheck.trace.difference.standards.by_row import (
     judge_by_assert_close,
     judge_by_npu_hooks,
+    judge_by_precision_tool,
     judge_by_ptdbg,
 )
 from ray_precheck.trace.difference.standards.megengine import judge_by_megengine
@@ -54,6 +55,7 @@ STANDARDS: dict[str, CaptureStandard] = {
     "ptdbg": _by_row(judge_by_ptdbg),
     "npu-hooks": _by_row(judge_by_npu_hooks),
     MEGENGINE: judge_by_megengine,
+    "precision_tool": _by_row(judge_by_precision_tool),
     "assert-close": _by_row(judge_by_assert_close),
     "auto": judge_by_auto,
 }

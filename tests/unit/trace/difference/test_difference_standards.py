@@ -38,7 +38,16 @@ def outputs(folder: Path, target: Any, golden: Any, brought: float = 0.0) -> lis
 
 
 def test_the_default_of_the_command_is_there_and_named_once() -> None:
-    assert ALL == ["msprobe", "ptdbg", "npu-hooks", "megengine", "assert-close", "auto"]
+    others = [
+        "msprobe",
+        "ptdbg",
+        "npu-hooks",
+        "megengine",
+        "precision_tool",
+        "assert-close",
+        "auto",
+    ]
+    assert others == ALL
 
 
 @pytest.mark.parametrize("standard", ALL)
@@ -132,6 +141,17 @@ def test_what_stood_in_memory_is_no_error(tmp_path: Path, standard: str) -> None
     assert judged(changed, standard, REAL) == judged(
         from_files(tmp_path / "0", ([], [RAMP[:32]]), ([], [RAMP])), standard, REAL
     )
+
+
+@pytest.mark.parametrize(("angle", "result"), [(0.19, "pass"), (0.21, "error"), (2.0, "error")])
+def test_precision_tool_lists_outputs_whose_cosine_is_at_most_0_98(
+    tmp_path: Path, angle: float, result: str
+) -> None:
+    golden = np.array([1.0, 0.0], np.float32)
+    target = np.array([math.cos(angle), math.sin(angle)], np.float32)
+    rows = from_files(tmp_path, ([target], [target]), ([golden], [golden]))
+    assert judged(rows, "precision_tool", REAL) == ["pass", result]
+    assert not rows[1].messages or "not above 0.98" in rows[1].messages[0]
 
 
 @pytest.mark.parametrize("standard", ALL)

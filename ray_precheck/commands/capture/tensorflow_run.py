@@ -17,7 +17,6 @@ from ray_precheck.capture.launch import (
 )
 from ray_precheck.capture.process import started
 from ray_precheck.capture.settings import STATISTICS, STRUCTURE, TENSOR, CaptureSettings
-from ray_precheck.capture.start.sitecustomize import FRAMEWORKS
 from ray_precheck.errors import UsageError
 
 # What TensorFlow's debugger calls what is kept. FULL_HEALTH counts NaN and infinities.
@@ -48,11 +47,11 @@ def run_with_debugger(
             settings,
             Path(notes),
             time.time(),
+            {"tensorflow": "tensorflow"},
             folder=str(folder),
             mode=MODES[task],
             v1=v1,
         )
-        variables[FRAMEWORKS] = "tensorflow=tensorflow"
         status = run_program([program, *words[1:]], variables)
         has_started = bool(started(Path(notes)))
     tell(_sentence(folder, has_started))
