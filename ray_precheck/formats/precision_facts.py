@@ -5,6 +5,7 @@ file `tool.json` of the dump, which the shell and `overflow_check` read. Called 
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -63,7 +64,9 @@ def graphs_of(place: DataPlace, notes: list[str]) -> GraphIndex:
     for file in _tensorflow_graphs(place) if place.side == TENSORFLOW else _built_graphs(place):
         try:
             with open_file(file) as opened:
-                data = opened.read(_LARGEST_GRAPH_BYTES)
+                # Memory is taken for as much as is asked for, not for what is there.
+                size = os.fstat(opened.fileno()).st_size
+                data = opened.read(min(_LARGEST_GRAPH_BYTES, size))
         except OSError as error:
             notes.append(f"the graph {file} cannot be read: {error.strerror}")
             continue

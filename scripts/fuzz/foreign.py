@@ -145,7 +145,7 @@ class Readers:
         return "read"
 
 
-def case_of(seed: int, number: int, all_samples: dict[str, Files]) -> tuple[str, Files]:
+def foreign_case(seed: int, number: int, all_samples: dict[str, Files]) -> tuple[str, Files]:
     """Return the name of a case's sample, and its files."""
     random = Random(f"{seed}:{number}")
     name = random.choice(sorted(all_samples))
@@ -164,7 +164,7 @@ def foreign_child(pipe: Any, state: Any, seed: int, place: Path) -> None:
         pipe.send(None)
         while True:
             number, _ = pipe.recv()
-            _, files = case_of(seed, number, all_samples)
+            _, files = foreign_case(seed, number, all_samples)
             state[0], state[1] = DRIVER, time.monotonic()
             begin, outcome, text = time.perf_counter(), "finding", ""
             try:
@@ -189,7 +189,7 @@ def _table(seed: int, cases: dict[int, Examined], took_s: float) -> str:
     all_samples = samples()
     counts: dict[str, Counter[str]] = {name: Counter() for name in sorted(all_samples)}
     for number, each in cases.items():
-        counts[case_of(seed, number, all_samples)[0]][each.outcome] += 1
+        counts[foreign_case(seed, number, all_samples)[0]][each.outcome] += 1
     width = max(map(len, counts))
     lines = [f"{'capture':{width}}" + "".join(f"{name:>10}" for name in ("cases", *OUTCOMES))]
     for name, found in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
@@ -217,7 +217,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=place) as name:
         if options.only:
             seed, number = map(int, options.only.split(":"))
-            sample, files = case_of(seed, number, samples())
+            sample, files = foreign_case(seed, number, samples())
             print(f"{sample}: { ({each: raw[:200] for each, raw in files.items()}) }")
             readers = Readers(Path(name).resolve())
             readers.warm(samples())

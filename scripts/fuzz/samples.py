@@ -91,7 +91,8 @@ def samples() -> dict[str, Files]:
 def _precision_data(layout: str) -> Files:
     """Return what the tests write in the place of precision_tool."""
     spec = spec_from_file_location("precision_data", _PRECISION_TOOL)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     writer: Any = module_from_spec(spec)
     sys.modules[spec.name] = writer  # Where its dataclasses look for it.
     spec.loader.exec_module(writer)
