@@ -174,10 +174,10 @@ def find_captures(path: Path) -> FoundDumps:
     Raises:
         DumpError: there is no capture, or it cannot be read.
     """
-    return find_existing_dumps(as_dump(path))
+    return find_existing_dumps(as_our_dump(path))
 
 
-def as_dump(path: Path) -> Path:
+def as_our_dump(path: Path) -> Path:
     """Return the path itself where it is, or may be, a dump of ours or msprobe's; else that of the dump
     which a capture of another tool was read into, now or before.
 

@@ -31,10 +31,10 @@ from ray_precheck.formats.megengine_variables import (
     Stored,
     TornError,
     Variable,
-    bytes_of_file,
-    dtype_named,
+    bytes_in,
+    dtype_in_title,
     facts_of,
-    head_of,
+    head_of_variable,
     known_elements,
     read_variable,
     shape_in,
@@ -70,7 +70,7 @@ def _is_here(path: Path, names: Sequence[str]) -> bool:
         return False
     try:
         with open_file(path / first) as file:
-            return head_of(file, bytes_of_file(file))[0].find("var={id:") in range(8)
+            return head_of_variable(file, bytes_in(file))[0].find("var={id:") in range(8)
     except (OSError, TornError):
         return False
 
@@ -304,7 +304,7 @@ class _TextReader:
         # The dtype stands behind the sizes, and the format of the layout may stand behind it.
         words = re.search(r"\) ([A-Za-z0-9_]{1,40})", layout)
         shape = shape_in(f"layout:{layout}") if words else None
-        dtype = dtype_named(words[1]) if words else ""
+        dtype = dtype_in_title(words[1]) if words else ""
         operator = self.operators.setdefault(operator_number, _Operator())
         if number in self._variables:
             self.repeated += 1

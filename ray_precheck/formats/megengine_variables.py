@@ -73,8 +73,8 @@ def read_variable(file: BufferedReader) -> Stored:
         TornError: it is none, or was cut.
         OSError: it cannot be read.
     """
-    size = bytes_of_file(file)
-    title, code, shape = head_of(file, size)
+    size = bytes_in(file)
+    title, code, shape = head_of_variable(file, size)
     left = size - file.tell()
     count = math.prod(shape)
     if code in _SMALL:
@@ -101,14 +101,14 @@ def read_variable(file: BufferedReader) -> Stored:
     )
 
 
-def bytes_of_file(file: BufferedReader) -> int:
+def bytes_in(file: BufferedReader) -> int:
     """Return how many bytes a file has, and go to its begin."""
     size = file.seek(0, 2)
     file.seek(0)
     return size
 
 
-def head_of(file: BufferedReader, size: int) -> tuple[str, int, tuple[int, ...]]:
+def head_of_variable(file: BufferedReader, size: int) -> tuple[str, int, tuple[int, ...]]:
     """Return the title of a file, the code of its dtype and its shape."""
     length, code, dimensions = (int(each) for each in _words(file, 3))
     if dimensions > MOST_DIMENSIONS or length > min(_LONGEST_TITLE, size):
@@ -145,13 +145,13 @@ def variables_in(text: str) -> Iterator[Variable]:
             sizes, _, dtype = layout.rpartition(", ")
             owner, _, kind = owner.rpartition("{")
             yield Variable(
-                int(number[1]), name, dtype_named(dtype), shape_in(sizes), owner, kind.rstrip("}"),
+                int(number[1]), name, dtype_in_title(dtype), shape_in(sizes), owner, kind.rstrip("}"),
                 int(slot[1]) if slot else 0,
             )  # fmt: skip
         at = text.find("{id:", end)
 
 
-def dtype_named(text: str) -> str:
+def dtype_in_title(text: str) -> str:
     """Return the dtype of a name in a title, `Float32`; quantised types are whole numbers."""
     return _NAMES.get(text.lower(), text.lower())
 

@@ -129,7 +129,7 @@ def bytes_of_file(path: Path) -> Iterator[memoryview]:
         yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def records_of(data: memoryview, name: str) -> Iterator[bytes]:
+def tfrecords_in(data: memoryview, name: str) -> Iterator[bytes]:
     """Yield the records of a file of TensorFlow (TFRecord), each a copy.
 
     The checksums are not computed, which takes longer than all else here; a length is believed as far as the

@@ -30,8 +30,8 @@ from ray_precheck.formats.protobuf import (
     double_of,
     fields_of,
     integers_of,
-    records_of,
     text_of,
+    tfrecords_in,
 )
 
 TITLE = "TensorFlow's debug dump"
@@ -250,7 +250,7 @@ class _EventSet:
         broken = 0
         try:
             with bytes_of_file(path) as data:
-                for record in records_of(data, path.name):
+                for record in tfrecords_in(data, path.name):
                     try:
                         yield from _events_in(record)
                     except ValueError:

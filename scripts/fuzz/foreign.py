@@ -24,7 +24,7 @@ from typing import Any
 from ray_precheck.dump.folders import DUMP_FILE
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.errors import DumpError, NotCheckable
-from ray_precheck.formats.conversion import as_dump
+from ray_precheck.formats.conversion import as_our_dump
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.side import open_side
 from scripts.fuzz.main import CONTEXT, SHARED_MEMORY, Examined, Examiner, peak_mib
@@ -130,7 +130,7 @@ class Readers:
         """Read what lies there; the only file is named itself."""
         there = list(self._in.iterdir())
         path = there[0] if len(there) == 1 and not there[0].is_dir() else self._in
-        dump = as_dump(path)
+        dump = as_our_dump(path)
         if dump == path and not (dump / DUMP_FILE).exists():
             return "unknown"
         with open_side(dump / DUMP_FILE) as side:

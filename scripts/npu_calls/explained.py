@@ -81,6 +81,7 @@ EXPLAINED = {
     "commands/explain/asked.py: is_installed": _RECORDED,
     "accuracy/standards/user_file.py: _class_of": _OURS,
     "descriptors/descriptor.py: load_part": _OURS,
+    "formats/conversion.py: format_of": _OURS,
     "frameworks/mindspore/backend.py: _lookup": _RECORDED,
     "frameworks/mindspore/backend.py: _dtype": _DTYPES,
     "frameworks/mindspore/backend.py: _operations": _RECORDED,

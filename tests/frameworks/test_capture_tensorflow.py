@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_precheck.formats.conversion import as_dump
+from ray_precheck.formats.conversion import as_our_dump
 from ray_precheck.trace.flow import FlowRecord, flow_of
 from ray_precheck.trace.side import open_side
 
@@ -55,7 +55,7 @@ def test_a_script_runs_as_it_would_alone_and_is_read_with_its_flow(
     done = capture(tmp_path / "dump", LENET, how)
     assert (done.returncode, done.stdout) == (0, alone.stdout), done.stderr
     assert "MB of TensorFlow's debugger in" in done.stderr
-    with open_side(as_dump(tmp_path / "dump") / "dump.json") as side:
+    with open_side(as_our_dump(tmp_path / "dump") / "dump.json") as side:
         flow = flow_of(FlowRecord(entry, side.items(entry)) for entry in side.entries)
         inputs = [
             flow.producer(f"TensorFlow.Conv2D.{number}.forward", "input.0") for number in range(4)
@@ -99,7 +99,7 @@ def test_control_flow_gives_its_values_to_what_follows(tmp_path: Path) -> None:
     )
     done = capture(tmp_path / "dump", script)
     assert done.returncode == 0, done.stderr
-    with open_side(as_dump(tmp_path / "dump") / "dump.json") as side:
+    with open_side(as_our_dump(tmp_path / "dump") / "dump.json") as side:
         calls = [entry.call for entry in side.entries]
         assert sum(call.startswith("TensorFlow.Tanh.") for call in calls) == 3
         flow = flow_of(FlowRecord(entry, side.items(entry)) for entry in side.entries)

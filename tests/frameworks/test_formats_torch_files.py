@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ray_precheck.commands.compare.run import compare_captures
-from ray_precheck.formats.conversion import as_dump
+from ray_precheck.formats.conversion import as_our_dump
 from ray_precheck.trace.side import open_side
 
 pytestmark = pytest.mark.frameworks
@@ -35,7 +35,7 @@ def checkpoint(path: Path, scale: float = 1.0) -> Path:
 
 @pytest.mark.parametrize("name", ["a.pt", "a.pth", "a.bin"])
 def test_all_tensors_of_a_checkpoint_have_records(tmp_path: Path, name: str) -> None:
-    with open_side(as_dump(checkpoint(tmp_path / name)) / "dump.json") as side:
+    with open_side(as_our_dump(checkpoint(tmp_path / name)) / "dump.json") as side:
         assert [entry.key for entry in side.entries] == [
             "Tensor.model.weight.0.forward",
             "Tensor.model.half.0.forward",
@@ -62,6 +62,6 @@ def test_numbers_that_were_expanded_to_a_shape_are_a_gap(
     (tmp_path / "d").mkdir()
     torch.save({"x": torch.ones(1).expand(1 << 40)}, tmp_path / "d" / "huge.pt")
     torch.save(torch.ones(3), tmp_path / "d" / "x.pt")
-    with open_side(as_dump(tmp_path / "d") / "dump.json") as side:
+    with open_side(as_our_dump(tmp_path / "d") / "dump.json") as side:
         assert [entry.key for entry in side.entries] == ["Tensor.x.0.forward"]
     assert "holds fewer numbers than its shape has elements" in capsys.readouterr().err

@@ -38,6 +38,7 @@ from ray_precheck.dump.folders import one_dump
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.dump.scan import split_key
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import read_file
 from ray_precheck.frameworks.base import require_framework
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
 from ray_precheck.options.commands import installed_versions
@@ -158,7 +159,7 @@ def _save_captured(
 
 
 def _about(saved: Path) -> dict[str, Any]:
-    return dict(json.loads(saved.read_text(encoding="utf-8")))
+    return dict(json.loads(read_file(saved)))
 
 
 def _payload(call: str, dump: Dump) -> TaskPayload:
@@ -255,7 +256,7 @@ def _write(folder: Path, case: Path) -> None:
             for file in files:
                 info = zipfile.ZipInfo(file.name, _THEN)
                 info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-                archive.writestr(info, file.read_bytes())
+                archive.writestr(info, read_file(file))
         part.replace(case)
     finally:
         part.unlink(missing_ok=True)

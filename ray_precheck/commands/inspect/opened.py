@@ -25,7 +25,7 @@ from ray_precheck.dump.mapped import MappedTensors, read_plain_tensor
 from ray_precheck.dump.tensors import UNREADABLE, unreadable
 from ray_precheck.errors import DumpError, NotCheckable, UsageError
 from ray_precheck.foreign import open_file, read_file, shown
-from ray_precheck.formats.conversion import as_dump
+from ray_precheck.formats.conversion import as_our_dump
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.difference.measuring import open_item
 from ray_precheck.trace.flow import Flow, FlowRecord, flow_of
@@ -389,7 +389,7 @@ def open_capture(path: Path, instead: str = "") -> OpenedCapture:
         DumpError: there is none, or it cannot be read.
         UsageError: the path names several; names one of them.
     """
-    dump = standing_for(one_dump(as_dump(path), instead))
+    dump = standing_for(one_dump(as_our_dump(path), instead))
     held = ExitStack()
     try:
         with ExitStack() as stack:

@@ -58,6 +58,8 @@ _NO_VARIABLES = {
     "MINDSPORE_SWITCHES", "TORCH_SWITCHES",
     "NOTHING_CHECKED", "NPU_ROWS", "NPU_Stack_Info", "PYNATIVE_MODE", "RIGHT_LEFT",
     "SC_PAGE_SIZE", "SC_PHYS_PAGES", "FRACTAL_NZ", "FRACTAL_Z",
+    # Modes of TensorFlow's debugger.
+    "CONCISE_HEALTH", "CURT_HEALTH", "FULL_HEALTH", "FULL_TENSOR", "NO_TENSOR",
     # Dtypes of safetensors.
     "F8_E4M3", "F8_E5M2",
     "TORCH_ROWS", "BESSEL_ROWS", "OPTIMIZER_ROWS", "QUANTIZED_ROWS",
@@ -75,13 +77,27 @@ _OF_FRAMEWORKS = {
     "LOCAL_WORLD_SIZE",
 }
 # Read by the drivers of the devices: CANN's runtime and CUDA's.
-_OF_DRIVERS = {"ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
+_OF_DRIVERS = {
+    "DUMP_GE_GRAPH",
+    "DUMP_GRAPH_LEVEL",
+    "DUMP_GRAPH_PATH",
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+}
 # Read by the library of linear algebra in numpy.
 _OF_NUMPY = {"OPENBLAS_NUM_THREADS"}
 # Read by `inspect`: https://no-color.org, and the XDG Base Directory Specification.
 _OF_SHELLS = {"NO_COLOR", "XDG_CACHE_HOME", "XDG_STATE_HOME"}
-# Settings in precision_tool's config.py.
-_OF_PRECISION_TOOL = {"CMD_ROOT_PATH", "LOG_LEVEL", "ROOT_DIR", "TF_DUMP_STEP"}
+# Settings in precision_tool's config.py, and what its words set for the script.
+_OF_PRECISION_TOOL = {
+    "DATA_ROOT_DIR",
+    "PRECISION_TOOL_DUMP",
+    "PRECISION_TOOL_OVERFLOW",
+    "CMD_ROOT_PATH",
+    "LOG_LEVEL",
+    "ROOT_DIR",
+    "TF_DUMP_STEP",
+}
 # Read by protobuf.
 _OF_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 # The distributions that are there to be installed under these names (looked up in November 2026).

@@ -12,7 +12,7 @@ import pytest
 
 from ray_precheck.errors import DumpError
 from ray_precheck.formats import conversion
-from ray_precheck.formats.conversion import CaptureWriter, Format, as_dump, find_captures
+from ray_precheck.formats.conversion import CaptureWriter, Format, as_our_dump, find_captures
 from ray_precheck.trace.flow import FlowRecord, flow_of
 from ray_precheck.trace.side import open_side
 
@@ -60,11 +60,11 @@ def test_it_is_read_once_and_again_when_it_changes(
     tmp_path: Path, reads: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = capture(tmp_path / "theirs")
-    first = as_dump(path)
+    first = as_our_dump(path)
     assert "one thing is left out" in capsys.readouterr().err
-    assert (as_dump(path), len(reads)) == (first, 1)
+    assert (as_our_dump(path), len(reads)) == (first, 1)
     (path / "mark").write_text("25")
-    assert as_dump(path) != first
+    assert as_our_dump(path) != first
     assert len(reads) == 2
     assert [each.name for each in path.iterdir()] == ["mark"]
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_read_is_one_sentence_and_leaves_nothing(
 ) -> None:
     path = capture(tmp_path / "theirs", "bad")
     with pytest.raises(DumpError, match=rf"^cannot read {path} as Toy: mark is bad$"):
-        as_dump(path)
+        as_our_dump(path)
     assert list((tmp_path / "cache/ray_precheck/captures").iterdir()) == []
 
 
@@ -102,17 +102,17 @@ def test_dumps_of_ours_and_what_is_not_there_stay_as_they_are(
     ours = capture(tmp_path / "ours")
     (ours / "dump.json").write_text("{}")
     for path in (ours, ours / "dump.json", tmp_path / "missing", tmp_path / "x.json"):
-        assert as_dump(path) == path
+        assert as_our_dump(path) == path
     assert reads == []
 
 
 def test_what_nobody_has_named_for_a_month_is_removed(tmp_path: Path, reads: list[Path]) -> None:
-    old, used = (as_dump(capture(tmp_path / name)) for name in ("a", "b"))
+    old, used = (as_our_dump(capture(tmp_path / name)) for name in ("a", "b"))
     then = time.time() - 31 * 24 * 3600
     for folder in (old, used):
         os.utime(folder, (then, then))
-    as_dump(tmp_path / "b")
-    as_dump(capture(tmp_path / "c"))
+    as_our_dump(tmp_path / "b")
+    as_our_dump(capture(tmp_path / "c"))
     assert (old.exists(), used.exists()) == (False, True)
 
 
@@ -120,6 +120,6 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_temporary_one(
     tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "theirs" / "mark"))
-    dump = as_dump(capture(tmp_path / "theirs"))
+    dump = as_our_dump(capture(tmp_path / "theirs"))
     assert (dump / "dump.json").exists()
     assert not dump.is_relative_to(tmp_path / "theirs")

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from ray_precheck.capture.pytorch.classic.lines import Line
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.errors import DumpError
-from ray_precheck.formats.conversion import as_dump, format_of
+from ray_precheck.formats.conversion import as_our_dump, format_of
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.side import CaptureSide, open_side
@@ -35,7 +35,7 @@ def line(
 
 
 def side_of(path: Path) -> CaptureSide:
-    return open_side(as_dump(path) / "dump.json")
+    return open_side(as_our_dump(path) / "dump.json")
 
 
 def values_of(side: CaptureSide, item: Item) -> Array:
@@ -134,13 +134,13 @@ def test_a_line_that_was_cut_off_is_left_out_and_a_wrong_one_is_named(tmp_path: 
     with pytest.raises(
         DumpError, match=r"line 2 of .*a\.pkl is b'\[1, 2\]\\n'; expected is a line"
     ):
-        as_dump(path)
+        as_our_dump(path)
 
 
 def test_a_place_far_away_takes_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.pkl"
     path.write_text(line(0, "Functional_exp_forward_output.9999.9999.9999", X))
-    dump = as_dump(path) / "dump.json"
+    dump = as_our_dump(path) / "dump.json"
     assert dump.stat().st_size < 1000
     with open_side(dump) as side:
         assert [item.path for item in side.items(side.entries[0])] == ["output.9999.9999.9999"]

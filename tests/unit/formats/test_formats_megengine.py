@@ -21,7 +21,7 @@ from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.walk.nouns import RootKind
 from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.foreign import open_file
-from ray_precheck.formats.conversion import as_dump, format_of
+from ray_precheck.formats.conversion import as_our_dump, format_of
 from ray_precheck.formats.megengine_variables import TornError, read_variable
 from ray_precheck.trace.flow import FlowRecord, flow_of
 from ray_precheck.trace.side import open_side
@@ -81,7 +81,7 @@ def titled(
 
 def records(path: Path) -> dict[str, Any]:
     """Return the records of a capture by their keys."""
-    found: dict[str, Any] = json.loads((as_dump(path) / "dump.json").read_text())["data"]
+    found: dict[str, Any] = json.loads((as_our_dump(path) / "dump.json").read_text())["data"]
     return found
 
 
@@ -104,7 +104,7 @@ def test_each_operator_is_a_record_whose_inputs_are_known(name: str) -> None:
     assert convolution["output"][0]["name"] == "narrow.Convolution"
     assert convolution["output"][0]["shape"] == [1, 4, 8, 8]
     assert convolution["operator"]["type"] == "ConvolutionForward"
-    with open_side(as_dump(DATA / name) / "dump.json") as side:
+    with open_side(as_our_dump(DATA / name) / "dump.json") as side:
         assert side.header.framework == "megengine"
         flow = flow_of([FlowRecord(entry, side.items(entry)) for entry in side.entries])
     maker = flow.producer("MegEngine.PoolingForward.33.forward", "input.0")
@@ -299,7 +299,7 @@ def test_a_file_that_was_cut_is_named_and_the_others_are_read(
     for each in folder.iterdir():
         each.write_bytes(each.read_bytes()[:-1])
     with pytest.raises(DumpError, match="MegEngine's dump of operators: it holds no record"):
-        as_dump(folder)
+        as_our_dump(folder)
 
 
 def test_folders_of_others_are_not_taken(tmp_path: Path) -> None:
@@ -436,6 +436,6 @@ def test_a_mutated_file_is_read_or_refused_with_a_sentence(
             read_variable(file)
         path = folder
     try:
-        as_dump(path)
+        as_our_dump(path)
     except DumpError as error:
         assert str(error).startswith(f"cannot read {path} as MegEngine's dump of operators: ")  # noqa: PT017

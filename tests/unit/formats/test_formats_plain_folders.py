@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.dump.safetensors import save_values, written
 from ray_precheck.errors import DumpError
-from ray_precheck.formats.conversion import as_dump, format_of
+from ray_precheck.formats.conversion import as_our_dump, format_of
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.side import open_side
 
@@ -29,7 +29,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(path: Path) -> dict[str, dict[str, Array]]:
     """The values of each record by their names."""
-    with open_side(as_dump(path) / "dump.json") as side:
+    with open_side(as_our_dump(path) / "dump.json") as side:
         tensors = MappedTensors(side.data_folder)
         found: dict[str, dict[str, Array]] = {}
         for entry in side.entries:
@@ -112,7 +112,7 @@ def test_what_cannot_be_read_is_a_gap_and_nothing_is_run(
     assert "and 2 more" in said
     (folder / "x.npy").unlink()
     with pytest.raises(DumpError, match="as a folder of arrays: 5 files could not be read"):
-        as_dump(folder)
+        as_our_dump(folder)
     assert not (tmp_path / "ran").exists()
 
 

@@ -17,7 +17,7 @@ from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.commands.overflow.run import check_overflow
 from ray_precheck.errors import DumpError
-from ray_precheck.formats.conversion import CaptureWriter, as_dump, format_of
+from ray_precheck.formats.conversion import CaptureWriter, as_our_dump, format_of
 from ray_precheck.formats.protobuf import MOST_REPEATED_BYTES, Budget, tensor_of
 from ray_precheck.formats.tensorflow import FORMAT, seen_tensors
 from ray_precheck.trace.flow import FlowRecord, flow_of
@@ -50,7 +50,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 def read(path: Path) -> CaptureSide:
-    return open_side(as_dump(path) / "dump.json")
+    return open_side(as_our_dump(path) / "dump.json")
 
 
 def makers(side: CaptureSide) -> dict[tuple[str, str], str]:
@@ -142,7 +142,7 @@ def test_overflow_check_names_the_operator_that_made_nan(
 def test_a_capture_without_values_says_what_it_lacks(
     dumps: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    as_dump(dumps / "health_nan")
+    as_our_dump(dumps / "health_nan")
     assert "tensor_debug_mode was FULL_HEALTH" in capsys.readouterr().err
 
 
@@ -190,7 +190,7 @@ def test_a_torn_file_is_read_up_to_its_end(
 
 def test_a_capture_of_a_script_that_ran_nothing_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match="holds no operation that has run"):
-        as_dump(event_set(tmp_path / "d"))
+        as_our_dump(event_set(tmp_path / "d"))
 
 
 DTYPES = [np.dtype(name) for name in CODES if name != "bfloat16"] + [BFLOAT16]
@@ -269,7 +269,7 @@ def test_mutated_files_are_read_or_refused_in_a_sentence(
         before = sorted(folder.rglob("*"))
         if format_of(folder) is not None:
             with contextlib.suppress(DumpError):
-                as_dump(folder)
+                as_our_dump(folder)
         assert sorted(folder.rglob("*")) == before
 
 

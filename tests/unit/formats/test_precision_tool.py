@@ -23,7 +23,7 @@ from precision_data import (
 )
 
 from ray_precheck.errors import DumpError
-from ray_precheck.formats.conversion import as_dump, format_of
+from ray_precheck.formats.conversion import as_our_dump, format_of
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.flow import FlowRecord, flow_of
 from ray_precheck.trace.items import Item
@@ -73,7 +73,7 @@ def small(layout: str, **changes: Any) -> Capture:
 
 
 def opened(path: Path) -> CaptureSide:
-    return open_side(as_dump(path) / "dump.json")
+    return open_side(as_our_dump(path) / "dump.json")
 
 
 def records(path: Path) -> dict[str, Mapping[str, Any]]:
@@ -87,7 +87,7 @@ def values(side: CaptureSide, item: Item) -> Array:
 
 
 def tool(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((as_dump(path) / "tool.json").read_text())
+    found: dict[str, Any] = json.loads((as_our_dump(path) / "tool.json").read_text())
     return found
 
 
@@ -298,7 +298,7 @@ def test_what_is_not_decoded_needs_msaccucmp_and_says_how(tmp_path: Path) -> Non
     with pytest.raises(
         DumpError, match=r"3 of its files are not decoded.*msaccucmp.py convert -d "
     ):
-        as_dump(root)
+        as_our_dump(root)
 
 
 def test_msaccucmp_below_cmd_root_path_decodes_them(
@@ -320,20 +320,20 @@ def test_msaccucmp_below_cmd_root_path_decodes_them(
     with opened(root) as side:
         assert len(side.entries) == 3
         assert values(side, side.items(side.entries[0])[0]).tolist() == [[1.0, 1.0]] * 2
-    assert not (as_dump(root) / "decoded").exists()
+    assert not (as_our_dump(root) / "decoded").exists()
     program.write_text("import sys\nprint('no such chip', file=sys.stderr)\nsys.exit(3)\n")
     (root / "fusion").mkdir()
     (root / "fusion" / "fusion_result.json").write_text("{}")
     with pytest.raises(DumpError, match=r"msaccucmp.py failed with 3: no such chip"):
-        as_dump(root)
+        as_our_dump(root)
 
 
 def test_it_is_read_again_when_a_graph_beside_it_changes(tmp_path: Path) -> None:
     root = small(GUIDE).write(tmp_path / "precision_data")
-    before = as_dump(root / "dump/cpu")
-    assert as_dump(root / "dump/cpu") == before
+    before = as_our_dump(root / "dump/cpu")
+    assert as_our_dump(root / "dump/cpu") == before
     (root / "graph/cpu/ckpt.meta").unlink()
-    assert as_dump(root / "dump/cpu") != before
+    assert as_our_dump(root / "dump/cpu") != before
 
 
 def test_a_folder_of_graphs_alone_has_its_operators_without_values(tmp_path: Path) -> None:
