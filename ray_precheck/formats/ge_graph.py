@@ -20,6 +20,8 @@ from typing import Any
 
 import orjson
 
+from ray_precheck.formats.protobuf import TornMessage
+
 # Fields of an operator: a list of numbers, a text, or messages of fields.
 Message = dict[str, Any]
 # Deeper nests, longer texts and more fields than any operator has; what goes beyond is a broken file.
@@ -100,7 +102,7 @@ def gathered(nodes: Iterator[GraphNode]) -> Graph:
     found = Graph()
     try:
         found.nodes.extend(nodes)
-    except BrokenGraph as error:
+    except (BrokenGraph, TornMessage) as error:
         found.note = str(error)
     if not (found.nodes or found.note):
         found.note = "it holds no operator"
