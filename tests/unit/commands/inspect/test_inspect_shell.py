@@ -38,6 +38,13 @@ _PLAIN = (
 _INSPECT = "import sys; from ray_precheck.__main__ import main; sys.exit(main())"
 
 
+def _as_a_terminal_does() -> None:
+    """Make the standard input the terminal of this session, and hear Ctrl-C, which a shell has programs ignore
+    that it starts in the background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Terminal:
     """A program at a terminal of so many columns."""
 
@@ -52,7 +59,7 @@ class Terminal:
         environment.pop("COLUMNS", None)
         self.process = subprocess.Popen(
             words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=folder,
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            start_new_session=True, preexec_fn=_as_a_terminal_does,
         )  # fmt: skip
         os.close(theirs)
         self.raw = ""
