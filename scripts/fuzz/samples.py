@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 import sys
+import tarfile
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -30,7 +31,8 @@ Files = dict[str, bytes]
 # to anything that could be harmed: a mistake would be made with the rights of who runs this.
 LINKS = (b"->/dev/zero", b"->loop", b"->../secret.npy", b"->../aside", b"->..", b"->pipe")
 # The captures of these that the tests have are read below them.
-_OF_TESTS = ("megengine", "tensorflow")
+_OF_TESTS = ("megengine",)
+_TENSORFLOW = ROOT / "tests" / "data" / "tensorflow" / "dumps.tar.xz"
 _PRECISION_TOOL = ROOT / "tests" / "unit" / "formats" / "precision_data.py"
 _MOST_BYTES = 1 << 20
 _X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -83,9 +85,19 @@ def samples() -> dict[str, Files]:
                 and sum(map(len, files.values())) <= _MOST_BYTES
             ):
                 found[f"{folder.name} {place.name}"] = files
-    return found | {
-        f"precision_tool {layout}": _precision_data(layout) for layout in ("guide", "v0.1.11")
-    }
+    return (
+        found
+        | _tensorflow()
+        | {f"precision_tool {layout}": _precision_data(layout) for layout in ("guide", "v0.1.11")}
+    )
+
+
+def _tensorflow() -> dict[str, Files]:
+    with TemporaryDirectory() as name, tarfile.open(_TENSORFLOW) as archive:
+        archive.extractall(name, filter="data")
+        return {
+            f"tensorflow {place.name}": _files_of(place) for place in sorted(Path(name).iterdir())
+        }
 
 
 def _precision_data(layout: str) -> Files:

@@ -39,8 +39,8 @@ _INSPECT = "import sys; from ray_precheck.__main__ import main; sys.exit(main())
 
 
 def _as_a_terminal_does() -> None:
-    """Make the standard input the terminal of this session, and hear Ctrl-C, which programs that a shell starts
-    in the background ignore."""
+    """Make the standard input the terminal of this session, and hear Ctrl-C, which is ignored in whatever a
+    shell starts in the background."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
