@@ -32,6 +32,7 @@ Files = dict[str, bytes]
 LINKS = (b"->/dev/zero", b"->loop", b"->../secret.npy", b"->../aside", b"->..", b"->pipe")
 # The captures of these that the tests have are read below them.
 _OF_TESTS = ("megengine",)
+_OF_TENSORFLOW = ("eager", "graph", "health_nan", "session")
 _TENSORFLOW = ROOT / "tests" / "data" / "tensorflow" / "dumps.tar.xz"
 _PRECISION_TOOL = ROOT / "tests" / "unit" / "formats" / "precision_data.py"
 _MOST_BYTES = 1 << 20
@@ -95,9 +96,7 @@ def samples() -> dict[str, Files]:
 def _tensorflow() -> dict[str, Files]:
     with TemporaryDirectory() as name, tarfile.open(_TENSORFLOW) as archive:
         archive.extractall(name, filter="data")
-        return {
-            f"tensorflow {place.name}": _files_of(place) for place in sorted(Path(name).iterdir())
-        }
+        return {f"tensorflow {each}": _files_of(Path(name) / each) for each in _OF_TENSORFLOW}
 
 
 def _precision_data(layout: str) -> Files:
