@@ -26,7 +26,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ray_precheck.dump.folders import DUMP_FILE, FoundDumps, find_existing_dumps
+from ray_precheck.dump.folders import DUMP_FILE, FoundDumps, find_dumps, find_existing_dumps
 from ray_precheck.errors import DumpError
 from ray_precheck.foreign import printable
 from ray_precheck.numerics.statistics import summary_of
@@ -175,6 +175,23 @@ def find_captures(path: Path) -> FoundDumps:
         DumpError: there is no capture, or it cannot be read.
     """
     return find_existing_dumps(as_our_dump(path))
+
+
+def find_dumps_to_run(path: Path) -> FoundDumps:
+    """Return the dumps that a path names, of which calls can be run again.
+
+    Raises:
+        DumpError: there is none, or it is a capture of another tool.
+    """
+    try:
+        return find_dumps(path)
+    except DumpError:
+        if (found := format_of(path)) is None:
+            raise
+    raise DumpError(
+        f"{path} is a capture of another tool ({found.title}), whose calls cannot be run again; compare,"
+        " locate, overflow_check and inspect read it"
+    )
 
 
 def as_our_dump(path: Path) -> Path:

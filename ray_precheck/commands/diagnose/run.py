@@ -24,7 +24,7 @@ from ray_precheck.commands.diagnose.parts import (
     write_page,
 )
 from ray_precheck.commands.locate.walk.nouns import RootKind
-from ray_precheck.dump.folders import FoundDump, find_dumps
+from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import (
     DumpError,
     PrecheckError,
@@ -33,6 +33,7 @@ from ray_precheck.errors import (
     UsageError,
 )
 from ray_precheck.foreign import open_file
+from ray_precheck.formats.conversion import find_dumps_to_run
 from ray_precheck.running.run import RunSession
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
@@ -133,7 +134,7 @@ def _readable(path: Path) -> tuple[FoundDump, ...]:
     Raises:
         DumpError: there is none, or the first cannot be opened.
     """
-    dumps = find_dumps(path).dumps
+    dumps = find_dumps_to_run(path).dumps
     try:
         open_file(dumps[0].path).close()
     except OSError as error:

@@ -23,7 +23,7 @@ from ray_precheck.commands.precheck.outcome import (
     require_report_files,
     write_report_files,
 )
-from ray_precheck.dump.folders import FoundDumps, find_dumps
+from ray_precheck.dump.folders import FoundDumps
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import from_json, open_file
 from ray_precheck.options.commands import (
@@ -133,8 +133,10 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     config = run_config(options)
     require_report_files(options)
     _say_what_is_not_needed(options)
-    found = find_dumps(config.dump)
     # Imported here, so that --help and wrong options answer at once.
+    from ray_precheck.formats.conversion import find_dumps_to_run
+
+    found = find_dumps_to_run(config.dump)
     if options.list:
         from ray_precheck.commands.precheck.listing import print_calls
 

@@ -12,7 +12,13 @@ import pytest
 
 from ray_precheck.errors import DumpError
 from ray_precheck.formats import conversion
-from ray_precheck.formats.conversion import CaptureWriter, Format, as_our_dump, find_captures
+from ray_precheck.formats.conversion import (
+    CaptureWriter,
+    Format,
+    as_our_dump,
+    find_captures,
+    find_dumps_to_run,
+)
 from ray_precheck.trace.flow import FlowRecord, flow_of
 from ray_precheck.trace.side import open_side
 
@@ -94,6 +100,18 @@ def test_what_cannot_be_read_is_one_sentence_and_leaves_nothing(
     with pytest.raises(DumpError, match=rf"^cannot read {path} as Toy: mark is bad$"):
         as_our_dump(path)
     assert list((tmp_path / "cache/ray_precheck/captures").iterdir()) == []
+
+
+def test_what_would_run_its_calls_says_who_reads_it(tmp_path: Path, reads: list[Path]) -> None:
+    path = capture(tmp_path / "theirs")
+    with pytest.raises(
+        DumpError, match=r"theirs is a capture of another tool \(Toy\), whose calls"
+    ):
+        find_dumps_to_run(path)
+    with pytest.raises(DumpError, match="holds no dump"):
+        find_dumps_to_run(tmp_path)
+    (path / "dump.json").write_text("{}")
+    assert find_dumps_to_run(path).dumps[0].path == path / "dump.json"
 
 
 def test_dumps_of_ours_and_what_is_not_there_stay_as_they_are(
