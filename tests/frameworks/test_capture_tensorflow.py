@@ -21,7 +21,7 @@ LENET = ROOT / "tests" / "data" / "tensorflow" / "lenet.py"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 pytestmark = [
     pytest.mark.frameworks,
-    pytest.mark.skipif(not TENSORFLOW.exists(), reason="scripts/setup makes .venv-tensorflow"),
+    pytest.mark.skipif(not TENSORFLOW.exists(), reason="scripts/test makes .venv-tensorflow"),
 ]
 
 
