@@ -1,0 +1,1 @@
+"""Which pass, switch or operator makes the result wrong: the smallest set, found by trials."""

@@ -1,0 +1,1 @@
+"""What is bisected: a folder for each target, found by its entry point."""
