@@ -61,8 +61,8 @@ def unresolved_foot(report: BisectReport) -> str:
         (each.message or f"it ended with {each.exit}" for each in off), "no trial was run"
     )
     return (
-        f"with everything off there is no answer: {decode_name(reason)}; mend what is run until it gives one, then"
-        " begin again"
+        f"with everything off there is no answer: {decode_name(reason)}; mend what is run until it"
+        " gives one, then begin again"
     )
 
 

@@ -1,8 +1,8 @@
 """Private folders of a run: that of our own Ray cluster with its token, sockets and logs, and others.
 
-Called by `runtime.places.cluster` and by commands whose workers write files. Only this user can read them, and
-they go with the run: removed at its end, of a cluster by a watcher if the process was killed, and by the next
-run if there is no watcher, or it was killed too.
+Called by `runtime.places.cluster` and by commands whose workers write files. Only this user can read them,
+and they go with the run: removed at its end, of a cluster by a watcher if the process was killed, and by the
+next run if there is no watcher, or it was killed too.
 """
 
 import fcntl
