@@ -52,16 +52,22 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 
 def _listed(target: Any, config: Any) -> int:
     from ray_precheck.commands.bisect.report import survey_lines
-    from ray_precheck.commands.bisect.run import scratch_folder, survey_target
+    from ray_precheck.commands.bisect.run import survey_target
+    from ray_precheck.runtime.places.scratch import private_folder
 
-    with scratch_folder() as scratch:
+    with private_folder() as scratch:
         survey = survey_target(target, config, scratch, print)
     print("\n".join(survey_lines(survey)))
     return PASSED
 
 
 def _bisected(target: Any, config: Any, invocation: Invocation) -> int:
-    from ray_precheck.commands.bisect.report import bisect_exit_code, bisect_lines, shrinking_svg
+    from ray_precheck.commands.bisect.report import (
+        bisect_exit_code,
+        bisect_lines,
+        shrinking_svg,
+        unresolved_foot,
+    )
     from ray_precheck.commands.bisect.run import BisectReport, bisect, suspected_sizes
     from ray_precheck.store.output_file import require_writable
 
@@ -81,6 +87,9 @@ def _bisected(target: Any, config: Any, invocation: Invocation) -> int:
         print(f"How the set shrank: {config.plot}")
     if not report.completed:
         invocation.stopped(report.stop_reason)
+    unresolved = unresolved_foot(report)
+    if unresolved:
+        raise UsageError(unresolved)
     return bisect_exit_code(report)
 
 

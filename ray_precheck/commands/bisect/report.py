@@ -13,7 +13,7 @@ from ray_precheck.commands.bisect.run import BisectReport, TrialCells
 from ray_precheck.commands.bisect.target import Lines, Survey, Target
 from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
 from ray_precheck.searching.bisection import Finding, Kind, Rung, Trial
-from ray_precheck.store.tables import encode_text
+from ray_precheck.store.tables import decode_name, encode_text
 
 _MOST_NAMED = 12
 
@@ -44,6 +44,26 @@ def bisect_exit_code(report: BisectReport) -> int:
     if any(finding.kind is Kind.BUDGET and finding.suspects for finding in report.findings):
         return IN_ERROR
     return PASSED if kinds & {Kind.CLEAN, Kind.NOISE} else NOTHING_CHECKED
+
+
+def unresolved_foot(report: BisectReport) -> str:
+    """Return a sentence where no trial with everything off gave an answer, so that nothing can be told; ""
+    where one did."""
+    if not report.findings or report.findings[0].kind is not Kind.UNRESOLVED:
+        return ""
+    first = report.findings[0].rung
+    off = [each for each in report.trials if each.enabled in ("none", "all")]
+    if any(
+        each.verdict != "UNRESOLVED" for each in off if each.enabled == "none" or not first.members
+    ):
+        return ""
+    reason = next(
+        (each.message or f"it ended with {each.exit}" for each in off), "no trial was run"
+    )
+    return (
+        f"with everything off there is no answer: {decode_name(reason)}; mend what is run until it"
+        " gives one, then begin again"
+    )
 
 
 def bisect_lines(target: Target, config: Any, report: BisectReport) -> Iterator[str]:

@@ -5,10 +5,7 @@ programs that import the package.
 """
 
 import hashlib
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +24,7 @@ from ray_precheck.running.run import (
 )
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import find_places, on_cores
+from ray_precheck.runtime.places.scratch import private_folder
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.searching.bisection import Answer, Finding, Search, Trial
 from ray_precheck.searching.strategy import ladder
@@ -98,7 +96,7 @@ def bisect(
     config = on_cores(config)
     resumed = resumed_table(config.resume_csv, TABLES)
     with (
-        scratch_folder() as scratch,
+        private_folder() as scratch,
         session_of_one(config, show=show_progress, on_files=on_files) as session,
     ):
         survey = survey_target(target, config, scratch, session.say)
@@ -108,16 +106,6 @@ def bisect(
         report = run_job(feature, config, session, config.out, resumed)
         close_up(report, scratch)
         return report
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Make a folder for what trials write, and remove it at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="ray_precheck_bisect_"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Bisecting(Feature[BisectJob, BisectReport]):

@@ -36,7 +36,7 @@ def main() -> None:
     answers = os.fdopen(int(answers_fd), "w", encoding="utf-8")
     for line in requests:
         request = json.loads(line)
-        answer: Dict[str, Any] = {"answer": {}}
+        answer: dict[str, Any] = {"answer": {}}
         try:
             if opened is None:
                 opened = _loaded(inside).open_target(request)
