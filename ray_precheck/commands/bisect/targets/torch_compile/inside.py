@@ -22,8 +22,8 @@ _PACKAGE = "bisect_torch_compile"
 def open_target(settings: Mapping[str, Any]) -> Any:
     """Return what answers requests.
 
-    `settings`: program, args (words for a script), backward, cache (a folder), floors (what honest results may
-    differ by, by dtype, relative to the largest element).
+    `settings`: program, args (words for a script), backward, cache (a folder), floors (what honest results
+    may differ by, by dtype, relative to the largest element).
     """
     # Torch reads these when it is imported. Caches would hand a trial what another one compiled; one process
     # compiles, since a pool of them would be started anew for each trial process.

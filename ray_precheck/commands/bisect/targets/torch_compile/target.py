@@ -310,7 +310,7 @@ def _suspects(look: Mapping[str, Any], kind: str) -> tuple[Switch, ...]:
 
 
 def _grouped(names: Sequence[str]) -> list[str]:
-    """Return switches, those of one operator or pass as one: a lowering that is wrong is so wherever it is."""
+    """Return switches, those of one operator or pass as one: what is wrong is so wherever it stands."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(_group_of(name), []).append(name)
