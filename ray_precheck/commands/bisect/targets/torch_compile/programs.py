@@ -180,18 +180,25 @@ class Recorded:
     outputs: dict[str, Any] = dataclasses.field(default_factory=dict)
     count: int = 0
     modules: int = 0
+    depth: int = 0
 
     def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that also records what comes out."""
 
         def recording(*args: Any, **kwargs: Any) -> Any:
-            found = function(*args, **kwargs)
-            if not torch.compiler.is_compiling():
-                self.count += 1
-                if self.count <= _MOST_CALLS:
-                    # Copied at once: training changes in place what it returned.
-                    for name, each in _tensors(f"call {self.count}", found):
-                        self.outputs[name] = each.detach().clone()
+            if torch.compiler.is_compiling() or self.depth:
+                return function(*args, **kwargs)
+            # One within another one is a call of its own only where nothing is compiled.
+            self.depth += 1
+            try:
+                found = function(*args, **kwargs)
+            finally:
+                self.depth -= 1
+            self.count += 1
+            if self.count <= _MOST_CALLS:
+                # Copied at once: training changes in place what it returned.
+                for name, each in _tensors(f"call {self.count}", found):
+                    self.outputs[name] = each.detach().clone()
             return found
 
         return recording

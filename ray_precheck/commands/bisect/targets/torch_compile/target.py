@@ -152,17 +152,18 @@ class CompileTarget:
     ) -> Sequence[Rung]:
         """Return all backends where the suspects explain nothing, and the generated code of a lowering."""
         last, tried = found[-1], {each.rung.name for each in found}
-        if _CODE in tried or last.kind in (Kind.CLEAN, Kind.BUDGET, Kind.NOISE):
+        if last.kind in (Kind.CLEAN, Kind.BUDGET, Kind.NOISE) or _CODE in tried:
             return ()
         facts: CompileFacts = survey.facts
         names = frozenset().union(*last.sets)
         if last.kind is Kind.FOUND:
             is_code = any(name.startswith("lowering") for name in names)
             return (_code_rung(),) if is_code else ()
-        if "inductor" in tried:
-            return (_code_rung(),) if last.rung.name == "inductor" else ()
-        is_golden_off = OFF.name in tried and last.rung.name == OFF.name
-        return () if is_golden_off else _backend_rungs(facts.look)
+        backends = _backend_rungs(facts.look)
+        if last.rung.name == backends[-1].name:
+            return (_code_rung(),)
+        is_elsewhere = last.rung.name == OFF.name or any(each.name in tried for each in backends)
+        return () if is_elsewhere else backends
 
     def lines(self, config: CompileConfig, survey: Survey, finding: Finding) -> Lines:
         """Return where what was found stands in the user's code, and how it is switched off."""
@@ -173,7 +174,9 @@ class CompileTarget:
             at = facts.lines.get(name)
             said.extend([f"{name}: {at}"] if at else [])
         if finding.rung.name == _CODE and finding.kind is Kind.WRONG_AT_FOOT:
-            said.append("scalar code of single operators is wrong, too: it is the lowering itself")
+            said.append(
+                "scalar code without fusion is wrong, too: it is no matter of vectors or of memory"
+            )
         code: list[tuple[str, str]] = []
         for switch in finding.rung.switches:
             if switch.name in names:
@@ -250,7 +253,11 @@ def _survey_of(
         rungs = (OFF, *rungs)
     text = config.program
     source = hashlib.sha256(Path(text).read_bytes()).hexdigest() if Path(text).is_file() else text
-    lines = {each["name"]: each["line"] for each in look.get("members", ()) if each["line"]}
+    lines: dict[str, str] = {}
+    for each in look.get("members", ()):
+        if each["line"]:
+            lines[each["name"]] = each["line"]
+            lines.setdefault(f"{_group_of(each['name'])} (all)", each["line"])
     lines.update(_lines_of_passes(look))
     return Survey(
         rungs,
