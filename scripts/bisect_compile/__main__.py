@@ -2,8 +2,8 @@
 
     python -m scripts.bisect_compile [--only WORD] [--honest]
 
-Each fault is searched by `ray-precheck bisect torch-compile` with one worker and by CompilerBisector, one after
-the other, each in processes of its own. Prints a table: trials, seconds of wall clock, and whether what was
+Each fault is searched by `ray-precheck bisect torch-compile` with one worker, and by CompilerBisector, one
+after the other, each in processes of its own. Prints a table: trials, seconds of wall clock, whether what was
 found names the fault. With --honest the programs are run without faults: nothing may be found.
 """
 

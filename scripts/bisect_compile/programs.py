@@ -1,4 +1,4 @@
-"""Models as the examples of PyTorch and Hugging Face have them, small; functions return a model and inputs."""
+"""Models like the examples of PyTorch and Hugging Face, small; functions return a model and its inputs."""
 
 import math
 

@@ -2,7 +2,7 @@
 
     python -m scripts.bisect_compile.torchs_own PROGRAM [WORDS]
 
-It runs in this process, judged as `ray-precheck bisect` judges; prints a line of JSON: trials, seconds, found.
+It runs in this process, judged as `ray-precheck bisect` judges; prints JSON: trials, seconds, found.
 Its own command is not called: that one deletes the user's cache folder.
 """
 

@@ -118,7 +118,20 @@ def leaves(value: Any) -> list[Any]:
 
 def cloned(values: Sequence[Any]) -> list[Any]:
     """Return copies of tensors, and what is none as it is."""
-    return [each.detach().clone() if isinstance(each, torch.Tensor) else each for each in values]
+    return [copy_of(each) for each in values]
+
+
+def copy_of(value: Any) -> Any:
+    """Return a copy of a tensor with its strides, which compiled code checks; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach()
+    if value.layout is not torch.strided or not value.numel():
+        return value.clone()
+    steps = zip(value.shape, value.stride(), strict=True)
+    length = 1 + sum((size - 1) * stride for size, stride in steps)
+    flat = value.as_strided((length,), (1,)).clone()
+    return flat.as_strided(value.shape, value.stride())
 
 
 def source_of(meta: Mapping[str, Any]) -> str:

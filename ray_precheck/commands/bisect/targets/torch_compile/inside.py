@@ -31,6 +31,7 @@ def open_target(settings: Mapping[str, Any]) -> Any:
     os.environ.update({f"TORCHINDUCTOR_{name}": "0" for name in caches})
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = settings["cache"]
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    importlib.import_module("torch")  # Where it is missing, that is what is said.
     package = ModuleType(_PACKAGE)
     package.__path__ = [str(Path(__file__).parent)]
     sys.modules[_PACKAGE] = package

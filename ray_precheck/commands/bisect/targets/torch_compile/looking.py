@@ -24,7 +24,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .graphs import ancestors_of, cloned, distance_in_floors, leaves, run_graph, source_of
+from .graphs import ancestors_of, cloned, copy_of, distance_in_floors, leaves, run_graph, source_of
 from .programs import attempted
 from .watching import AppliedPass, LoweredGraph, Seen, named_inputs, values_of, watched
 
@@ -110,7 +110,7 @@ class _Decomposing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         is_checked = func in self.table and self.counts[func] < _MOST_CALLS and not _is_loose(func)
-        copies = pytree.tree_map(_copy_of, (args, kwargs)) if is_checked else None
+        copies = pytree.tree_map(copy_of, (args, kwargs)) if is_checked else None
         found = func(*args, **kwargs)
         if copies is not None:
             self.counts[func] += 1
@@ -124,10 +124,6 @@ class _Decomposing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif decomposed is not NotImplemented:
             distance = _distance(self.seen, leaves(decomposed), leaves(found))
             self.worst[str(func)] = max(distance, self.worst.get(str(func), 0.0))
-
-
-def _copy_of(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _is_loose(func: Any) -> bool:

@@ -136,6 +136,8 @@ def _disabled(cls: type, backend: str, subsystem: str, debug_info: Any = None) -
     """Stand for `CompilerBisector.disable_subsystem`: whether what comes next is off."""
     if _STATE.is_alone:
         return subsystem.endswith("passes")
+    if subsystem == "pre_grad_graph":
+        return False  # Off, a graph is not compiled at all: whatever is found would need it, too.
     info = debug_info() if debug_info is not None else ""
     node: Any = None
     if subsystem == "lowerings":
