@@ -32,7 +32,6 @@ from ray_precheck.searching.strategy import ladder
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import RunFiles
 
-
 # Of the memory of a machine, what all trials together may take, as of a precheck's records.
 _MEMORY_SHARE = 0.7
 
