@@ -1,0 +1,407 @@
+"""ONNX Runtime in the interpreter that has it: sessions with optimizers on and off, and the values of their graphs.
+
+Comes in: settings and requests as JSON, arrays as .npz files. Goes out: answers as JSON, arrays as .npz files,
+models. Loaded by its path by `inside/serve.py`, so that it uses nothing but the standard library, NumPy, onnx and
+onnxruntime (1.15 and newer, of Python 3.9 and newer).
+
+Settings: `model`, a path; `inputs`, an .npz file; `providers` beside the CPU; `disabled`, the optimizers that
+are off in every trial. Requests, by `kind`:
+
+    describe     -> the versions, the model's inputs and outputs, the execution providers
+    optimizers   -> the optimizers of each level, in their order, and whether they changed the model
+    run          -> runs the model as a trial wants it and writes its outputs to `out`
+    values       -> the same, and every value of its graph, optimised by the trial's optimizers, with the nodes
+    reference    -> what each node gives by onnx's own implementation, from the values that it really got
+    extract      -> writes the part of the model between some values to `out`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import zipfile
+from typing import Any, Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+CPU = "CPUExecutionProvider"
+_LEVEL = ort.GraphOptimizationLevel
+# ORT_ENABLE_LAYOUT came with 1.23: before, all that is above `extended` is in ORT_ENABLE_ALL.
+LEVELS = {
+    "off": _LEVEL.ORT_DISABLE_ALL,
+    "providers": _LEVEL.ORT_DISABLE_ALL,
+    "basic": _LEVEL.ORT_ENABLE_BASIC,
+    "extended": _LEVEL.ORT_ENABLE_EXTENDED,
+    **({"layout": _LEVEL.ORT_ENABLE_LAYOUT} if hasattr(_LEVEL, "ORT_ENABLE_LAYOUT") else {}),
+    "all": _LEVEL.ORT_ENABLE_ALL,
+}
+# The rewrite rules of all versions from 1.15 to 1.32: the log names only the transformer that holds them, but
+# `disabled_optimizers` takes their own names. Which of them a version has, and at which level, it is asked.
+RULES = (
+    "EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout", "ExpandElimination",
+    "CastElimination", "CastChainElimination", "PreShapeNodeElimination", "NoopElimination", "DivMulFusion",
+    "FuseReluClip", "GemmSumFusion", "GemmTransposeFusion", "NotWhereFusion", "ConvAddFusion",
+    "ConvMulFusion", "ConvBNFusion", "Pad_Fusion", "MatMul_BatchNormalization_Fusion", "LabelEncoderFusion",
+    "ClipQuantRewrite", "ReluQuantRewrite",
+)  # fmt: skip
+_HOLDS_RULES = "_RuleBasedTransformer"
+_LOGGED = re.compile(r"GraphTransformer (\S+) modified: ([01])")
+_NUMBERS = re.compile(r"tensor\((float|double|float16|u?int(8|16|32|64)|bool)\)")
+# A protocol buffer holds 2 GiB; above this, weights travel beside an optimised model.
+_LARGE_BYTES = 1_500_000_000
+
+
+class Inside:
+    """The model, and the sessions of it."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._path: str = settings["model"]
+        self._inputs: str = settings.get("inputs") or ""
+        self._providers: Sequence[str] = settings.get("providers") or ()
+        self._disabled: Sequence[str] = settings.get("disabled") or ()
+        self._threads = int(settings.get("threads") or 1)
+        ort.set_default_logger_severity(3)
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a request asks for."""
+        kinds = {
+            "describe": self._describe,
+            "optimizers": self._optimizers,
+            "run": self._run,
+            "values": self._values,
+            "reference": self._reference,
+            "extract": self._extract,
+        }
+        return kinds[request["kind"]](request)
+
+    def _describe(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        session = self._session(self._path, "off", (), ())
+        return {
+            "onnxruntime": ort.__version__,
+            "onnx": onnx.__version__,
+            "providers": ort.get_available_providers(),
+            "levels": list(LEVELS),
+            "inputs": [_said(each) for each in session.get_inputs()],
+            "outputs": [_said(each) for each in session.get_outputs()],
+        }
+
+    def _optimizers(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        """The names of each level that can be switched off. `changed` is True, False, or None where it is not known."""
+        always = {name for name, _ in self._logged("off", ())}
+        rules = _known_rules()
+        found: dict[str, list[dict[str, Any]]] = {}
+        seen = set(always)
+        for level in LEVELS:
+            if level in ("off", "providers"):
+                continue
+            rows: dict[str, dict[str, Any]] = {}
+            for name, changed in self._logged(level, ()):
+                if name in seen and name not in rows:
+                    continue
+                rows.setdefault(name, {"name": name, "changed": False})
+                rows[name]["changed"] |= changed
+            seen.update(rows)
+            found[level] = [
+                row for each in rows.values() for row in _with_rules(each, rules.get(each["name"]))
+            ]
+        return {"levels": found, "always": sorted(always)}
+
+    def _logged(self, level: str, off: Sequence[str]) -> list[tuple[str, bool]]:
+        return logged(lambda: self._session(self._path, level, (), off, severity=0))
+
+    def _run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        session = self._session_of(request)
+        names = [each.name for each in session.get_outputs()]
+        save(request["out"], _flat(names, session.run(None, self._feeds(request))))
+        return {"outputs": request["out"]}
+
+    def _values(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """`saved` is where the optimised model goes, "" for the model itself. `is_same`: the outputs have the bits
+        that they have where nobody looks at the values."""
+        path, saved = request.get("model") or self._path, request.get("saved") or ""
+        feeds = self._feeds(request)
+        session = self._session_of(request, saved=saved)
+        plain = dict(zip([each.name for each in session.get_outputs()], session.run(None, feeds)))
+        model = onnx.load(saved or path, load_external_data=False)
+        arrays = self._all_values(model, os.path.dirname(saved or path), feeds)
+        save(request["out"], arrays)
+        return {
+            "outputs": request["out"],
+            "graph_outputs": list(plain),
+            "nodes": [_node(each) for each in model.graph.node],
+            "constants": [each.name for each in model.graph.initializer],
+            "is_same": all(
+                name not in arrays or _same(arrays[name], value) for name, value in plain.items()
+            ),
+        }
+
+    def _all_values(
+        self, model: onnx.ModelProto, folder: str, feeds: Mapping[str, Any]
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """Return all values of a graph that are arrays of numbers, run as it stands."""
+        have = {each.name for each in model.graph.output}
+        for node in model.graph.node:
+            for name in node.output:
+                if name and name not in have:
+                    have.add(name)
+                    model.graph.output.append(onnx.ValueInfoProto(name=name))
+        options = self._options("off", 3)
+        # The weights beside a model that is handed over as bytes.
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", os.path.abspath(folder)
+        )
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+        names = [each.name for each in session.get_outputs() if _NUMBERS.fullmatch(each.type)]
+        return _flat(names, session.run(names, dict(feeds)))
+
+    def _reference(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """`values` are those that the model really had; `problems` names the nodes that cannot be run, and why."""
+        from onnx.reference import ReferenceEvaluator
+
+        model = onnx.load(self._path)
+        values = dict(self._feeds(request))
+        values.update(onnx_weights(model))
+        with np.load(request["values"]) as stored:
+            values.update({name: stored[name] for name in stored.files})
+        found: dict[str, np.ndarray[Any, Any]] = {}
+        problems: dict[str, str] = {}
+        for node in model.graph.node:
+            feeds = {name: values[name] for name in node.input if name in values}
+            if any(name and name not in values for name in node.input):
+                problems[node.name or node.output[0]] = "an input is no array of numbers"
+                continue
+            try:
+                run = ReferenceEvaluator(_alone(node, model, values))
+                outputs = run.run(None, feeds)
+            except Exception as error:  # The reference may raise anything for what it cannot do.
+                problems[node.name or node.output[0]] = f"{type(error).__name__}: {error}"
+                continue
+            found.update(_flat([name for name in node.output if name], outputs))
+        save(request["out"], found)
+        return {"outputs": request["out"], "problems": problems}
+
+    def _extract(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """`inputs` and `results` are names of values; `values`, an .npz file, has the arrays of the inputs."""
+        from onnx.utils import Extractor
+
+        model = onnx.load(self._path)
+        weights = onnx_weights(model)
+        known = {each.name for each in (*model.graph.value_info, *model.graph.input, *model.graph.output)}
+        with np.load(request["values"]) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        inputs = [name for name in request["inputs"] if name in arrays and name not in weights]
+        for name in (*inputs, *request["results"]):
+            if name not in known:
+                kind = helper.np_dtype_to_tensor_dtype(arrays[name].dtype)
+                model.graph.value_info.append(
+                    helper.make_tensor_value_info(name, kind, arrays[name].shape)
+                )
+        part = Extractor(model).extract_model(inputs, list(request["results"]))
+        onnx.save(part, request["out"])
+        save(request["inputs_out"], {name: arrays[name] for name in inputs})
+        return {"model": request["out"], "inputs": inputs, "nodes": [_node(n) for n in part.graph.node]}
+
+    def _session_of(self, request: Mapping[str, Any], saved: str = "") -> ort.InferenceSession:
+        path = request.get("model") or self._path
+        return self._session(path, request["rung"], request["on"], request["off"], saved=saved)
+
+    def _session(
+        self,
+        path: str,
+        level: str,
+        on: Sequence[str],
+        off: Sequence[str],
+        severity: int = 3,
+        saved: str = "",
+    ) -> ort.InferenceSession:
+        options = self._options(level, severity)
+        if saved:
+            options.optimized_model_filepath = saved
+            if _size_of(path) > _LARGE_BYTES:
+                options.add_session_config_entry(
+                    "session.optimized_model_external_initializers_file_name",
+                    os.path.basename(saved) + ".data",
+                )
+        providers = {"off": (), "providers": on}.get(level, self._providers)
+        disabled = [*self._disabled, *off] if level not in ("off", "providers") else []
+        return ort.InferenceSession(
+            path, options, providers=[*providers, CPU], disabled_optimizers=disabled or None
+        )
+
+    def _options(self, level: str, severity: int) -> ort.SessionOptions:
+        options = ort.SessionOptions()
+        options.graph_optimization_level = LEVELS[level]
+        options.log_severity_level = severity
+        # One thread: the order of sums is the same in all trials, and trials run side by side.
+        options.intra_op_num_threads = options.inter_op_num_threads = self._threads
+        return options
+
+    def _feeds(self, request: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        with np.load(request.get("inputs_from") or self._inputs) as stored:
+            return {name: stored[name] for name in stored.files}
+
+
+def open_target(settings: Mapping[str, Any]) -> Inside:
+    """Return what answers requests about a model."""
+    return Inside(settings)
+
+
+def logged(start: Any) -> list[tuple[str, bool]]:
+    """Return the optimizers that the log of a call names, in their order, and whether they changed the graph.
+
+    The log goes to the descriptor of stderr, past Python.
+    """
+    with tempfile.TemporaryFile() as log:
+        with _stderr_to(log.fileno()):
+            start()
+        log.seek(0)
+        found = _LOGGED.findall(log.read().decode("utf-8", errors="replace"))
+    return [(name, changed == "1") for name, changed in found]
+
+
+@contextlib.contextmanager
+def _stderr_to(descriptor: int) -> Iterator[None]:
+    before = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _known_rules() -> dict[str, tuple[list[str], bool]]:
+    """Return the rules that this version has, by the name of the transformer that holds them, and whether these
+    are all that it holds: without any rule it is left out."""
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"])],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+    )
+    imports = [helper.make_opsetid("", 13)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=7).SerializeToString()
+
+    def holders(off: Sequence[str]) -> list[str]:
+        options = ort.SessionOptions()
+        options.log_severity_level = 0
+        options.graph_optimization_level = _LEVEL.ORT_ENABLE_ALL
+        names = logged(
+            lambda: ort.InferenceSession(
+                model, options, providers=[CPU], disabled_optimizers=list(off)
+            )
+        )
+        return sorted({name for name, _ in names if name.endswith(_HOLDS_RULES)})
+
+    without = holders(RULES)
+    found: dict[str, tuple[list[str], bool]] = {}
+    for rule in RULES:
+        for holder in holders([each for each in RULES if each != rule]):
+            if holder not in without:
+                found.setdefault(holder, ([], True))[0].append(rule)
+    for holder in without:
+        found[holder] = (found.get(holder, ([], False))[0], False)
+    return found
+
+
+def _with_rules(
+    row: dict[str, Any], held: tuple[list[str], bool] | None
+) -> list[dict[str, Any]]:
+    """Return an optimizer, or the rules that it holds: it changed nothing, then neither did they."""
+    if held is None:
+        return [row]
+    names, is_complete = held
+    changed = None if row["changed"] else False
+    rules = [{"name": name, "changed": changed, "holder": row["name"]} for name in names]
+    return rules if is_complete else [row, *rules]
+
+
+def onnx_weights(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the constants of a graph by name."""
+    return {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+
+
+def _alone(node: onnx.NodeProto, model: onnx.ModelProto, values: Mapping[str, Any]) -> onnx.ModelProto:
+    """Return a model of one node."""
+    kind = helper.np_dtype_to_tensor_dtype
+    names = list(dict.fromkeys(name for name in node.input if name))
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [
+            helper.make_tensor_value_info(name, kind(values[name].dtype), values[name].shape)
+            for name in names
+        ],
+        [onnx.ValueInfoProto(name=name) for name in node.output if name],
+    )
+    return helper.make_model(
+        graph,
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+        functions=model.functions,
+    )
+
+
+def _node(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return a node; what the graphs inside of it take from outside is an input, too."""
+    inner = [
+        name
+        for attribute in node.attribute
+        for graph in (attribute.g, *attribute.graphs)
+        for each in graph.node
+        for name in _node(each)["inputs"]
+    ]
+    return {
+        "name": node.name,
+        "op": node.op_type,
+        "inputs": [name for name in (*node.input, *inner) if name],
+        "outputs": [name for name in node.output if name],
+    }
+
+
+def _said(value: Any) -> dict[str, Any]:
+    """Return an input or an output of a session; a dimension is a number, a name, or None."""
+    return {"name": value.name, "type": value.type, "shape": list(value.shape or [])}
+
+
+def _flat(names: Sequence[str], values: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the arrays of outputs; those of a sequence by `name[0]`, and so on."""
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for name, value in zip(names, values):
+        if isinstance(value, (list, tuple)):
+            found.update({f"{name}[{i}]": np.asarray(each) for i, each in enumerate(value)})
+        elif value is not None:
+            found[name] = np.asarray(value)
+    return found
+
+
+def save(path: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Write arrays as an .npz file; `numpy.savez` takes no array that is called "file"."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
+
+
+def _same(one: np.ndarray[Any, Any], other: Any) -> bool:
+    other = np.asarray(other)
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def _size_of(path: str) -> int:
+    """Return the bytes of a model with those of the weights beside it."""
+    model = onnx.load(path, load_external_data=False)
+    beside = {
+        entry.value
+        for each in model.graph.initializer
+        for entry in each.external_data
+        if entry.key == "location"
+    }
+    folder = os.path.dirname(path)
+    found = [os.path.join(folder, name) for name in beside]
+    return os.path.getsize(path) + sum(os.path.getsize(each) for each in found if os.path.exists(each))
