@@ -39,9 +39,7 @@ class Net:
     def add(self, op: str, *inputs: str, **attributes: object) -> str:
         count = sum(node.op_type == op for node in self.nodes)
         name = f"/{op.lower()}_{count}"
-        self.nodes.append(
-            helper.make_node(op, inputs, [f"{name}/out"], name=name, **attributes)
-        )
+        self.nodes.append(helper.make_node(op, inputs, [f"{name}/out"], name=name, **attributes))
         self.output = f"{name}/out"
         return self.output
 
@@ -61,16 +59,18 @@ class Net:
         return self.add("Relu", self.norm(self.conv(x, cin, cout), cout))
 
     def dense(self, x: str, wide: int, out: int) -> str:
-        return self.add("Add", self.add("MatMul", x, self.normal(wide, out, scale=wide**-0.5)),
-                        self.normal(out))
+        return self.add(
+            "Add", self.add("MatMul", x, self.normal(wide, out, scale=wide**-0.5)), self.normal(out)
+        )
 
     def layer_norm(self, x: str, wide: int) -> str:
         """As an exporter writes it that does not know the operator."""
         centred = self.add("Sub", x, self.add("ReduceMean", x, axes=[-1]))
         variance = self.add("ReduceMean", self.add("Pow", centred, self.weight(2.0)), axes=[-1])
         root = self.add("Sqrt", self.add("Add", variance, self.weight(1e-5)))
-        scaled = self.add("Mul", self.add("Div", centred, root),
-                          self.weight(self.random.uniform(0.5, 1.5, wide)))
+        scaled = self.add(
+            "Mul", self.add("Div", centred, root), self.weight(self.random.uniform(0.5, 1.5, wide))
+        )
         return self.add("Add", scaled, self.normal(wide))
 
     def gelu(self, x: str) -> str:
@@ -109,14 +109,18 @@ def conv_mul(seed: int) -> Net:
     w = net.weight(net.random.standard_normal((8, 8, 3, 3)) * 1e-30)
     small = net.add("Conv", big, w, pads=[1, 1, 1, 1])
     scaled = net.add("Mul", small, net.weight(np.full((8, 1, 1), 1e-17)))
-    return tail(net, net.add("Mul", net.add("Identity", scaled), net.weight(np.full((1, 8, 1, 1), 1e17))), 8)
+    return tail(
+        net, net.add("Mul", net.add("Identity", scaled), net.weight(np.full((1, 8, 1, 1), 1e17))), 8
+    )
 
 
 def conv_add(seed: int) -> Net:
     """A bias of 3e6 and a sum that takes it away."""
     net = Net(seed)
     x = net.block(net.input("image", [1, 3, 16, 16]), 3, 8)
-    return tail(net, net.add("Add", net.conv(x, 8, 8, 3e6), net.weight(np.full((8, 1, 1), -3e6))), 8)
+    return tail(
+        net, net.add("Add", net.conv(x, 8, 8, 3e6), net.weight(np.full((8, 1, 1), -3e6))), 8
+    )
 
 
 def pad_pool(seed: int) -> Net:
@@ -155,7 +159,9 @@ def matmul_scale(seed: int) -> Net:
     query = net.add("Mul", net.dense(x, 64, 64), net.weight(1e20))
     query = net.add("Div", net.add("Relu", query), net.weight(1e20))
     query = net.add("Mul", net.add("Mul", net.add("Neg", query), net.weight(1e25)), net.weight(1.0))
-    key = net.add("Mul", net.add("Transpose", net.dense(x, 64, 64), perm=[0, 2, 1]), net.weight(1e-25))
+    key = net.add(
+        "Mul", net.add("Transpose", net.dense(x, 64, 64), perm=[0, 2, 1]), net.weight(1e-25)
+    )
     scores = net.add("MatMul", query, key)
     net.dense(net.add("MatMul", net.add("Softmax", scores), x), 64, 8)
     return net
@@ -187,9 +193,11 @@ def half_cast(seed: int) -> Net:
 def quantized(seed: int) -> Net:
     net = Net(seed)
     x = net.input("image", [1, 3, 16, 16])
+
     def qdq(x: str, scale: float) -> str:
         s, z = net.weight(scale), net.weight(128, "uint8")
         return net.add("DequantizeLinear", net.add("QuantizeLinear", x, s, z), s, z)
+
     x = qdq(x, 0.03)
     for cin, cout in ((3, 8), (8, 8)):
         w = net.weight(net.random.integers(-127, 127, (cout, cin, 3, 3)), "int8")
@@ -205,7 +213,9 @@ def cast_pair(seed: int) -> Net:
     x = net.block(net.input("image", [1, 3, 16, 16]), 3, 8)
     same = net.add("Cast", x, to=TensorProto.FLOAT)
     one = net.weight(1.0)
-    return tail(net, net.add("Mul", net.add("Div", one, net.add("Add", same, net.weight(2.0))), same), 8)
+    return tail(
+        net, net.add("Mul", net.add("Div", one, net.add("Add", same, net.weight(2.0))), same), 8
+    )
 
 
 def honest_cnn(seed: int) -> Net:
@@ -232,7 +242,9 @@ def honest_transformer(seed: int) -> Net:
             part = net.add("Reshape", net.dense(y, wide, wide), shape)
             parts.append(net.add("Transpose", part, perm=perm))
         scores = net.add("MatMul", parts[0], parts[1])
-        scores = net.add("Softmax", net.add("Div", scores, net.weight((wide / heads) ** 0.5)), axis=-1)
+        scores = net.add(
+            "Softmax", net.add("Div", scores, net.weight((wide / heads) ** 0.5)), axis=-1
+        )
         mixed = net.add("Transpose", net.add("MatMul", scores, parts[2]), perm=[0, 2, 1, 3])
         mixed = net.add("Reshape", mixed, net.weight([0, 0, wide], "int64"))
         x = net.add("Add", x, net.dense(mixed, wide, wide))
@@ -243,9 +255,19 @@ def honest_transformer(seed: int) -> Net:
 
 
 MODELS: dict[str, Callable[[int], Net]] = {
-    "conv_bn": conv_bn, "conv_mul": conv_mul, "conv_add": conv_add, "pad_pool": pad_pool, "div_mul": div_mul, "layer_norm": layer_norm,
-    "matmul_scale": matmul_scale, "gemm_bias": gemm_bias, "half_cast": half_cast, "quantized": quantized, "cast_pair": cast_pair,
-    "honest_cnn": honest_cnn, "honest_transformer": honest_transformer,
+    "conv_bn": conv_bn,
+    "conv_mul": conv_mul,
+    "conv_add": conv_add,
+    "pad_pool": pad_pool,
+    "div_mul": div_mul,
+    "layer_norm": layer_norm,
+    "matmul_scale": matmul_scale,
+    "gemm_bias": gemm_bias,
+    "half_cast": half_cast,
+    "quantized": quantized,
+    "cast_pair": cast_pair,
+    "honest_cnn": honest_cnn,
+    "honest_transformer": honest_transformer,
 }
 
 

@@ -100,9 +100,7 @@ class Inside:
             if level in ("off", "providers"):
                 continue
             rows: dict[str, dict[str, Any]] = {}
-            for name, changed in self._logged(level, ()):
-                if name in seen and name not in rows:
-                    continue
+            for name, changed in _of_level(self._logged(level, ()), seen, always):
                 rows.setdefault(name, {"name": name, "changed": False})
                 rows[name]["changed"] |= changed
             seen.update(rows)
@@ -191,7 +189,9 @@ class Inside:
 
         model = onnx.load(self._path)
         weights = onnx_weights(model)
-        known = {each.name for each in (*model.graph.value_info, *model.graph.input, *model.graph.output)}
+        known = {
+            each.name for each in (*model.graph.value_info, *model.graph.input, *model.graph.output)
+        }
         with np.load(request["values"]) as stored:
             arrays = {name: stored[name] for name in stored.files}
         inputs = [name for name in request["inputs"] if name in arrays and name not in weights]
@@ -204,7 +204,11 @@ class Inside:
         part = Extractor(model).extract_model(inputs, list(request["results"]))
         onnx.save(part, request["out"])
         save(request["inputs_out"], {name: arrays[name] for name in inputs})
-        return {"model": request["out"], "inputs": inputs, "nodes": [_node(n) for n in part.graph.node]}
+        return {
+            "model": request["out"],
+            "inputs": inputs,
+            "nodes": [_node(n) for n in part.graph.node],
+        }
 
     def _session_of(self, request: Mapping[str, Any], saved: str = "") -> ort.InferenceSession:
         path = request.get("model") or self._path
@@ -309,9 +313,26 @@ def _known_rules() -> dict[str, tuple[list[str], bool]]:
     return found
 
 
-def _with_rules(
-    row: dict[str, Any], held: tuple[list[str], bool] | None
-) -> list[dict[str, Any]]:
+def _of_level(
+    log: Sequence[tuple[str, bool]], below: set[str], always: set[str]
+) -> list[tuple[str, bool]]:
+    """Return what a log says of the highest level in it: from the first name that the levels below lack to the
+    last one that is new. What stands in between and is known from below runs at both (MatMulAddFusion)."""
+    fresh: dict[str, int] = {}
+    for index, (name, _) in enumerate(log):
+        if name not in below:
+            fresh.setdefault(name, index)
+    if not fresh:
+        return []
+    first, last = min(fresh.values()), max(fresh.values())
+    return [
+        (name, changed)
+        for index, (name, changed) in enumerate(log)
+        if name in fresh or (first < index < last and name not in always)
+    ]
+
+
+def _with_rules(row: dict[str, Any], held: tuple[list[str], bool] | None) -> list[dict[str, Any]]:
     """Return an optimizer, or the rules that it holds: it changed nothing, then neither did they."""
     if held is None:
         return [row]
@@ -326,7 +347,9 @@ def onnx_weights(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]:
     return {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
 
 
-def _alone(node: onnx.NodeProto, model: onnx.ModelProto, values: Mapping[str, Any]) -> onnx.ModelProto:
+def _alone(
+    node: onnx.NodeProto, model: onnx.ModelProto, values: Mapping[str, Any]
+) -> onnx.ModelProto:
     """Return a model of one node."""
     kind = helper.np_dtype_to_tensor_dtype
     names = list(dict.fromkeys(name for name in node.input if name))
@@ -390,7 +413,9 @@ def save(path: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
 
 def _same(one: np.ndarray[Any, Any], other: Any) -> bool:
     other = np.asarray(other)
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return (
+        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    )
 
 
 def _size_of(path: str) -> int:
@@ -404,4 +429,6 @@ def _size_of(path: str) -> int:
     }
     folder = os.path.dirname(path)
     found = [os.path.join(folder, name) for name in beside]
-    return os.path.getsize(path) + sum(os.path.getsize(each) for each in found if os.path.exists(each))
+    return os.path.getsize(path) + sum(
+        os.path.getsize(each) for each in found if os.path.exists(each)
+    )

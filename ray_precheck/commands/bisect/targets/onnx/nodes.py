@@ -1,0 +1,113 @@
+"""Where a difference begins in a graph that an optimizer has changed, and which nodes of the user's model that is.
+
+Comes in: the nodes of the model and of its optimised graph, and how far each value that both have is from the
+right one. Goes out: for each place where a difference begins, the nodes on both sides. Pure; called by `target`.
+
+Values that both graphs have keep their names: what is between two of them was replaced.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A node of a graph: its name, its operator, and the names of its values."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Its name and its operator."""
+        return f"{self.name or self.outputs[0]} ({self.op})"
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in an order in which they can run, and the names of the constants."""
+
+    nodes: tuple[GraphNode, ...]
+    constants: frozenset[str]
+
+    @property
+    def producers(self) -> Mapping[str, int]:
+        """The index of the node that gives a value, by its name."""
+        return {name: i for i, node in enumerate(self.nodes) for name in node.outputs}
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A value that is wrong although what it is made of is right.
+
+    `inputs` are the nearest values before it that both graphs have; `nodes` are those of the user's model in
+    between, `kernels` those of the optimised graph; `distance` is how wrong it is, in floors.
+    """
+
+    value: str
+    distance: float
+    inputs: tuple[str, ...]
+    nodes: tuple[GraphNode, ...]
+    kernels: tuple[GraphNode, ...]
+
+
+def parse_graph(answer: Mapping[str, Any]) -> Graph:
+    """Return the graph of an answer to a request for values."""
+    nodes = tuple(
+        GraphNode(each["name"], each["op"], tuple(each["inputs"]), tuple(each["outputs"]))
+        for each in answer["nodes"]
+    )
+    return Graph(nodes, frozenset(answer["constants"]))
+
+
+def beginnings(
+    model: Graph, optimised: Graph, distances: Mapping[str, float], limit: float
+) -> list[Beginning]:
+    """Return where values get wrong: those above the limit whose nearest compared values before them are not.
+
+    `distances` has the values that were compared. NaN counts as wrong.
+    """
+    found = []
+    for node in optimised.nodes:
+        wrong = [
+            name for name in node.outputs if name in distances and not distances[name] <= limit
+        ]
+        for value in wrong:
+            kernels, before = between(optimised, value, distances)
+            if all(distances.get(name, 0.0) <= limit for name in before):
+                nodes, inputs = between(model, value, before)
+                found.append(Beginning(value, distances[value], inputs, nodes, kernels))
+    return found
+
+
+def between(
+    graph: Graph, value: str, stops: Collection[str]
+) -> tuple[tuple[GraphNode, ...], tuple[str, ...]]:
+    """Return the nodes that make a value from the nearest `stops` before it, and these: the inputs of the graph
+    too, constants not."""
+    producers = graph.producers
+    nodes: set[int] = set()
+    inputs: dict[str, None] = {}
+    ahead = [value]
+    while ahead:
+        index = producers.get(ahead.pop())
+        if index is None or index in nodes:
+            continue
+        nodes.add(index)
+        for name in graph.nodes[index].inputs:
+            if name in graph.constants:
+                continue
+            if name in stops or name not in producers:
+                inputs[name] = None
+            else:
+                ahead.append(name)
+    return tuple(graph.nodes[i] for i in sorted(nodes)), tuple(inputs)
+
+
+def titles(nodes: Sequence[GraphNode], most: int = 6) -> str:
+    """Return the titles of nodes, of many the first ones."""
+    named = ", ".join(node.title for node in nodes[:most])
+    return named if len(nodes) <= most else f"{named} and {len(nodes) - most} more"
