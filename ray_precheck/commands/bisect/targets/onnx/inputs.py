@@ -1,6 +1,6 @@
 """The inputs of an ONNX model: those that the user gives, or random ones.
 
-Comes in: what the model says of its inputs. Goes out: an .npz file that its sessions take. Called by `target`.
+Comes in: what the model says of its inputs. Goes out: arrays that its sessions take. Called by `target`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,16 +1,16 @@
-"""ONNX Runtime in the interpreter that has it: sessions with optimizers on and off, and the values of their graphs.
+"""ONNX Runtime in its interpreter: sessions with optimizers on and off, and the values of their graphs.
 
-Comes in: settings and requests as JSON, arrays as .npz files. Goes out: answers as JSON, arrays as .npz files,
-models. Loaded by its path by `inside/serve.py`, so that it uses nothing but the standard library, NumPy, onnx and
-onnxruntime (1.15 and newer, of Python 3.9 and newer).
+Comes in: settings and requests as JSON, arrays as .npz files. Goes out: answers as JSON, arrays as .npz
+files, models. Loaded by its path by `inside/serve.py`, so that it uses nothing but the standard library,
+NumPy, onnx and onnxruntime, of Python 3.9 and newer.
 
 Settings: `model`, a path; `inputs`, an .npz file; `providers` beside the CPU; `disabled`, the optimizers that
 are off in every trial. Requests, by `kind`:
 
     describe     -> the versions, the model's inputs and outputs, the execution providers
-    optimizers   -> the optimizers of each level, in their order, and whether they changed the model
+    optimizers   -> the optimizers of each level, in their order, and whether they change the model
     run          -> runs the model as a trial wants it and writes its outputs to `out`
-    values       -> the same, and every value of its graph, optimised by the trial's optimizers, with the nodes
+    values       -> the same, and every value of the graph that the trial's optimizers make, with its nodes
     reference    -> what each node gives by onnx's own implementation, from the values that it really got
     extract      -> writes the part of the model between some values to `out`
 """
@@ -22,7 +22,8 @@ import os
 import re
 import tempfile
 import zipfile
-from typing import Any, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -91,26 +92,26 @@ class Inside:
         }
 
     def _optimizers(self, _request: Mapping[str, Any]) -> dict[str, Any]:
-        """The names of each level that can be switched off. `changed` is True, False, or None where it is not known."""
-        always = {name for name, _ in self._logged("off", ())}
-        rules = _known_rules()
+        """The names of each level that can be switched off. `changed`: it changes the model; None where that
+        is not known. The names are those of a model of one node, with which no optimizer fails."""
+        small = _small_model()
+        always = {name for name, _ in self._logged(small, "off")}
+        rules = _known_rules(small)
         found: dict[str, list[dict[str, Any]]] = {}
-        seen = set(always)
+        below = set(always)
         for level in LEVELS:
             if level in ("off", "providers"):
                 continue
-            rows: dict[str, dict[str, Any]] = {}
-            for name, changed in _of_level(self._logged(level, ()), seen, always):
-                rows.setdefault(name, {"name": name, "changed": False})
-                rows[name]["changed"] |= changed
-            seen.update(rows)
+            names = _of_level([name for name, _ in self._logged(small, level)], below, always)
+            below.update(names)
+            changes = {name for name, has_changed in self._logged(self._path, level) if has_changed}
             found[level] = [
-                row for each in rows.values() for row in _with_rules(each, rules.get(each["name"]))
+                row for name in names for row in _with_rules(name, name in changes, rules.get(name))
             ]
         return {"levels": found, "always": sorted(always)}
 
-    def _logged(self, level: str, off: Sequence[str]) -> list[tuple[str, bool]]:
-        return logged(lambda: self._session(self._path, level, (), off, severity=0))
+    def _logged(self, model: str | bytes, level: str) -> list[tuple[str, bool]]:
+        return logged(lambda: self._session(model, level, (), (), severity=0))
 
     def _run(self, request: Mapping[str, Any]) -> dict[str, Any]:
         session = self._session_of(request)
@@ -119,12 +120,13 @@ class Inside:
         return {"outputs": request["out"]}
 
     def _values(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """`saved` is where the optimised model goes, "" for the model itself. `is_same`: the outputs have the bits
-        that they have where nobody looks at the values."""
+        """`saved` is where the optimised model goes, "" for the model itself. `is_same`: the outputs have the
+        bits that they have where nobody looks at the values."""
         path, saved = request.get("model") or self._path, request.get("saved") or ""
         feeds = self._feeds(request)
         session = self._session_of(request, saved=saved)
-        plain = dict(zip([each.name for each in session.get_outputs()], session.run(None, feeds)))
+        names = [each.name for each in session.get_outputs()]
+        plain = _flat(names, session.run(None, feeds))
         model = onnx.load(saved or path, load_external_data=False)
         arrays = self._all_values(model, os.path.dirname(saved or path), feeds)
         save(request["out"], arrays)
@@ -158,7 +160,7 @@ class Inside:
         return _flat(names, session.run(names, dict(feeds)))
 
     def _reference(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """`values` are those that the model really had; `problems` names the nodes that cannot be run, and why."""
+        """`values` are those that the model really had; `problems` says which nodes cannot be run."""
         from onnx.reference import ReferenceEvaluator
 
         model = onnx.load(self._path)
@@ -184,7 +186,7 @@ class Inside:
         return {"outputs": request["out"], "problems": problems}
 
     def _extract(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """`inputs` and `results` are names of values; `values`, an .npz file, has the arrays of the inputs."""
+        """`inputs` and `results` are names of values; `values`, an .npz file, has their arrays."""
         from onnx.utils import Extractor
 
         model = onnx.load(self._path)
@@ -216,7 +218,7 @@ class Inside:
 
     def _session(
         self,
-        path: str,
+        model: str | bytes,
         level: str,
         on: Sequence[str],
         off: Sequence[str],
@@ -226,7 +228,7 @@ class Inside:
         options = self._options(level, severity)
         if saved:
             options.optimized_model_filepath = saved
-            if _size_of(path) > _LARGE_BYTES:
+            if isinstance(model, str) and _size_of(model) > _LARGE_BYTES:
                 options.add_session_config_entry(
                     "session.optimized_model_external_initializers_file_name",
                     os.path.basename(saved) + ".data",
@@ -234,7 +236,7 @@ class Inside:
         providers = {"off": (), "providers": on}.get(level, self._providers)
         disabled = [*self._disabled, *off] if level not in ("off", "providers") else []
         return ort.InferenceSession(
-            path, options, providers=[*providers, CPU], disabled_optimizers=disabled or None
+            model, options, providers=[*providers, CPU], disabled_optimizers=disabled or None
         )
 
     def _options(self, level: str, severity: int) -> ort.SessionOptions:
@@ -246,7 +248,7 @@ class Inside:
         return options
 
     def _feeds(self, request: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-        with np.load(request.get("inputs_from") or self._inputs) as stored:
+        with np.load(request.get("inputs") or self._inputs) as stored:
             return {name: stored[name] for name in stored.files}
 
 
@@ -255,13 +257,14 @@ def open_target(settings: Mapping[str, Any]) -> Inside:
     return Inside(settings)
 
 
-def logged(start: Any) -> list[tuple[str, bool]]:
+def logged(start: Callable[[], Any]) -> list[tuple[str, bool]]:
     """Return the optimizers that the log of a call names, in their order, and whether they changed the graph.
 
-    The log goes to the descriptor of stderr, past Python.
+    The log goes to the descriptor of stderr, past Python. Where an optimizer fails, those after it are not
+    logged.
     """
     with tempfile.TemporaryFile() as log:
-        with _stderr_to(log.fileno()):
+        with _stderr_to(log.fileno()), contextlib.suppress(Exception):
             start()
         log.seek(0)
         found = _LOGGED.findall(log.read().decode("utf-8", errors="replace"))
@@ -279,9 +282,8 @@ def _stderr_to(descriptor: int) -> Iterator[None]:
         os.close(before)
 
 
-def _known_rules() -> dict[str, tuple[list[str], bool]]:
-    """Return the rules that this version has, by the name of the transformer that holds them, and whether these
-    are all that it holds: without any rule it is left out."""
+def _small_model() -> bytes:
+    """Return a model of one node."""
     graph = helper.make_graph(
         [helper.make_node("Neg", ["x"], ["y"])],
         "one",
@@ -289,7 +291,13 @@ def _known_rules() -> dict[str, tuple[list[str], bool]]:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
     )
     imports = [helper.make_opsetid("", 13)]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=7).SerializeToString()
+    made: bytes = helper.make_model(graph, opset_imports=imports, ir_version=7).SerializeToString()
+    return made
+
+
+def _known_rules(model: bytes) -> dict[str, tuple[list[str], bool]]:
+    """Return the rules that this version has, by the name of the transformer that holds them, and whether
+    these are all that it holds: without any rule it is left out."""
 
     def holders(off: Sequence[str]) -> list[str]:
         options = ort.SessionOptions()
@@ -313,33 +321,30 @@ def _known_rules() -> dict[str, tuple[list[str], bool]]:
     return found
 
 
-def _of_level(
-    log: Sequence[tuple[str, bool]], below: set[str], always: set[str]
-) -> list[tuple[str, bool]]:
-    """Return what a log says of the highest level in it: from the first name that the levels below lack to the
-    last one that is new. What stands in between and is known from below runs at both (MatMulAddFusion)."""
-    fresh: dict[str, int] = {}
-    for index, (name, _) in enumerate(log):
+def _of_level(log: Sequence[str], below: set[str], always: set[str]) -> list[str]:
+    """Return the optimizers of the highest level of a log: from the first name that the levels below lack to
+    the last one that is new. What is known from below and stands in between runs at both: MatMulAddFusion."""
+    first: dict[str, int] = {}
+    for index, name in enumerate(log):
         if name not in below:
-            fresh.setdefault(name, index)
-    if not fresh:
+            first.setdefault(name, index)
+    if not first:
         return []
-    first, last = min(fresh.values()), max(fresh.values())
-    return [
-        (name, changed)
-        for index, (name, changed) in enumerate(log)
-        if name in fresh or (first < index < last and name not in always)
-    ]
+    window = log[min(first.values()) : max(first.values()) + 1]
+    return [name for name in dict.fromkeys(window) if name not in always]
 
 
-def _with_rules(row: dict[str, Any], held: tuple[list[str], bool] | None) -> list[dict[str, Any]]:
-    """Return an optimizer, or the rules that it holds: it changed nothing, then neither did they."""
+def _with_rules(
+    name: str, has_changed: bool, held: tuple[list[str], bool] | None
+) -> list[dict[str, Any]]:
+    """Return an optimizer, or the rules that it holds: where it changed nothing, they did neither."""
+    own = {"name": name, "changed": has_changed}
     if held is None:
-        return [row]
+        return [own]
     names, is_complete = held
-    changed = None if row["changed"] else False
-    rules = [{"name": name, "changed": changed, "holder": row["name"]} for name in names]
-    return rules if is_complete else [row, *rules]
+    changed = None if has_changed else False
+    rules = [{"name": rule, "changed": changed, "holder": name} for rule in names]
+    return rules if is_complete else [own, *rules]
 
 
 def onnx_weights(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]:
@@ -395,7 +400,7 @@ def _said(value: Any) -> dict[str, Any]:
 def _flat(names: Sequence[str], values: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
     """Return the arrays of outputs; those of a sequence by `name[0]`, and so on."""
     found: dict[str, np.ndarray[Any, Any]] = {}
-    for name, value in zip(names, values):
+    for name, value in zip(names, values):  # noqa: B905 -- `strict` came with Python 3.10
         if isinstance(value, (list, tuple)):
             found.update({f"{name}[{i}]": np.asarray(each) for i, each in enumerate(value)})
         elif value is not None:
@@ -408,11 +413,12 @@ def save(path: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
+                np.lib.format.write_array(  # type: ignore[no-untyped-call]
+                    entry, np.asarray(array), allow_pickle=False
+                )
 
 
-def _same(one: np.ndarray[Any, Any], other: Any) -> bool:
-    other = np.asarray(other)
+def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     return (
         one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
     )

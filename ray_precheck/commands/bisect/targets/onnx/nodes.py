@@ -1,7 +1,8 @@
-"""Where a difference begins in a graph that an optimizer has changed, and which nodes of the user's model that is.
+"""Where a difference begins in a graph that an optimizer has changed, by the nodes of the user's model.
 
-Comes in: the nodes of the model and of its optimised graph, and how far each value that both have is from the
-right one. Goes out: for each place where a difference begins, the nodes on both sides. Pure; called by `target`.
+Comes in: the nodes of the model and of its optimised graph, and how far each value that both have is from
+the right one. Goes out: for each place where a difference begins, the nodes on both sides. Pure; called by
+`node_search`.
 
 Values that both graphs have keep their names: what is between two of them was replaced.
 """
@@ -38,13 +39,22 @@ class Graph:
         """The index of the node that gives a value, by its name."""
         return {name: i for i, node in enumerate(self.nodes) for name in node.outputs}
 
+    @property
+    def fixed(self) -> frozenset[str]:
+        """The values that are the same for all inputs of the graph: its constants, and what they make."""
+        found = set(self.constants)
+        for node in self.nodes:
+            if found.issuperset(node.inputs):
+                found.update(node.outputs)
+        return frozenset(found)
+
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A value that is wrong although what it is made of is right.
+    """A value that is wrong although what it is made of is not.
 
-    `inputs` are the nearest values before it that both graphs have; `nodes` are those of the user's model in
-    between, `kernels` those of the optimised graph; `distance` is how wrong it is, in floors.
+    `inputs` are values before it that both graphs have; `nodes` are those of the user's model in between,
+    `kernels` those of the optimised graph; `distance` is how wrong it is, in floors.
     """
 
     value: str
@@ -52,6 +62,17 @@ class Beginning:
     inputs: tuple[str, ...]
     nodes: tuple[GraphNode, ...]
     kernels: tuple[GraphNode, ...]
+
+    @property
+    def replaced(self) -> str:
+        """Which nodes became which, in a few words; the others only pass the difference on."""
+        old = [node for node in self.nodes if node not in self.kernels]
+        new = [node for node in self.kernels if node not in self.nodes]
+        others = [node for node in self.nodes if node in self.kernels]
+        if not old:
+            return titles(self.nodes)
+        said = f"{titles(old)} became {titles(new) if new else 'nothing'}"
+        return f"{said}, and {titles(others[-1:])} brings it out" if others else said
 
 
 def parse_graph(answer: Mapping[str, Any]) -> Graph:
@@ -66,7 +87,7 @@ def parse_graph(answer: Mapping[str, Any]) -> Graph:
 def beginnings(
     model: Graph, optimised: Graph, distances: Mapping[str, float], limit: float
 ) -> list[Beginning]:
-    """Return where values get wrong: those above the limit whose nearest compared values before them are not.
+    """Return where values get wrong: those above the limit whose nearest values before them are not.
 
     `distances` has the values that were compared. NaN counts as wrong.
     """
@@ -76,19 +97,45 @@ def beginnings(
             name for name in node.outputs if name in distances and not distances[name] <= limit
         ]
         for value in wrong:
-            kernels, before = between(optimised, value, distances)
+            _, before = between(optimised, value, distances)
             if all(distances.get(name, 0.0) <= limit for name in before):
-                nodes, inputs = between(model, value, before)
-                found.append(Beginning(value, distances[value], inputs, nodes, kernels))
+                found.append(beginning_at(value, model, optimised, distances, distances))
     return found
+
+
+def next_wrong(
+    value: str, optimised: Graph, distances: Mapping[str, float], limit: float
+) -> list[str]:
+    """Return the wrong values that have this one among the nearest values before them."""
+    return [
+        name
+        for node in optimised.nodes
+        for name in node.outputs
+        if name in distances
+        and not distances[name] <= limit
+        and value in between(optimised, name, distances)[1]
+    ]
+
+
+def beginning_at(
+    value: str,
+    model: Graph,
+    optimised: Graph,
+    distances: Mapping[str, float],
+    stops: Collection[str],
+) -> Beginning:
+    """Return the nodes before a value, as far as the nearest of the values `stops`."""
+    kernels, before = between(optimised, value, stops)
+    nodes, inputs = between(model, value, before)
+    return Beginning(value, distances[value], inputs, nodes, kernels)
 
 
 def between(
     graph: Graph, value: str, stops: Collection[str]
 ) -> tuple[tuple[GraphNode, ...], tuple[str, ...]]:
-    """Return the nodes that make a value from the nearest `stops` before it, and these: the inputs of the graph
-    too, constants not."""
-    producers = graph.producers
+    """Return the nodes that make a value from the nearest `stops` before it, and these `stops`, which may be
+    inputs of the graph, too."""
+    producers, fixed = graph.producers, graph.fixed
     nodes: set[int] = set()
     inputs: dict[str, None] = {}
     ahead = [value]
@@ -98,9 +145,10 @@ def between(
             continue
         nodes.add(index)
         for name in graph.nodes[index].inputs:
-            if name in graph.constants:
-                continue
-            if name in stops or name not in producers:
+            # What is fixed is folded, or a weight of a fusion: it is no input.
+            if name in fixed:
+                ahead.append(name)
+            elif name in stops or name not in producers:
                 inputs[name] = None
             else:
                 ahead.append(name)

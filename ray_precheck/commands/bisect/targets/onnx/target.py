@@ -1,8 +1,8 @@
-"""The target ONNX Runtime: which optimizer or execution provider changes the result of a model, and at which nodes.
+"""ONNX Runtime: which optimizer or execution provider changes a model's result, and at which nodes.
 
-Comes in: a model, inputs, and the right outputs (by default its own with everything off). Goes out: rungs, the
-nodes at which a culprit begins to differ, a model of these nodes alone, and the lines that disable the optimizer.
-Called by `commands.bisect`.
+Comes in: a model, inputs, and the right outputs (by default its own with everything off). Goes out: rungs,
+the nodes at which a culprit begins to differ, a model of these nodes alone, and the lines that disable the
+optimizer. Called by `commands.bisect`.
 
 The rungs are ONNX Runtime's own steps: nothing, execution providers beside the CPU, then the levels basic,
 extended, layout and all of the graph's optimizations. Their switches are the optimizers by the names that
@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.commands.bisect.measure import Measure
 from ray_precheck.commands.bisect.model_target import (
     Golden,
     ModelOpener,
@@ -30,18 +29,12 @@ from ray_precheck.commands.bisect.model_target import (
 )
 from ray_precheck.commands.bisect.target import Lines, Survey, TrialOpener
 from ray_precheck.commands.bisect.targets.onnx.inputs import given_inputs, random_inputs
-from ray_precheck.commands.bisect.targets.onnx.nodes import (
-    Beginning,
-    beginnings,
-    between,
-    parse_graph,
-    titles,
-)
+from ray_precheck.commands.bisect.targets.onnx.node_search import FoundNodes, NodeSearch
 from ray_precheck.commands.bisect.targets.onnx.options import OnnxConfig
 from ray_precheck.commands.bisect.trial_process import TrialProcess, interpreter
 from ray_precheck.errors import UsageError
-from ray_precheck.foreign import first_line, open_file
-from ray_precheck.searching.bisection import Answer, Finding, Kind, Rung, Switch
+from ray_precheck.foreign import open_file
+from ray_precheck.searching.bisection import Finding, Kind, Rung, Switch
 
 _INSIDE = Path(__file__).with_name("inside.py")
 _LEVELS = {
@@ -58,28 +51,16 @@ _CONSTANTS = {
 }
 # Providers that every wheel has: the CPU is the last resort of all, and Azure runs only its own operators.
 _NO_RUNG = ("CPUExecutionProvider", "AzureExecutionProvider")
-_MOST_PLACES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a culprit begins to differ, the model of these nodes alone, and what that one says of it."""
-
-    beginning: Beginning
-    model: Path | None
-    inputs: Path | None
-    said: str
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxFacts:
-    """What was found of the model: the settings of its sessions, the golden outputs, and by rung the `places`
-    and the sentences on them, which are filled in while it is searched."""
+    """What was found of the model: the settings of its sessions, the golden outputs, and by rung its guilty
+    `nodes`, which are filled in while it is searched."""
 
     settings: Mapping[str, Any]
     golden: Golden
-    places: dict[str, list[Place]] = field(default_factory=dict)
-    said: dict[str, list[str]] = field(default_factory=dict)
+    nodes: dict[str, FoundNodes] = field(default_factory=dict)
 
 
 class OnnxTarget:
@@ -95,8 +76,7 @@ class OnnxTarget:
         Raises:
             UsageError: the model, its inputs or the options are wrong.
         """
-        with _opened(config.model) as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = _digest(config.model)
         inputs = scratch / "inputs.npz"
         settings = {
             "model": str(config.model.absolute()),
@@ -152,21 +132,22 @@ class OnnxTarget:
         facts: OnnxFacts = survey.facts
         for finding in found:
             name = finding.rung.name
-            if name in facts.said or finding.kind not in (Kind.FOUND, Kind.WRONG_AT_FOOT):
+            is_native = finding.kind is Kind.WRONG_AT_FOOT and name == "off"
+            if name in facts.nodes or not (is_native or finding.kind is Kind.FOUND):
                 continue
-            facts.said[name], facts.places[name] = [], []
             with closing(_process(config, facts.settings, scratch)) as process:
-                search = _NodeSearch(config, facts, process, scratch)
-                if finding.kind is Kind.FOUND:
-                    search.of_culprit(finding)
-                elif name == "off":
-                    search.of_native_operators()
+                search = NodeSearch(
+                    process, scratch, config.metric, config.tolerance, config.timeout_s
+                )
+                facts.nodes[name] = (
+                    search.of_native_operators() if is_native else search.of_culprit(finding)
+                )
         return ()
 
     def lines(self, config: OnnxConfig, survey: Survey, finding: Finding) -> Lines:
         """Return the nodes of a finding, and the lines that switch the culprit off."""
-        facts: OnnxFacts = survey.facts
-        said = tuple(facts.said.get(finding.rung.name, ()))
+        nodes = survey.facts.nodes.get(finding.rung.name)
+        said = () if nodes is None else nodes.said
         if finding.kind is not Kind.FOUND or not finding.rung.switches:
             return Lines(said)
         off = [name for name in finding.rung.members if name in finding.cure]
@@ -187,181 +168,32 @@ class OnnxTarget:
         scratch: Path,
     ) -> Iterator[str]:
         """Keep the models of the guilty nodes, each with its inputs."""
-        number = 0
-        for place in (each for places in survey.facts.places.values() for each in places):
-            if place.model is None or place.inputs is None:
-                continue
-            number += 1
+        models = [each for nodes in survey.facts.nodes.values() for each in nodes.models]
+        for number, each in enumerate(models, 1):
             kept = out / f"{config.model.stem}.part{number}.onnx"
             out.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(place.model, kept)
-            shutil.copyfile(place.inputs, kept.with_suffix(".npz"))
-            yield f"The model of {titles(place.beginning.nodes)} alone: {kept} (inputs: {kept.with_suffix('.npz')})"
+            shutil.copyfile(each.model, kept)
+            shutil.copyfile(each.inputs, kept.with_suffix(".npz"))
+            yield f"These nodes alone, with their inputs: {kept} and {kept.with_suffix('.npz')}"
 
 
 TARGET = OnnxTarget()
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeSearch:
-    """Looks for the nodes of a finding, in a process that has the model."""
+def _digest(path: Path) -> str:
+    """Return the SHA-256 of a model's file.
 
-    config: OnnxConfig
-    facts: OnnxFacts
-    process: TrialProcess
-    scratch: Path
-
-    def of_culprit(self, finding: Finding) -> None:
-        """Compare the values of the graph with the smallest set on with those of the model with all off."""
-        rung = finding.rung
-        guilty = finding.sets[0]
-        on = [name for name in rung.members if name in guilty]
-        off = [name for name in rung.members if name not in guilty]
-        said = self.facts.said[rung.name]
-        honest, problem = self._values("off", [], [], "model")
-        if honest is None:
-            said.append(f"its nodes were not found: {problem}")
-            return
-        changed, problem = self._values(rung.name, on, off, "changed")
-        if changed is None:
-            said.append(f"its nodes were not found: {problem}")
-            return
-        if not (honest["is_same"] and changed["is_same"]):
-            said.append(
-                "looking at the values of the graph changes its outputs: the nodes are a guess"
-            )
-        distances = self._distances(changed["outputs"], honest["outputs"], changed["graph_outputs"])
-        found = beginnings(parse_graph(honest), parse_graph(changed), distances, self._limit)
-        if not found:
-            said.append("its nodes were not found: no value of the graph that both have differs")
-        for number, each in enumerate(found[:_MOST_PLACES]):
-            place = self._place(each, rung, on, off, honest["outputs"], number)
-            self.facts.places[rung.name].append(place)
-            said.append(place.said)
-        if len(found) > _MOST_PLACES:
-            said.append(f"and at {len(found) - _MOST_PLACES} more places")
-
-    def of_native_operators(self) -> None:
-        """Hold each node of the model against onnx's own implementation of it."""
-        said = self.facts.said["off"]
-        honest, problem = self._values("off", [], [], "model")
-        if honest is None:
-            said.append(f"its nodes were not looked at: {problem}")
-            return
-        request = {
-            "kind": "reference",
-            "values": honest["outputs"],
-            "out": str(self.scratch / "reference.npz"),
-        }
-        reply = self.process.ask(request, self.config.timeout_s)
-        if reply.answer is None:
-            said.append(f"its nodes were not held against onnx's reference: {reply.reason}")
-            return
-        own = self._distances(honest["outputs"], reply.answer["outputs"], ())
-        graph = parse_graph(honest)
-        wrong = [
-            (node, max(own.get(name, 0.0) for name in node.outputs))
-            for node in graph.nodes
-            if any(not own.get(name, 0.0) <= self._limit for name in node.outputs)
-        ]
-        for node, distance in wrong[:_MOST_PLACES]:
-            said.append(
-                f"native operator: {node.title} gives {distance:.3g} times what honest runs differ by another"
-                " result than onnx's reference, from the same inputs"
-            )
-        if not wrong:
-            said.append(
-                f"every one of {len(graph.nodes)} nodes gives what onnx's reference gives for its inputs: the golden"
-                " outputs are of another model, other inputs, or what runs the model treats them otherwise"
-            )
-        if reply.answer["problems"]:
-            first = next(iter(reply.answer["problems"].items()))
-            count = len(reply.answer["problems"])
-            said.append(f"{count} nodes have no reference, the first is {first[0]}: {first[1]}")
-
-    @property
-    def _limit(self) -> float:
-        return 1.0 if self.config.tolerance is None else self.config.tolerance
-
-    def _values(
-        self, rung: str, on: Sequence[str], off: Sequence[str], name: str
-    ) -> tuple[Mapping[str, Any] | None, str]:
-        request = {
-            "kind": "values",
-            "rung": rung,
-            "on": list(on),
-            "off": list(off),
-            "out": str(self.scratch / f"{name}.values.npz"),
-            "saved": "" if rung == "off" else str(self.scratch / f"{name}.onnx"),
-        }
-        reply = self.process.ask(request, self.config.timeout_s)
-        return reply.answer, reply.reason
-
-    def _distances(self, tested: str, golden: str, always: Sequence[str]) -> dict[str, float]:
-        """Return how far values are apart that both files have in one shape and dtype, and those of `always`."""
-        measure = Measure(Path(golden), {}, self.config.metric or "", self.config.tolerance)
-        found: dict[str, float] = {}
-        with np.load(tested) as ours, np.load(golden) as theirs:
-            for name in theirs.files:
-                if name not in ours.files:
-                    continue
-                one, other = ours[name], theirs[name]
-                if name in always or (one.shape == other.shape and one.dtype == other.dtype):
-                    (row,) = measure.compare({name: one}, {name: other}).outputs
-                    found[name] = np.inf if row.distance is None else row.distance
-        return found
-
-    def _place(
-        self,
-        beginning: Beginning,
-        rung: Rung,
-        on: Sequence[str],
-        off: Sequence[str],
-        values: str,
-        number: int,
-    ) -> Place:
-        """Crop the model to the nodes of a beginning and run that with and without the culprit."""
-        said = (
-            f"{titles(beginning.nodes)} became {titles(beginning.kernels)}: {beginning.value} differs by"
-            f" {beginning.distance:.3g} times what honest runs differ by"
-        )
-        path = self.scratch / f"{rung.name}.part{number}.onnx"
-        inputs = path.with_suffix(".npz")
-        request = {
-            "kind": "extract",
-            "inputs": list(beginning.inputs),
-            "results": [beginning.value],
-            "values": values,
-            "out": str(path),
-            "inputs_out": str(inputs),
-        }
-        reply = self.process.ask(request, self.config.timeout_s)
-        if reply.answer is None:
-            return Place(
-                beginning, None, None, f"{said} (these nodes alone were not saved: {reply.reason})"
-            )
-        outputs = []
-        for name, level, members in (("with", rung.name, off), ("without", "off", [])):
-            out = self.scratch / f"{path.stem}.{name}.npz"
-            run = {"kind": "run", "model": str(path), "inputs_from": str(inputs), "rung": level}
-            answer = self.process.ask(
-                {**run, "on": list(on), "off": list(members), "out": str(out)},
-                self.config.timeout_s,
-            ).answer
-            outputs.append(None if answer is None else str(out))
-        if outputs[0] is None or outputs[1] is None:
-            return Place(beginning, path, inputs, said)
-        distance = max(self._distances(outputs[0], outputs[1], [beginning.value]).values())
-        shows = distance > self._limit
-        told = "alone they show it" if shows else "alone they do not show it"
-        return Place(beginning, path, inputs, f"{said}; {told} ({distance:.3g})")
-
-
-def _opened(path: Path) -> Any:
+    Raises:
+        UsageError: it cannot be read.
+    """
+    digest = hashlib.sha256()
     try:
-        return open_file(path)
+        with open_file(path) as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
     except OSError as error:
         raise UsageError(f"{path}: cannot read it: {error.strerror}; give an .onnx file") from None
+    return digest.hexdigest()
 
 
 def _process(config: OnnxConfig, settings: Mapping[str, Any], scratch: Path) -> TrialProcess:
@@ -379,8 +211,8 @@ def _described(process: TrialProcess, config: OnnxConfig) -> Mapping[str, Any]:
         return reply.answer
     if "No module named" in reply.error:
         raise UsageError(
-            f"{interpreter(config.python)} has no onnxruntime and onnx ({reply.error}); name the interpreter that"
-            " has both with --python"
+            f"{interpreter(config.python)} lacks onnxruntime or onnx ({reply.error}); name the"
+            " interpreter that has both by --python"
         )
     raise UsageError(
         f"{config.model}: ONNX Runtime cannot load it: {reply.reason}; give a model that it runs"
