@@ -194,8 +194,9 @@ class Inside:
         known = {
             each.name for each in (*model.graph.value_info, *model.graph.input, *model.graph.output)
         }
+        arrays = dict(self._feeds({}))
         with np.load(request["values"]) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+            arrays.update({name: stored[name] for name in stored.files})
         inputs = [name for name in request["inputs"] if name in arrays and name not in weights]
         for name in (*inputs, *request["results"]):
             if name not in known:

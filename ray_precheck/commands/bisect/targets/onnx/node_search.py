@@ -21,7 +21,6 @@ from ray_precheck.commands.bisect.targets.onnx.nodes import (
     Graph,
     beginning_at,
     beginnings,
-    next_wrong,
     parse_graph,
 )
 from ray_precheck.commands.bisect.trial_process import TrialProcess
@@ -81,7 +80,7 @@ class NodeSearch:
         if not found:
             said.append("its nodes were not found: no value that both graphs have differs")
         for number, each in enumerate(found[:_MOST_PLACES]):
-            parts = _parts_with(each, graphs, distances, self._limit)
+            parts = _parts_with(each, graphs, distances)
             sentence, model = self._cropped(parts, switches, honest["outputs"], number)
             row = rows[each.value]
             how = f"{each.value} at {row.index} differs by {_times(each.distance)}"
@@ -205,21 +204,19 @@ class NodeSearch:
 
 
 def _parts_with(
-    found: Beginning, graphs: tuple[Graph, Graph], distances: Mapping[str, float], limit: float
+    found: Beginning, graphs: tuple[Graph, Graph], distances: Mapping[str, float]
 ) -> list[Beginning]:
-    """Return a beginning and wider parts of the model around it, the smallest first.
+    """Return a beginning and wider parts of the model before it, the smallest first.
 
-    What makes a difference large is not always where it comes from: back to where the bits are equal, and to
-    the model's inputs. A fusion may not match where the value is an output: on to the next wrong value.
+    What makes a difference large is not always where it comes from, and a fusion may need what stands further
+    back: back to where the bits are equal, and to the model's inputs.
     """
     equal = [name for name, distance in distances.items() if distance == 0.0]
-    ends = [found.value, *next_wrong(found.value, graphs[1], distances, limit)[:1]]
     parts = [found]
-    for value in ends:
-        for stops in (equal, ()):
-            part = beginning_at(value, *graphs, distances, stops)
-            if part.nodes != parts[-1].nodes:
-                parts.append(part)
+    for stops in (equal, ()):
+        part = beginning_at(found.value, *graphs, distances, stops)
+        if part.nodes != parts[-1].nodes:
+            parts.append(part)
     return parts
 
 

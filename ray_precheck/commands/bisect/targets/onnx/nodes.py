@@ -103,20 +103,6 @@ def beginnings(
     return found
 
 
-def next_wrong(
-    value: str, optimised: Graph, distances: Mapping[str, float], limit: float
-) -> list[str]:
-    """Return the wrong values that have this one among the nearest values before them."""
-    return [
-        name
-        for node in optimised.nodes
-        for name in node.outputs
-        if name in distances
-        and not distances[name] <= limit
-        and value in between(optimised, name, distances)[1]
-    ]
-
-
 def beginning_at(
     value: str,
     model: Graph,

@@ -10,6 +10,7 @@ extended, layout and all of the graph's optimizations. Their switches are the op
 """
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -50,6 +51,7 @@ _CONSTANTS = {
     "layout": "ENABLE_LAYOUT",
 }
 # Providers that every wheel has: the CPU is the last resort of all, and Azure runs only its own operators.
+_ORT_PREFIX = re.compile(r"^\w+: (\[ONNXRuntimeError\] : \d+ : \w+ : )?")
 _NO_RUNG = ("CPUExecutionProvider", "AzureExecutionProvider")
 
 
@@ -214,8 +216,13 @@ def _described(process: TrialProcess, config: OnnxConfig) -> Mapping[str, Any]:
             f"{interpreter(config.python)} lacks onnxruntime or onnx ({reply.error}); name the"
             " interpreter that has both by --python"
         )
+    if reply.end:
+        raise UsageError(
+            f"{config.model}: {interpreter(config.python)} ended while it loaded it ({reply.end}); see that it"
+            " runs onnxruntime"
+        )
     raise UsageError(
-        f"{config.model}: ONNX Runtime cannot load it: {reply.reason}; give a model that it runs"
+        f"{config.model}: ONNX Runtime cannot load it: {_ORT_PREFIX.sub('', reply.error)}"
     )
 
 
