@@ -101,6 +101,14 @@ def conv_bn(seed: int) -> Net:
     return tail(net, net.add("Relu", net.norm(net.conv(x, 8, 8, 3e5), 8, 3e5)), 8)
 
 
+def conv_bn_bare(seed: int) -> Net:
+    """The same without anything behind it: what another layout rounds otherwise shows, too."""
+    net = Net(seed)
+    x = net.input("image", [1, 3, 16, 16])
+    net.norm(net.conv(x, 3, 8, 3e5), 8, 3e5)
+    return net
+
+
 def conv_mul(seed: int) -> Net:
     """Weights of 1e-30 times 1e-17 are 0 in float32; with an input of 1e30 in between they are not."""
     net = Net(seed)
@@ -240,6 +248,7 @@ MODELS: dict[str, Callable[[int], Net]] = {
     each.__name__: each
     for each in (
         conv_bn,
+        conv_bn_bare,
         conv_mul,
         conv_add,
         div_mul,

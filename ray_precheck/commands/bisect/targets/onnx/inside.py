@@ -50,6 +50,8 @@ RULES = (
     "ConvMulFusion", "ConvBNFusion", "Pad_Fusion", "MatMul_BatchNormalization_Fusion", "LabelEncoderFusion",
     "ClipQuantRewrite", "ReluQuantRewrite",
 )  # fmt: skip
+# In the name of a rung, between its level and the optimizers that are off beside those of the trial.
+WITHOUT = " without "
 _HOLDS_RULES = "_RuleBasedTransformer"
 _LOGGED = re.compile(r"GraphTransformer (\S+) modified: ([01])")
 _NUMBERS = re.compile(r"tensor\((float|double|float16|u?int(8|16|32|64)|bool)\)")
@@ -220,12 +222,13 @@ class Inside:
     def _session(
         self,
         model: str | bytes,
-        level: str,
+        rung: str,
         on: Sequence[str],
         off: Sequence[str],
         severity: int = 3,
         saved: str = "",
     ) -> ort.InferenceSession:
+        level, _, without = rung.partition(WITHOUT)
         options = self._options(level, severity)
         if saved:
             options.optimized_model_filepath = saved
@@ -235,7 +238,9 @@ class Inside:
                     os.path.basename(saved) + ".data",
                 )
         providers = {"off": (), "providers": on}.get(level, self._providers)
-        disabled = [*self._disabled, *off] if level not in ("off", "providers") else []
+        disabled = [*self._disabled, *off, *filter(None, without.split(","))]
+        if level in ("off", "providers"):
+            disabled = []
         return ort.InferenceSession(
             model, options, providers=[*providers, CPU], disabled_optimizers=disabled or None
         )

@@ -65,7 +65,7 @@ class NodeSearch:
         honest, problem = self._values({"rung": "off", "on": [], "off": []}, "")
         changed = None
         if honest is not None:
-            changed, problem = self._values(switches, str(self.scratch / f"{rung.name}.onnx"))
+            changed, problem = self._values(switches, str(self.scratch / f"{_word(switches)}.onnx"))
         if honest is None or changed is None:
             return FoundNodes((f"its nodes were not found: {problem}",))
         rows = self._rows(changed["outputs"], honest["outputs"], changed["graph_outputs"])
@@ -136,7 +136,7 @@ class NodeSearch:
     def _values(
         self, switches: Mapping[str, Any], saved: str
     ) -> tuple[Mapping[str, Any] | None, str]:
-        out = str(self.scratch / f"{switches['rung']}.values.npz")
+        out = str(self.scratch / f"{_word(switches)}.values.npz")
         request = {"kind": "values", **switches, "out": out, "saved": saved}
         reply = self.process.ask(request, self.timeout_s)
         return reply.answer, reply.reason
@@ -164,7 +164,7 @@ class NodeSearch:
         told = ""
         kept: CroppedModel | None = None
         for attempt, each in enumerate(candidates):
-            path = self.scratch / f"{switches['rung']}.part{number}.{attempt}.onnx"
+            path = self.scratch / f"{_word(switches)}.part{number}.{attempt}.onnx"
             model = CroppedModel(each.replaced, path, path.with_suffix(".npz"))
             distance, problem = self._alone(each, model, switches, values)
             if distance is None:
@@ -194,7 +194,7 @@ class NodeSearch:
             return None, reply.reason
         outs: list[str] = []
         for each in (switches, {"rung": "off", "on": [], "off": []}):
-            out = str(model.model.with_suffix(f".{each['rung']}.npz"))
+            out = str(model.model.with_suffix(f".{_word(each)}.npz"))
             files = {"model": str(model.model), "inputs": str(model.inputs), "out": out}
             reply = self.process.ask({"kind": "run", **each, **files}, self.timeout_s)
             if reply.answer is None:
@@ -218,6 +218,11 @@ def _parts_with(
         if part.nodes != parts[-1].nodes:
             parts.append(part)
     return parts
+
+
+def _word(switches: Mapping[str, Any]) -> str:
+    """Return the level of a rung: a short name for files, as each level is searched once."""
+    return str(switches["rung"]).partition(" ")[0]
 
 
 def _distance(row: OutputRow) -> float:

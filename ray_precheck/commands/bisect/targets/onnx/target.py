@@ -14,7 +14,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ _CONSTANTS = {
     "layout": "ENABLE_LAYOUT",
 }
 # Providers that every wheel has: the CPU is the last resort of all, and Azure runs only its own operators.
+# As in inside.py: in the name of a rung, before the optimizers that are off in all of its trials.
+_WITHOUT = " without "
 _ORT_PREFIX = re.compile(r"^\w+: (\[ONNXRuntimeError\] : \d+ : \w+ : )?")
 _NO_RUNG = ("CPUExecutionProvider", "AzureExecutionProvider")
 
@@ -106,6 +108,11 @@ class OnnxTarget:
             )
             assert asked.answer is not None
             levels = asked.answer["levels"]
+        if not any(levels.values()):
+            raise UsageError(
+                f"ONNX Runtime {described['onnxruntime']} does not log what its optimizers are; take 1.17 or"
+                " newer"
+            )
         _require_known(config.disabled, levels, asked.answer["always"], described["onnxruntime"])
         rungs = (foot, *_rungs(levels, providers, config.disabled))
         notes = (f"ONNX Runtime {described['onnxruntime']}", *filter(None, [note]))
@@ -130,21 +137,25 @@ class OnnxTarget:
     def further(
         self, config: OnnxConfig, survey: Survey, found: Sequence[Finding], scratch: Path
     ) -> Sequence[Rung]:
-        """Find the nodes at which what was found begins to differ; there are no further trials."""
+        """Find the nodes at which what was found begins to differ. Return the levels above it, without the
+        culprit: the deployed session is not mended where another optimizer takes its place there."""
         facts: OnnxFacts = survey.facts
+        rungs: Sequence[Rung] = ()
         for finding in found:
-            name = finding.rung.name
-            is_native = finding.kind is Kind.WRONG_AT_FOOT and name == "off"
-            if name in facts.nodes or not (is_native or finding.kind is Kind.FOUND):
+            rung = finding.rung
+            is_native = finding.kind is Kind.WRONG_AT_FOOT and rung.name == "off"
+            if rung.name in facts.nodes or not (is_native or finding.kind is Kind.FOUND):
                 continue
             with closing(_process(config, facts.settings, scratch)) as process:
                 search = NodeSearch(
                     process, scratch, config.metric, config.tolerance, config.timeout_s
                 )
-                facts.nodes[name] = (
+                facts.nodes[rung.name] = (
                     search.of_native_operators() if is_native else search.of_culprit(finding)
                 )
-        return ()
+            if finding.kind is Kind.FOUND:
+                rungs = _levels_above(finding, survey.rungs)
+        return rungs
 
     def lines(self, config: OnnxConfig, survey: Survey, finding: Finding) -> Lines:
         """Return the nodes of a finding, and the lines that switch the culprit off."""
@@ -159,7 +170,7 @@ class OnnxTarget:
                 f"onnxruntime.InferenceSession(path, providers={[*left, 'CPUExecutionProvider']!r})"
             )
             return Lines(said, (("Python", python), ("C++", f"(append no {' or '.join(off)})")))
-        return Lines(said, _disabling([*config.disabled, *off]))
+        return Lines(said, _disabling([*config.disabled, *_without(finding.rung), *off]))
 
     def close_up(
         self,
@@ -218,8 +229,8 @@ def _described(process: TrialProcess, config: OnnxConfig) -> Mapping[str, Any]:
         )
     if reply.end:
         raise UsageError(
-            f"{config.model}: {interpreter(config.python)} ended while it loaded it ({reply.end}); see that it"
-            " runs onnxruntime"
+            f"{config.model}: {interpreter(config.python)} ended while it loaded it ({reply.end}); see that"
+            " it runs onnxruntime"
         )
     raise UsageError(
         f"{config.model}: ONNX Runtime cannot load it: {_ORT_PREFIX.sub('', reply.error)}"
@@ -291,6 +302,35 @@ def _rungs(
             lines = _level_lines("" if below in ("off", "providers") else below)
             yield Rung(level, switches, below, title=_LEVELS[level], lines=lines)
             below = level
+
+
+def _without(rung: Rung) -> list[str]:
+    """Return the optimizers that are off in all trials of a rung, by its name."""
+    return list(filter(None, rung.name.partition(_WITHOUT)[2].split(",")))
+
+
+def _levels_above(finding: Finding, rungs: Sequence[Rung]) -> Sequence[Rung]:
+    """Return the rungs of the levels above that of a finding, without the optimizers that its cure names."""
+    level = finding.rung.name.partition(_WITHOUT)[0]
+    names = [rung.name for rung in rungs]
+    off = sorted([*_without(finding.rung), *finding.cure])
+    found: list[Rung] = []
+    if level not in _LEVELS or not off:
+        return found
+    for rung in rungs[names.index(level) + 1 :]:
+        switches = tuple(each for each in rung.switches if each.name not in off)
+        below = found[-1].name if found else ""
+        title = f"{rung.title}, with the line above" if rung.title else ""
+        found.append(
+            replace(
+                rung,
+                name=f"{rung.name}{_WITHOUT}{','.join(off)}",
+                switches=switches,
+                over=below,
+                title=title,
+            )
+        )
+    return found
 
 
 def _level_lines(level: str) -> tuple[tuple[str, str], ...]:
