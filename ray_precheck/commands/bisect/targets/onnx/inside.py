@@ -50,6 +50,15 @@ RULES = (
     "ConvMulFusion", "ConvBNFusion", "Pad_Fusion", "MatMul_BatchNormalization_Fusion", "LabelEncoderFusion",
     "ClipQuantRewrite", "ReluQuantRewrite",
 )  # fmt: skip
+# What onnx's reference raises for what it cannot do.
+_REFERENCE_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 # In the name of a rung, between its level and the optimizers that are off beside those of the trial.
 WITHOUT = " without "
 _HOLDS_RULES = "_RuleBasedTransformer"
@@ -180,7 +189,7 @@ class Inside:
             try:
                 run = ReferenceEvaluator(_alone(node, model, values))
                 outputs = run.run(None, feeds)
-            except Exception as error:  # The reference may raise anything for what it cannot do.
+            except _REFERENCE_ERRORS as error:
                 problems[node.name or node.output[0]] = f"{type(error).__name__}: {error}"
                 continue
             found.update(_flat([name for name in node.output if name], outputs))
@@ -270,6 +279,7 @@ def logged(start: Callable[[], Any]) -> list[tuple[str, bool]]:
     logged.
     """
     with tempfile.TemporaryFile() as log:
+        # The exceptions of ONNX Runtime have no class in common but this one.
         with _stderr_to(log.fileno()), contextlib.suppress(Exception):
             start()
         log.seek(0)

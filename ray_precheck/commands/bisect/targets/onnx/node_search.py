@@ -18,7 +18,7 @@ from ray_precheck.commands.bisect.measure import Measure
 from ray_precheck.commands.bisect.target import OutputRow
 from ray_precheck.commands.bisect.targets.onnx.nodes import (
     Beginning,
-    Graph,
+    OnnxGraph,
     beginning_at,
     beginnings,
     parse_graph,
@@ -204,7 +204,7 @@ class NodeSearch:
 
 
 def _parts_with(
-    found: Beginning, graphs: tuple[Graph, Graph], distances: Mapping[str, float]
+    found: Beginning, graphs: tuple[OnnxGraph, OnnxGraph], distances: Mapping[str, float]
 ) -> list[Beginning]:
     """Return a beginning and wider parts of the model before it, the smallest first.
 

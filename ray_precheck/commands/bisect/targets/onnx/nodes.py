@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class GraphNode:
+class OnnxNode:
     """A node of a graph: its name, its operator, and the names of its values."""
 
     name: str
@@ -28,10 +28,10 @@ class GraphNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class OnnxGraph:
     """Nodes in an order in which they can run, and the names of the constants."""
 
-    nodes: tuple[GraphNode, ...]
+    nodes: tuple[OnnxNode, ...]
     constants: frozenset[str]
 
     @property
@@ -60,8 +60,8 @@ class Beginning:
     value: str
     distance: float
     inputs: tuple[str, ...]
-    nodes: tuple[GraphNode, ...]
-    kernels: tuple[GraphNode, ...]
+    nodes: tuple[OnnxNode, ...]
+    kernels: tuple[OnnxNode, ...]
 
     @property
     def replaced(self) -> str:
@@ -75,17 +75,17 @@ class Beginning:
         return f"{said}, and {titles(others[-1:])} brings it out" if others else said
 
 
-def parse_graph(answer: Mapping[str, Any]) -> Graph:
+def parse_graph(answer: Mapping[str, Any]) -> OnnxGraph:
     """Return the graph of an answer to a request for values."""
     nodes = tuple(
-        GraphNode(each["name"], each["op"], tuple(each["inputs"]), tuple(each["outputs"]))
+        OnnxNode(each["name"], each["op"], tuple(each["inputs"]), tuple(each["outputs"]))
         for each in answer["nodes"]
     )
-    return Graph(nodes, frozenset(answer["constants"]))
+    return OnnxGraph(nodes, frozenset(answer["constants"]))
 
 
 def beginnings(
-    model: Graph, optimised: Graph, distances: Mapping[str, float], limit: float
+    model: OnnxGraph, optimised: OnnxGraph, distances: Mapping[str, float], limit: float
 ) -> list[Beginning]:
     """Return where values get wrong: those above the limit whose nearest values before them are not.
 
@@ -105,8 +105,8 @@ def beginnings(
 
 def beginning_at(
     value: str,
-    model: Graph,
-    optimised: Graph,
+    model: OnnxGraph,
+    optimised: OnnxGraph,
     distances: Mapping[str, float],
     stops: Collection[str],
 ) -> Beginning:
@@ -117,8 +117,8 @@ def beginning_at(
 
 
 def between(
-    graph: Graph, value: str, stops: Collection[str]
-) -> tuple[tuple[GraphNode, ...], tuple[str, ...]]:
+    graph: OnnxGraph, value: str, stops: Collection[str]
+) -> tuple[tuple[OnnxNode, ...], tuple[str, ...]]:
     """Return the nodes that make a value from the nearest `stops` before it, and these `stops`, which may be
     inputs of the graph, too."""
     producers, fixed = graph.producers, graph.fixed
@@ -141,7 +141,7 @@ def between(
     return tuple(graph.nodes[i] for i in sorted(nodes)), tuple(inputs)
 
 
-def titles(nodes: Sequence[GraphNode], most: int = 6) -> str:
+def titles(nodes: Sequence[OnnxNode], most: int = 6) -> str:
     """Return the titles of nodes, of many the first ones."""
     named = ", ".join(node.title for node in nodes[:most])
     return named if len(nodes) <= most else f"{named} and {len(nodes) - most} more"
