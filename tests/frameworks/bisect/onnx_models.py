@@ -24,6 +24,7 @@ class Net:
         self.inputs: list[onnx.ValueInfoProto] = []
         self.output = ""
         self.opset = 17
+        self.prefix = ""
 
     def input(self, name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT) -> str:
         self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
@@ -39,7 +40,7 @@ class Net:
 
     def add(self, op: str, *inputs: str, **attributes: object) -> str:
         count = sum(node.op_type == op for node in self.nodes)
-        name = f"/{op.lower()}_{count}"
+        name = f"{self.prefix}/{op.lower()}_{count}"
         self.nodes.append(helper.make_node(op, inputs, [f"{name}/out"], name=name, **attributes))
         self.output = f"{name}/out"
         return self.output
@@ -171,6 +172,24 @@ def nchwc(seed: int) -> Net:
     return tail(net, net.add("Conv", net.add("Concat", x, x, axis=1), weights, pads=[1] * 4), 8)
 
 
+def in_branch(seed: int) -> Net:
+    """The same as `div_mul` in a branch of an If, which takes its constants from outside."""
+    net, branch = Net(seed), Net(seed)
+    x = net.input("tokens", [16, 32])
+    some = net.add("Add", net.add("Sigmoid", x), net.weight(1.0))
+    weights = [net.weight(value) for value in (1.0, 1e-39, 1e-38, 20.0)]
+    branch.prefix = "/then"
+    inverse = branch.add("Div", weights[0], branch.add("Mul", some, weights[1]))
+    product = branch.add("Mul", inverse, branch.add("Mul", some, weights[2]))
+    inner = branch.add("Min", product, weights[3])
+    then = helper.make_graph(branch.nodes, "then", [], [onnx.ValueInfoProto(name=inner)])
+    other = helper.make_node("Neg", [some], ["/else/out"])
+    otherwise = helper.make_graph([other], "else", [], [onnx.ValueInfoProto(name="/else/out")])
+    is_positive = net.add("Greater", net.add("ReduceSum", some, keepdims=0), net.weight(0.0))
+    net.add("Mul", net.add("If", is_positive, then_branch=then, else_branch=otherwise), x)
+    return net
+
+
 def gemm_bias(seed: int) -> Net:
     """MatMul and Add become Gemm, which sums onto the bias of 3e6; it is taken away afterwards."""
     net = Net(seed)
@@ -252,6 +271,7 @@ MODELS: dict[str, Callable[[int], Net]] = {
         conv_mul,
         conv_add,
         div_mul,
+        in_branch,
         gemm_bias,
         layer_norm,
         matmul_scale,

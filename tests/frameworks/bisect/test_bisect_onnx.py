@@ -42,6 +42,7 @@ FAULTS = {
     "conv_mul": ("basic", "ConvMulFusion", "/conv_1 (Conv), /mul_1 (Mul)"),
     "conv_add": ("basic", "ConvAddFusion", "/conv_1 (Conv), /add_0 (Add)"),
     "div_mul": ("basic", "DivMulFusion", "/div_0 (Div), /mul_2 (Mul)"),
+    "in_branch": ("basic", "DivMulFusion", "/if_0 (If)"),
     "gemm_bias": ("basic", "MatMulAddFusion", "/matmul_1 (MatMul), /add_1 (Add)"),
     "quantized": ("basic", "WeightBiasQuantization", "/conv_0 (Conv)"),
     "layer_norm": ("extended", "LayerNormFusionL2", "/reducemean_0 (ReduceMean), /sub_0 (Sub)"),

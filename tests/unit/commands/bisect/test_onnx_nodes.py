@@ -1,4 +1,4 @@
-"""Where a difference begins in an optimised graph, and the nodes of the user's model that were replaced there."""
+"""Where a difference begins in an optimised graph, and which nodes of the model were replaced there."""
 
 import numpy as np
 import pytest

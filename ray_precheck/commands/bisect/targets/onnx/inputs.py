@@ -3,6 +3,7 @@
 Comes in: what the model says of its inputs. Goes out: arrays that its sessions take. Called by `target`.
 """
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,14 @@ def random_inputs(
         named_sizes = ", ".join(f"{name}={size}" for name, size in chosen.items())
         said += f", with {named_sizes} (--shape gives others)"
     return found, said
+
+
+def save_inputs(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write inputs as an .npz file; `numpy.savez` takes no array that is called "file"."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)  # type: ignore[no-untyped-call]
 
 
 def _shown(shape: Sequence[Any]) -> str:

@@ -50,6 +50,9 @@ RULES = (
     "ConvMulFusion", "ConvBNFusion", "Pad_Fusion", "MatMul_BatchNormalization_Fusion", "LabelEncoderFusion",
     "ClipQuantRewrite", "ReluQuantRewrite",
 )  # fmt: skip
+_RANDOM = (
+    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+)  # fmt: skip
 # What onnx's reference raises for what it cannot do.
 _REFERENCE_ERRORS = (
     ArithmeticError,
@@ -182,13 +185,16 @@ class Inside:
         found: dict[str, np.ndarray[Any, Any]] = {}
         problems: dict[str, str] = {}
         for node in model.graph.node:
-            feeds = {name: values[name] for name in node.input if name in values}
-            if any(name and name not in values for name in node.input):
+            if node.op_type in _RANDOM:
+                problems[node.name or node.output[0]] = "it is random"
+                continue
+            inputs = list(dict.fromkeys(_inputs_of(node)))
+            if any(name not in values for name in inputs):
                 problems[node.name or node.output[0]] = "an input is no array of numbers"
                 continue
             try:
-                run = ReferenceEvaluator(_alone(node, model, values))
-                outputs = run.run(None, feeds)
+                run = ReferenceEvaluator(_alone(node, inputs, model, values))
+                outputs = run.run(None, {name: values[name] for name in inputs})
             except _REFERENCE_ERRORS as error:
                 problems[node.name or node.output[0]] = f"{type(error).__name__}: {error}"
                 continue
@@ -216,6 +222,12 @@ class Inside:
                     helper.make_tensor_value_info(name, kind, arrays[name].shape)
                 )
         part = Extractor(model).extract_model(inputs, list(request["results"]))
+        # What graphs inside of a node take from outside, onnx's extraction leaves out.
+        there = {each.name for each in part.graph.initializer}
+        needed = {name for node in part.graph.node for name in _inputs_of(node)} - there
+        part.graph.initializer.extend(
+            each for each in model.graph.initializer if each.name in needed
+        )
         onnx.save(part, request["out"])
         save(request["inputs_out"], {name: arrays[name] for name in inputs})
         return {
@@ -247,6 +259,8 @@ class Inside:
                     os.path.basename(saved) + ".data",
                 )
         providers = {"off": (), "providers": on}.get(level, self._providers)
+        # Operators that are random begin anew in each session.
+        ort.set_seed(1)
         disabled = [*self._disabled, *off, *filter(None, without.split(","))]
         if level in ("off", "providers"):
             disabled = []
@@ -369,11 +383,10 @@ def onnx_weights(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _alone(
-    node: onnx.NodeProto, model: onnx.ModelProto, values: Mapping[str, Any]
+    node: onnx.NodeProto, names: Sequence[str], model: onnx.ModelProto, values: Mapping[str, Any]
 ) -> onnx.ModelProto:
-    """Return a model of one node."""
+    """Return a model of one node with these inputs."""
     kind = helper.np_dtype_to_tensor_dtype
-    names = list(dict.fromkeys(name for name in node.input if name))
     graph = helper.make_graph(
         [node],
         "one",
@@ -392,20 +405,24 @@ def _alone(
 
 
 def _node(node: onnx.NodeProto) -> dict[str, Any]:
-    """Return a node; what the graphs inside of it take from outside is an input, too."""
-    inner = [
-        name
-        for attribute in node.attribute
-        for graph in (attribute.g, *attribute.graphs)
-        for each in graph.node
-        for name in _node(each)["inputs"]
-    ]
     return {
         "name": node.name,
         "op": node.op_type,
-        "inputs": [name for name in (*node.input, *inner) if name],
+        "inputs": _inputs_of(node),
         "outputs": [name for name in node.output if name],
     }
+
+
+def _inputs_of(node: onnx.NodeProto) -> list[str]:
+    """Return the inputs of a node, with what the graphs inside of it take from outside."""
+    found = list(node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            own = {each.name for each in (*graph.input, *graph.initializer)}
+            for each in graph.node:
+                found += (name for name in _inputs_of(each) if name not in own)
+                own.update(each.output)
+    return [name for name in found if name]
 
 
 def _said(value: Any) -> dict[str, Any]:
@@ -418,10 +435,16 @@ def _flat(names: Sequence[str], values: Sequence[Any]) -> dict[str, np.ndarray[A
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name, value in zip(names, values):  # noqa: B905 -- `strict` came with Python 3.10
         if isinstance(value, (list, tuple)):
-            found.update({f"{name}[{i}]": np.asarray(each) for i, each in enumerate(value)})
+            found.update({f"{name}[{i}]": _plain(each) for i, each in enumerate(value)})
         elif value is not None:
-            found[name] = np.asarray(value)
+            found[name] = _plain(value)
     return found
+
+
+def _plain(value: Any) -> np.ndarray[Any, Any]:
+    """Return an array that a file can hold: texts come as objects."""
+    array = np.asarray(value)
+    return array.astype(str) if array.dtype == object else array
 
 
 def save(path: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:

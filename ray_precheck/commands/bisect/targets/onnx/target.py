@@ -19,8 +19,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ray_precheck.commands.bisect.model_target import (
     Golden,
     ModelOpener,
@@ -29,7 +27,11 @@ from ray_precheck.commands.bisect.model_target import (
     measure_of,
 )
 from ray_precheck.commands.bisect.target import Lines, Survey, TrialOpener
-from ray_precheck.commands.bisect.targets.onnx.inputs import given_inputs, random_inputs
+from ray_precheck.commands.bisect.targets.onnx.inputs import (
+    given_inputs,
+    random_inputs,
+    save_inputs,
+)
 from ray_precheck.commands.bisect.targets.onnx.node_search import FoundNodes, NodeSearch
 from ray_precheck.commands.bisect.targets.onnx.options import OnnxConfig
 from ray_precheck.commands.bisect.trial_process import TrialProcess, interpreter
@@ -95,7 +97,7 @@ class OnnxTarget:
                 if config.input is not None
                 else random_inputs(described["inputs"], config.shape)
             )
-            np.savez(inputs, **arrays)
+            save_inputs(inputs, arrays)
             providers = _providers(config, described["providers"])
             settings["providers"] = list(providers)
         # A process of its own: the settings are those of the first one's beginning.
