@@ -62,7 +62,7 @@ _REFERENCE_ERRORS = (
     TypeError,
     ValueError,
 )
-# In the name of a rung, between its level and the optimizers that are off beside those of the trial.
+# In the name of a rung, between its level and what is off beside the switches of the trial.
 WITHOUT = " without "
 _HOLDS_RULES = "_RuleBasedTransformer"
 _LOGGED = re.compile(r"GraphTransformer (\S+) modified: ([01])")
@@ -258,7 +258,8 @@ class Inside:
                     "session.optimized_model_external_initializers_file_name",
                     os.path.basename(saved) + ".data",
                 )
-        providers = {"off": (), "providers": on}.get(level, self._providers)
+        given = [name for name in self._providers if name not in without.split(",")]
+        providers = {"off": (), "providers": on}.get(level, given)
         # Operators that are random begin anew in each session.
         ort.set_seed(1)
         disabled = [*self._disabled, *off, *filter(None, without.split(","))]

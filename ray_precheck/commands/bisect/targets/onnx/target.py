@@ -10,6 +10,7 @@ extended, layout and all of the graph's optimizations. Their switches are the op
 """
 
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -165,14 +166,8 @@ class OnnxTarget:
         said = () if nodes is None else nodes.said
         if finding.kind is not Kind.FOUND or not finding.rung.switches:
             return Lines(said)
-        off = [name for name in finding.rung.members if name in finding.cure]
-        if finding.rung.name == "providers":
-            left = [name for name in survey.facts.settings["providers"] if name not in off]
-            python = (
-                f"onnxruntime.InferenceSession(path, providers={[*left, 'CPUExecutionProvider']!r})"
-            )
-            return Lines(said, (("Python", python), ("C++", f"(append no {' or '.join(off)})")))
-        return Lines(said, _disabling([*config.disabled, *_without(finding.rung), *off]))
+        off = [*_without(finding.rung), *sorted(finding.cure)]
+        return Lines(said, _disabling([*config.disabled, *off], survey.facts.settings["providers"]))
 
     def close_up(
         self,
@@ -307,29 +302,25 @@ def _rungs(
 
 
 def _without(rung: Rung) -> list[str]:
-    """Return the optimizers that are off in all trials of a rung, by its name."""
+    """Return what is off in all trials of a rung, by its name."""
     return list(filter(None, rung.name.partition(_WITHOUT)[2].split(",")))
 
 
 def _levels_above(finding: Finding, rungs: Sequence[Rung]) -> Sequence[Rung]:
-    """Return the rungs of the levels above that of a finding, without the optimizers that its cure names."""
+    """Return the rungs above that of a finding, without the optimizers or providers of its cure."""
     level = finding.rung.name.partition(_WITHOUT)[0]
-    names = [rung.name for rung in rungs]
-    off = sorted([*_without(finding.rung), *finding.cure])
+    off = [*_without(finding.rung), *sorted(finding.cure)]
     found: list[Rung] = []
-    if level not in _LEVELS or not off:
+    if not off:
         return found
-    for rung in rungs[names.index(level) + 1 :]:
-        switches = tuple(each for each in rung.switches if each.name not in off)
-        below = found[-1].name if found else ""
-        title = f"{rung.title}, with the line above" if rung.title else ""
+    for rung in rungs[[rung.name for rung in rungs].index(level) + 1 :]:
         found.append(
             replace(
                 rung,
                 name=f"{rung.name}{_WITHOUT}{','.join(off)}",
-                switches=switches,
-                over=below,
-                title=title,
+                switches=tuple(each for each in rung.switches if each.name not in off),
+                over=found[-1].name if found else "",
+                title=f"{rung.title}, with the line above",
             )
         )
     return found
@@ -346,10 +337,17 @@ def _level_lines(level: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _disabling(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    quoted = ", ".join(f'"{name}"' for name in names)
-    entry = f'"optimization.disable_specified_optimizers", "{";".join(names)}"'
-    return (
-        ("Python", f"onnxruntime.InferenceSession(path, options, disabled_optimizers=[{quoted}])"),
-        ("C++", f"session_options.AddConfigEntry({entry});"),
-    )
+def _disabling(names: Sequence[str], providers: Sequence[str] = ()) -> tuple[tuple[str, str], ...]:
+    """Return the lines that leave out optimizers, and execution providers, which are among `providers`."""
+    optimizers = [name for name in names if name not in providers]
+    options, lines = "", []
+    if len(optimizers) < len(names):
+        left = [*(name for name in providers if name not in names), "CPUExecutionProvider"]
+        options += f", providers={json.dumps(left)}"
+        gone = ", ".join(name for name in names if name in providers)
+        lines.append(("C++", f"// append the execution provider no more: {gone}"))
+    if optimizers:
+        options += f", disabled_optimizers={json.dumps(optimizers)}"
+        entry = f'"optimization.disable_specified_optimizers", "{";".join(optimizers)}"'
+        lines.append(("C++", f"session_options.AddConfigEntry({entry});"))
+    return ("Python", f"onnxruntime.InferenceSession(path, options{options})"), *lines
