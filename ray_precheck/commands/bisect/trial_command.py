@@ -23,13 +23,14 @@ _KEEP = Path(__file__).with_name("inside") / "keep.py"
 # How long killed processes may take to end: one in a call of a driver may never.
 _END_S = 10.0
 _LAST_BYTES, _LONGEST_LINE = 4096, 200
-TIMEOUT = "timeout"
+TIMEOUT, KILLED = "timeout", "killed"
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
     """How a command ended: its exit `code`, negative for a signal, None where there is none; then `problem`
-    says why: "timeout", or why it was not started. `line` is the last line that it wrote, "" for none."""
+    says why: "timeout", "killed" with what ran it, or why it was not started. `line` is the last line that
+    it wrote, "" for none."""
 
     code: int | None
     problem: str = ""
@@ -41,6 +42,11 @@ class CommandEnd:
         if self.code is None:
             return self.problem if self.problem == TIMEOUT else ""
         return signal_name(self.code) if self.code < 0 else str(self.code)
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether SIGKILL has ended it, or what ran it."""
+        return self.code == -signal.SIGKILL or self.problem == KILLED
 
     @property
     def said(self) -> str:
@@ -88,7 +94,7 @@ def run_command(
         return CommandEnd(None, f"{words[0]} cannot be started: {os.strerror(number)}")
     if told:
         return CommandEnd(int(told), line=line)
-    return CommandEnd(None, TIMEOUT if is_late else "what ran it was killed", line)
+    return CommandEnd(None, TIMEOUT if is_late else KILLED, line)
 
 
 def _wait(keeper: "subprocess.Popen[bytes]", env: Mapping[str, str], timeout_s: float) -> bool:

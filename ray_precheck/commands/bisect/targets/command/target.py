@@ -8,6 +8,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -45,6 +46,8 @@ _UNRESOLVED = {125: "it cannot tell", 126: "it cannot be executed", 127: "it is 
 _OWN = {2: "wrong usage or input", 3: "it was stopped", 4: "nothing could be checked"}
 # A trial's own limit ends before that of the worker, which would end its check process.
 _SHARE_OF_TIMEOUT = 0.9
+# SIGKILL comes from outside, for the machine's memory or by hand: a second one is held against the switches.
+_MOST_KILLS = 2
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -192,7 +195,12 @@ class CommandRunner:
                 tree = work_tree(opener.commits, commit, self.scratch, folder)
                 current = held.enter_context(tree)
                 env = git_environment(env) | {"BISECT_COMMIT": commit}
-            end = run_command(words, env, current, until - time.monotonic(), folder / "output")
+            end = CommandEnd(-signal.SIGKILL)
+            for _ in range(_MOST_KILLS):
+                if not end.is_killed:
+                    break
+                left_s = until - time.monotonic()
+                end = run_command(words, env, current, left_s, folder / "output")
             problem = attribute_problem(folder / ATTRIBUTES) if _has_attributes(env) else ""
             if problem:
                 return TrialResult(Answer.UNRESOLVED, end.exit, message=problem)
