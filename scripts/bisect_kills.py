@@ -72,9 +72,11 @@ KINDS: dict[str, tuple[Callable[[psutil.Process], list[psutil.Process]], signal.
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A bisect to kill: its folder, the words of its switches, and the options of where it runs."""
+    """A bisect to kill: its folder, the one for its temporary files, the words of its switches, and the
+    options of where it runs."""
 
     folder: Path
+    temporary: Path
     switches: tuple[str, ...]
     place: tuple[str, ...] = ()
 
@@ -119,13 +121,14 @@ def make_scene(folder: Path, number: int, place: Sequence[str]) -> Scene:
         for group in groups
     )
     folder.mkdir(parents=True)
-    (folder / "tmp").mkdir()
     script = folder / "trial.sh"
     script.write_text(
         f"#!/bin/sh\necho x >> {folder}/runs\nsetsid sleep {_LEFT_S} &\nsleep {_TRIAL_S}\n{wrong}\nexit 0\n"
     )
     script.chmod(0o700)
-    return Scene(folder, tuple(f"env:{name}=1|0" for name in names), tuple(place))
+    # Of a short path: Ray's sockets lie below it.
+    temporary = Path(tempfile.mkdtemp(prefix="bk"))
+    return Scene(folder, temporary, tuple(f"env:{name}=1|0" for name in names), tuple(place))
 
 
 def start(scene: Scene) -> "subprocess.Popen[str]":
@@ -153,7 +156,7 @@ def start(scene: Scene) -> "subprocess.Popen[str]":
         env={
             **os.environ,
             _MARK: str(scene.folder),
-            "TMPDIR": str(scene.folder / "tmp"),
+            "TMPDIR": str(scene.temporary),
             "TQDM_DISABLE": "1",
         },
     )
@@ -229,12 +232,10 @@ def tell_story(
     process = start(calm)
     printed, errors = process.communicate(timeout=_LIMIT_S)
     took_s = time.monotonic() - began
-    story = Story()
+    shutil.rmtree(calm.temporary, ignore_errors=True)
     if process.returncode != 1:
-        story.problems.append(
-            f"undisturbed: exit code {process.returncode}: {errors.strip()[-300:]}"
-        )
-        return story
+        raise SystemExit(f"undisturbed: exit code {process.returncode}: {errors.strip()[-300:]}")
+    story = Story()
     killed = make_scene(folder / "killed", number, place)
     found: str | None = None
     while found is None and not story.problems:
@@ -243,6 +244,7 @@ def tell_story(
         # The first start and each that goes on take about as long as the calm one, less what is done.
         delay_s = _LIMIT_S if enough else choose.uniform(0.0, 0.8 * took_s)
         found = kill_once(killed, kind, delay_s, story)
+    shutil.rmtree(killed.temporary, ignore_errors=True)
     story.trials, story.again = killed.rows, killed.runs - killed.rows
     if found is not None and answer_of(found) != answer_of(printed):
         story.problems.append(
