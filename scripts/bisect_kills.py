@@ -28,9 +28,14 @@ import psutil
 
 WORKERS = 3
 STOPPED = 3
+# How a command ends whose guardian was killed, or that was told to end before it began.
+_EARLY = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 # A trial takes so long, so that kills meet it; the process that it leaves behind would take longer.
 _TRIAL_S, _LEFT_S = 0.1, 120
 _LIMIT_S, _END_S = 120.0, 20.0
+# Kills come within this share of the time of a whole bisect, since one that goes on has less to do; and so
+# long after each other, so that a trial whose command was killed has its second chance.
+_SHARE, _PAUSE_S = 0.7, 0.5
 # In the environment of all processes of a bisect.
 _MARK = "BISECT_KILLS_MARK"
 _KEEP, _CHECK = "inside/keep.py", "check_process"
@@ -58,15 +63,24 @@ def _words_of(process: psutil.Process) -> list[str]:
     return []
 
 
-# Who is killed, by which signal; Ctrl-C of a terminal goes to the group.
-KINDS: dict[str, tuple[Callable[[psutil.Process], list[psutil.Process]], signal.Signals]] = {
-    "kill -9 of the command": (_driver, signal.SIGKILL),
-    "kill -9 of its guardian": (lambda guardian: [guardian], signal.SIGKILL),
-    "kill -9 of a check process": (_titled(_CHECK), signal.SIGKILL),
-    "kill -9 of what runs a trial": (_titled(_KEEP), signal.SIGKILL),
-    "kill -9 of a trial's command": (_trial, signal.SIGKILL),
-    "SIGTERM": (lambda guardian: [guardian], signal.SIGTERM),
-    "Ctrl-C": (lambda guardian: [guardian], signal.SIGINT),
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Who is killed, by which signal, and whether that ends the whole bisect: then each worker may have had a
+    trial that was not finished."""
+
+    victims: Callable[[psutil.Process], list[psutil.Process]]
+    number: signal.Signals
+    ends_all: bool = False
+
+
+KINDS = {
+    "kill -9 of the command": Kind(_driver, signal.SIGKILL, True),
+    "kill -9 of its guardian": Kind(lambda guardian: [guardian], signal.SIGKILL, True),
+    "kill -9 of a check process": Kind(_titled(_CHECK), signal.SIGKILL),
+    "kill -9 of what runs a trial": Kind(_titled(_KEEP), signal.SIGKILL),
+    "kill -9 of a trial's command": Kind(_trial, signal.SIGKILL),
+    "SIGTERM": Kind(lambda guardian: [guardian], signal.SIGTERM, True),
+    "Ctrl-C": Kind(lambda guardian: [guardian], signal.SIGINT, True),
 }
 
 
@@ -178,41 +192,50 @@ def left_behind(scene: Scene) -> list[psutil.Process]:
     return found
 
 
-def kill_once(scene: Scene, kind: str, delay_s: float, story: Story) -> str | None:
-    """Run a bisect and kill one of its processes after a time; return what it printed where it came to its
-    end, else None."""
+def attempt(
+    scene: Scene, choose: random.Random, kills: int, longest_s: float, story: Story
+) -> str | None:
+    """Run a bisect, or go on with it, and kill processes of it until so many kills were done; return what it
+    printed where it came to its end, else None."""
     process = start(scene)
     guardian = psutil.Process(process.pid)
-    choose, number = KINDS[kind]
-    until = time.monotonic() + delay_s
-    victims: list[psutil.Process] = []
-    while process.poll() is None and not victims:
-        if time.monotonic() >= until:
-            with suppress(psutil.Error):
-                victims = choose(guardian)
-        time.sleep(0.005)
-    for victim in victims[-1:]:
+    done: list[str] = []
+    while story.kills.total() < kills and process.poll() is None:
+        kind = choose.choice([*KINDS])
+        victims, number = KINDS[kind].victims, KINDS[kind].number
+        _wait(process, _PAUSE_S if done else 0.0)
+        _wait(process, choose.uniform(0.0, longest_s))
         with suppress(psutil.Error):
-            victim.send_signal(number)
-            story.kills[kind] += 1
+            for victim in victims(guardian)[-1:]:
+                victim.send_signal(number)
+                story.kills[kind] += 1
+                done.append(kind)
+        if done and KINDS[done[-1]].ends_all:
+            break
+    said = ", ".join(done)
     try:
         printed, errors = process.communicate(timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:
-        story.problems.append(f"{kind}: the command did not end")
+        story.problems.append(f"{said}: the command did not end")
         process.kill()
         process.communicate()
         return None
     stays = _gone(scene)
     if stays:
-        story.problems.append(f"{kind}: {stays[0]} stays")
+        story.problems.append(f"{said}: {stays[0]} stays")
         for each in stays:
             with suppress(psutil.Error):
                 each.kill()
     if process.returncode in (0, 1):
         return printed
-    if process.returncode not in (STOPPED, -signal.SIGKILL):
-        story.problems.append(f"{kind}: exit code {process.returncode}: {errors.strip()[-300:]}")
+    if process.returncode not in (STOPPED, *_EARLY):
+        story.problems.append(f"{said}: exit code {process.returncode}: {errors.strip()[-300:]}")
     return None
+
+
+def _wait(process: "subprocess.Popen[str]", seconds: float) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
 
 
 def _gone(scene: Scene) -> list[psutil.Process]:
@@ -239,19 +262,18 @@ def tell_story(
     killed = make_scene(folder / "killed", number, place)
     found: str | None = None
     while found is None and not story.problems:
-        enough = story.kills.total() >= kills
-        kind = choose.choice([*KINDS])
-        # The first start and each that goes on take about as long as the calm one, less what is done.
-        delay_s = _LIMIT_S if enough else choose.uniform(0.0, 0.8 * took_s)
-        found = kill_once(killed, kind, delay_s, story)
+        found = attempt(killed, choose, kills, took_s * _SHARE, story)
     shutil.rmtree(killed.temporary, ignore_errors=True)
     story.trials, story.again = killed.rows, killed.runs - killed.rows
     if found is not None and answer_of(found) != answer_of(printed):
         story.problems.append(
             f"another answer:\n{answer_of(found)}\ninstead of\n{answer_of(printed)}"
         )
-    if story.again > WORKERS * story.kills.total():
-        story.problems.append(f"{story.again} trials were run again")
+    most = sum(
+        number * (WORKERS if KINDS[kind].ends_all else 1) for kind, number in story.kills.items()
+    )
+    if story.again > most:
+        story.problems.append(f"{story.again} trials were run again, more than {most}")
     if story.again < 0:
         story.problems.append(f"{-story.again} rows are of trials that were not run")
     return story

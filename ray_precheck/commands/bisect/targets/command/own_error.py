@@ -44,9 +44,11 @@ def judge_own_error(
     if end.code not in (PASSED, IN_ERROR, NOTHING_CHECKED):
         return TrialResult(Answer.UNRESOLVED, message=f"locate: {end.said}")
     rows = [row for table in sorted(out.rglob("locate_values_*.csv")) for row in _rows(table)]
-    found = [each for each in rows if _is_of(each["Record"], name)]
+    found = [each for each in rows if name in _forms(each["Record"])]
     if not found:
-        near = get_close_matches(name, {each["Record"] for each in rows}, 1)
+        near = get_close_matches(
+            name, {form for each in rows for form in _forms(each["Record"])}, 1
+        )
         told = f"; the nearest is {near[0]}" if near else ""
         return TrialResult(Answer.UNRESOLVED, message=f"locate measured no {name}{told}")
     return _judged(found, tolerance)
@@ -74,7 +76,7 @@ def _rows(table: Path) -> list[dict[str, str]]:
     return [{**row, "Record": decode_name(row["Record"])} for row in rows]
 
 
-def _is_of(record: str, name: str) -> bool:
-    """Return whether a record is that of the name: itself, of this call, or of this operator."""
+def _forms(record: str) -> tuple[str, str, str]:
+    """Return the names of a record: its own, that of its call, and that of its operator."""
     call = record.rpartition(".")[0]
-    return name in (record, call, call.rpartition(".")[0])
+    return record, call, call.rpartition(".")[0]

@@ -41,7 +41,11 @@ from ray_precheck.options.declared import Number, Takes, option
 from ray_precheck.searching.bisection import Answer, Finding, Rung, Trial
 
 # Exit codes of a shell whose command cannot be started, and git bisect's for "cannot tell".
-_UNRESOLVED = {125: "it cannot tell", 126: "it cannot be executed", 127: "it is not there"}
+_UNRESOLVED = {
+    125: "it cannot tell",
+    126: "a program cannot be executed",
+    127: "a program is not there",
+}
 # Exit codes of this package's own commands that say nothing of the numbers.
 _OWN = {2: "wrong usage or input", 3: "it was stopped", 4: "nothing could be checked"}
 # A trial's own limit ends before that of the worker, which would end its check process.
@@ -229,7 +233,7 @@ def judged_end(end: CommandEnd, words: Sequence[str], fail_on: str) -> TrialResu
         answer = Answer.FAIL if fail_on == RAISE and end.exit else Answer.UNRESOLVED
     elif end.code in (why := _UNRESOLVED | (_OWN if is_own(words) else {})):
         answer = Answer.UNRESOLVED
-        said = f"{said} ({words[0]}: {why[end.code]})"
+        said = f"{said} ({why[end.code]})"
     return TrialResult(answer, end.exit, message="" if answer is Answer.PASS else said)
 
 

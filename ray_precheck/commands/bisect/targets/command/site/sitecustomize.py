@@ -68,7 +68,9 @@ def _set(module: Any, lines: "list[tuple[str, Any]]") -> None:
             setattr(holder, last, value)
         except Exception as error:
             near = difflib.get_close_matches(last, dir(holder), 1)
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            said = "it is not there"
+            if not isinstance(error, AttributeError):
+                said = f"{type(error).__name__}: {error}".splitlines()[0]
             told = f"{said}{f'; the nearest is {near[0]}' if near else ''}"
             _tell("missing", f"{module.__name__}.{attribute} cannot be set: {told}")
         else:
