@@ -63,6 +63,13 @@ def _shy_tanh() -> None:
     lowerings[aten.tanh.default] = lowered
 
 
+def _raising_tanh() -> None:
+    def lowered(*args: Any) -> Any:
+        raise NotImplementedError("no tanh today")
+
+    torch._inductor.lowering.lowerings[aten.tanh.default] = lowered
+
+
 def _swapped_cat() -> None:
     lowerings = torch._inductor.lowering.lowerings
     old = lowerings[aten.cat.default]
@@ -147,6 +154,7 @@ FAULTS = {
     "lowering of mean": Fault(_scaled_lowering(aten.mean.dim, 1.1), ("lowering aten.mean",)),
     "lowering of cat": Fault(_swapped_cat, ("lowering aten.cat",)),
     "shy lowering of tanh": Fault(_shy_tanh, ("lowering aten.tanh",)),
+    "raising lowering of tanh": Fault(_raising_tanh, ("lowering aten.tanh",)),
     "decomposition of native_layer_norm": Fault(
         _scaled_decomposition(aten.native_layer_norm.default, 1.05), ("aten.native_layer_norm",)
     ),
@@ -173,6 +181,7 @@ def _program(build: Callable[[], Any], fault: str) -> Callable[[], Any]:
 lowering_erf = _program(programs.encoder, "lowering of erf")
 lowering_mean = _program(programs.decoder, "lowering of mean")
 lowering_shy = _program(programs.autoencoder, "shy lowering of tanh")
+lowering_raises = _program(programs.autoencoder, "raising lowering of tanh")
 lowering_cat = _program(programs.unet, "lowering of cat")
 decomposition_norm = _program(programs.encoder, "decomposition of native_layer_norm")
 decomposition_silu = _program(programs.decoder, "decomposition of silu")

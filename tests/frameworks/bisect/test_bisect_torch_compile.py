@@ -99,6 +99,12 @@ def test_a_fault_that_hides_from_copies_is_found_by_trials_of_all_backends(tmp_p
     ]
 
 
+def test_a_compile_that_raises_is_searched_with_fail_on_raise(tmp_path: Path) -> None:
+    found = Searched(tmp_path, f"{FAULTS}:lowering_raises", fail_on="raise")
+    assert "no tanh today" in found.survey.notes[0]
+    assert found.culprits("inductor") == {"lowering aten.tanh.default tanh"}
+
+
 def test_a_decomposition_is_named_in_a_script_that_trains(tmp_path: Path) -> None:
     script = "scripts/bisect_compile/train_digits.py"
     found = Searched(tmp_path, script, args=("decomposition of threshold_backward",))

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .graphs import ancestors_of, cloned, copy_of, distance_in_floors, leaves, run_graph, source_of
-from .programs import attempted
+from .programs import attempted, said_of
 from .watching import AppliedPass, LoweredGraph, Seen, named_inputs, values_of, watched
 
 # Calls of one operator that are held against its decomposition: a script may run it a million times.
@@ -37,21 +37,26 @@ _MOST_BYTES = 4 << 30
 def look(bench: Any, state: Any, floors: Mapping[str, float], out: str) -> dict[str, Any]:
     """Compile and run once with copies taken, and compare; the outputs are written to `out`.
 
+    Where that raises, return the "error" and the members that were asked for until then.
+
     `floors` are what honest results may differ by, relative to the largest element, by dtype.
     """
     bench.warm()
     seen = Seen(floors)
     with watched(seen, state):
-        outputs, _ = bench.outputs("look", (), ())
-    np.savez(out, **outputs)
-    found = {
+        found, error = attempted(lambda: bench.outputs("look", (), ()))
+    members = [{"name": n, "kind": k, "line": line} for n, (k, line) in seen.members.items()]
+    if error is not None:
+        return {"error": said_of(error), "members": members}
+    np.savez(out, **found[0])
+    rows = {
         "outputs": out,
-        "members": [{"name": n, "kind": k, "line": line} for n, (k, line) in seen.members.items()],
+        "members": members,
         "passes": [_pass_row(seen, each) for each in seen.passes],
         "decompositions": _wrong_decompositions(bench, seen),
         "graphs": [_graph_row(seen, each, state) for each in seen.graphs],
     }
-    return {**found, "skipped": seen.skipped}
+    return {**rows, "skipped": seen.skipped}
 
 
 def _distance(seen: Seen, tested: Sequence[Any], golden: Sequence[Any]) -> float:

@@ -66,7 +66,7 @@ def _function(module_name: str, name: str) -> Callable[[], Any]:
 
     module, error = attempted(load)
     if error is not None:
-        raise ProgramError(f"{module_name}: cannot import it: {_said(error)}")
+        raise ProgramError(f"{module_name}: cannot import it: {said_of(error)}")
     found = getattr(module, name, None)
     if callable(found):
         return found  # type: ignore[no-any-return]
@@ -98,7 +98,7 @@ class FunctionProgram:
         """Call the function and what it returns; return the outputs, and gradients where asked for."""
         made, error = attempted(self.function)
         if error is not None:
-            raise ProgramError(f"{self.name} raises {_said(error)}")
+            raise ProgramError(f"{self.name} raises {said_of(error)}")
         is_pair = isinstance(made, tuple) and len(made) == 2 and callable(made[0])
         if not is_pair or not isinstance(made[1], (tuple, list, dict)):
             kind = (
@@ -138,7 +138,7 @@ def _eager_error(error: Exception, recorded: Recorded, what: str) -> Exception:
     """Return what is raised where the program raised: in a trial, the same."""
     if recorded.is_compiling or isinstance(error, ProgramError):
         return error
-    return ProgramError(f"{what} raises without torch.compile: {_said(error)}")
+    return ProgramError(f"{what} raises without torch.compile: {said_of(error)}")
 
 
 @dataclasses.dataclass
@@ -308,6 +308,7 @@ def attempted(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return None, error
 
 
-def _said(error: Exception) -> str:
+def said_of(error: Exception) -> str:
+    """Return the kind of an error and its first line."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"

@@ -96,8 +96,9 @@ class CompileConfig(CompileOptions, ModelConfig):
 class CompileFacts:
     """What is known before the first trial.
 
-    `look` is the answer of `looking.py`, {} where it could not compile. `is_wrong`: what was compiled while
-    copies were taken had wrong outputs. `lines` are those of the user's code by switch.
+    `look` is the answer of `looking.py`, members alone where compiling raised, {} where it crashed.
+    `is_wrong`: what was compiled while copies were taken had wrong outputs. `lines` are those of the user's
+    code by switch.
     """
 
     golden: Golden
@@ -196,7 +197,11 @@ class CompileTarget:
         """Yield a sentence where taking copies changed the result."""
         facts: CompileFacts = survey.facts
         first = next((each for each in found if each.rung.name in _whole_rungs()), None)
-        if first is None or not facts.look or first.kind in (Kind.UNRESOLVED, Kind.BUDGET):
+        if (
+            first is None
+            or "outputs" not in facts.look
+            or first.kind in (Kind.UNRESOLVED, Kind.BUDGET)
+        ):
             return
         is_wrong = first.kind is not Kind.CLEAN
         if is_wrong != facts.is_wrong:
@@ -242,8 +247,11 @@ def _survey_of(
     look: Mapping[str, Any] = reply.answer or {}
     notes = []
     is_wrong = False
-    if not look:
-        notes.append(f"compiling it fails ({reply.reason}): nothing is known before the trials")
+    if "outputs" not in look:
+        reason = look.get("error") or reply.reason
+        notes.append(
+            f"compiling it fails ({reason}): nothing is known of results before the trials"
+        )
     else:
         judged = measure_of(config, golden).judge(Path(look["outputs"]))
         is_wrong = judged.answer is Answer.FAIL
@@ -288,7 +296,7 @@ def _notes_of(look: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _first_rungs(look: Mapping[str, Any], is_wrong: bool) -> tuple[Rung, ...]:
-    if not look:
+    if "outputs" not in look:
         return _backend_rungs(look)
     if not is_wrong:
         return (AS_IT_IS,)
