@@ -52,6 +52,21 @@ class Searched:
         }
 
 
+def test_what_the_look_did_not_see_is_as_the_last_of_its_kind() -> None:
+    from ray_precheck.commands.bisect.targets.torch_compile.trials import Decisions
+
+    decide = Decisions(on=("lowering a x",), off=("lowering a x #2", "decomposition b (all)"))
+    asked = [decide.of("lowering", name, "a") for name in ("a x", "a y", "a x", "a z")]
+    assert asked == [
+        ("lowering a x", False),
+        ("lowering a y", False),
+        ("lowering a x #2", True),
+        ("lowering a z", True),
+    ]
+    assert decide.of("decomposition", "b", "b") == ("decomposition b", True)
+    assert decide.of("decomposition", "c", "c") == ("decomposition c", False)
+
+
 @pytest.fixture(autouse=True)
 def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are named as modules of the folder where the command is started."""

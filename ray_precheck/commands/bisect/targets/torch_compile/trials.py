@@ -74,7 +74,7 @@ class TrialBench:
         """Run the program; return its outputs as arrays, and the dtypes that numpy does not have, by name."""
         if rung != OFF:
             self.warm()
-        _STATE.decide = _Decisions(on, off)
+        _STATE.decide = Decisions(on, off)
         patches: dict[str, Any] = {
             "fallback_random": True
         }  # Else dropout draws other numbers than eager.
@@ -98,7 +98,7 @@ class TrialBench:
         return look(self, _STATE, self.settings["floors"], out)
 
 
-class _Decisions:
+class Decisions:
     """What is off in a trial: an occurrence of a name, or all of them where its group is off. A name that the
     look did not see, since what is off changes what comes after it, is as the last one of its kind was."""
 
@@ -127,7 +127,7 @@ class _State:
     """What the place where torch asks needs to know: a process has one torch. `told` hears of each place that
     is asked in a look; `is_alone` is on while operators are compiled alone."""
 
-    decide: _Decisions = dataclasses.field(default_factory=lambda: _Decisions((), ()))
+    decide: Decisions = dataclasses.field(default_factory=lambda: Decisions((), ()))
     told: Callable[[str, str, Any], None] | None = None
     is_alone: bool = False
 
