@@ -30,6 +30,8 @@ from .watching import AppliedPass, LoweredGraph, Seen, named_inputs, values_of, 
 
 # Calls of one operator that are held against its decomposition: a script may run it a million times.
 _MOST_CALLS = 64
+# Operators of one graph with equal attributes, shapes and strides that are compiled alone.
+_MOST_ALIKE = 2
 # Values of a graph that are kept at once to compile its operators alone, in bytes.
 _MOST_BYTES = 4 << 30
 
@@ -196,7 +198,7 @@ def _wrong_alone(
     assert graph.final is not None
     size = sum(each.nbytes for each in values.values() if isinstance(each, torch.Tensor))
     nodes = [node for node in graph.final.graph.nodes if node.name in graph.lowered]
-    nodes = [node for node in nodes if _stands_alone(node, values)]
+    nodes = _unlike([node for node in nodes if _stands_alone(node, values)], values)
     if size > _MOST_BYTES or not nodes:
         seen.skipped["lowering"] += len(graph.lowered)
         return {}
@@ -217,6 +219,25 @@ def _wrong_alone(
         if distance > 1.0:
             wrong[graph.lowered[node.name]] = distance
     return wrong
+
+
+def _unlike(nodes: Sequence[Any], values: Mapping[Any, Any]) -> list[Any]:
+    """Return the nodes less those that are like enough others: layers of a model repeat themselves."""
+    counts: Counter[Any] = Counter()
+    kept = []
+    for node in nodes:
+        inputs = [values[each] for each in node.all_input_nodes]
+        layouts = tuple((each.dtype, each.shape, each.stride()) for each in inputs)
+        words = torch.fx.map_arg((node.args, node.kwargs), _no_name)
+        key = node.target, layouts, repr(words)
+        counts[key] += 1
+        if counts[key] <= _MOST_ALIKE:
+            kept.append(node)
+    return kept
+
+
+def _no_name(node: Any) -> str:
+    return ""
 
 
 def _stands_alone(node: Any, values: Mapping[Any, Any]) -> bool:

@@ -10,6 +10,7 @@ switches by halves. What was found in a lowering is then asked of generated code
 
 import hashlib
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -315,21 +316,22 @@ def _suspects(look: Mapping[str, Any], kind: str) -> tuple[Switch, ...]:
         return tuple(_switch(f"decomposition {name} (all)") for name in found)
     if kind == "pass":
         wrong = [each["switch"] for each in look["passes"] if (each["distance"] or 0.0) > 1.0]
-        return tuple(map(_switch, _grouped([name for name in wrong if name])))
+        return tuple(map(_switch, _grouped([name for name in wrong if name], wrong)))
     graphs = [each for each in look["graphs"] if (each["distance"] or 0.0) > 1.0]
     alone = [name for each in graphs for name in each["wrong"]]
     if alone:
-        return tuple(map(_switch, _grouped(alone)))
+        return tuple(map(_switch, _grouped(alone, [each["name"] for each in look["members"]])))
     before = [pair for each in graphs for pair in each["before"]]
     return tuple(_switch(name, hits=int(not is_right)) for name, is_right in before)
 
 
-def _grouped(names: Sequence[str]) -> list[str]:
+def _grouped(names: Sequence[str], members: Sequence[str]) -> list[str]:
     """Return switches, those of one operator or pass as one: what is wrong is so wherever it stands."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(_group_of(name), []).append(name)
-    return [each[0] if len(each) == 1 else f"{group} (all)" for group, each in groups.items()]
+    counts = Counter(map(_group_of, members))
+    groups = {_group_of(name): name for name in reversed(names)}
+    return [
+        name if counts[group] <= 1 else f"{group} (all)" for group, name in reversed(groups.items())
+    ]
 
 
 def _group_of(name: str) -> str:
