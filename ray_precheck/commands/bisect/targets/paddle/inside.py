@@ -1,0 +1,320 @@
+"""Runs a Paddle model with chosen settings; stands in the interpreter that has Paddle.
+
+Comes in: requests (dicts of JSON, see `Opened.answer`). Goes out: answers, and arrays in .npz files. Loaded by path
+by `inside/serve.py`; nothing but the standard library, NumPy and Paddle is imported, since that interpreter need
+not have this package. Facts about Paddle were measured with 3.3.1 (README of the targets).
+
+A model is of the new format (PIR, `.json`) or of the old one (`.pdmodel`); its parameters stand in one file.
+"""
+
+import ctypes
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+
+# Operators of a PIR program that compute nothing.
+_FEEDS = ("builtin.parameter", "builtin.constant", "pd_op.data", "pd_op.feed", "pd_op.fetch")
+# The pass that puts operators on oneDNN's kernels; without it oneDNN does nothing.
+_PLACEMENT = "onednn_placement_pass"
+# Rungs whose trials have oneDNN on: all behind the first one.
+_OFF = "all off"
+
+
+def open_target(settings: Dict[str, Any]) -> "Opened":
+    """Import Paddle for a model's format, and load the user's own libraries of operators, kernels or passes."""
+    # The format is a matter of the whole process: with the new one Paddle's programs are PIR programs.
+    os.environ["FLAGS_enable_pir_api"] = "1" if settings["model"].endswith(".json") else "0"
+    # The names of passes are read from the log.
+    os.environ.pop("GLOG_minloglevel", None)
+    import paddle
+
+    paddle.enable_static()
+    for library in settings.get("libraries", ()):
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    return Opened(settings)
+
+
+class Opened:
+    """A model; the program is loaded once it is needed."""
+
+    def __init__(self, settings: Dict[str, Any]) -> None:
+        self.settings = settings
+        self.is_new = settings["model"].endswith(".json")
+
+    def answer(self, request: Dict[str, Any]) -> Dict[str, Any]:
+        """Answer one request by its `kind`.
+
+        `describe`: versions, inputs, outputs, parameters and operators. `run`: the outputs with the settings of
+        a rung, its switches `off` off. `capture`: the same, and each operator's outputs. `executor`: the outputs
+        of the training framework's forward. `crop`: a model of the first operators.
+        """
+        return {
+            "describe": self._describe,
+            "run": self._run,
+            "capture": self._capture,
+            "executor": self._execute,
+            "crop": self._crop,
+        }[request["kind"]](request)
+
+    # What there is.
+
+    def _describe(self, request: Dict[str, Any]) -> Dict[str, Any]:
+        import paddle
+        from paddle import inference
+
+        program = _Program(self.settings["model"], self.settings["params"], self.is_new)
+        trt = tuple(inference.get_trt_compile_version())
+        return {
+            "versions": {
+                "paddle": paddle.__version__,
+                "commit": paddle.version.commit,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "processor": _processor(),
+            "has_bf16": "avx512_bf16" in _flags() or "avx512bw" in _flags(),
+            "has_gpu": bool(paddle.is_compiled_with_cuda()),
+            "tensorrt": list(trt),
+            "inputs": program.inputs(),
+            "outputs": program.outputs(),
+            "parameters": program.parameters(),
+            "operators": program.operators(),
+        }
+
+    # Runs.
+
+    def _run(self, request: Dict[str, Any]) -> Dict[str, Any]:
+        predictor = self._predictor(request)
+        self._feed(predictor)
+        predictor.run()
+        return {"outputs": self._save_outputs(predictor, request["out"])}
+
+    def _capture(self, request: Dict[str, Any]) -> Dict[str, Any]:
+        predictor = self._predictor(request)
+        self._feed(predictor)
+        rows: List[Dict[str, str]] = []
+        arrays: Dict[str, Any] = {}
+        problems: List[str] = []
+
+        def seen(operator: str, name: str, tensor: Any) -> None:
+            try:
+                array = _plain(tensor)
+            except (ValueError, RuntimeError, TypeError) as error:
+                problems.append("{}: {}".format(operator, str(error).splitlines()[0]))
+                return
+            arrays[str(len(rows))] = array
+            rows.append({"operator": operator, "name": name, "layout": str(tensor.layout)})
+
+        predictor.register_output_hook(seen)
+        predictor.run()
+        np.savez(request["values"], **arrays)
+        self._save_outputs(predictor, request["out"])
+        return {"rows": rows, "problems": problems}
+
+    def _predictor(self, request: Dict[str, Any]) -> Any:
+        from paddle import inference
+
+        model = request.get("model") or self.settings["model"]
+        params = request.get("params") or self.settings["params"]
+        config = inference.Config(model, params)
+        config.set_cpu_math_library_num_threads(int(self.settings.get("threads", 1)))
+        rung, off = request["rung"], set(request["off"])
+        if rung == _OFF or rung == "oneDNN" and "oneDNN" in off:
+            _all_off(config)
+        elif rung in ("oneDNN", "memory"):
+            config.delete_pass
+            for name in self.settings.get("passes", ()):
+                if name != _PLACEMENT:
+                    config.delete_pass(name)
+        else:
+            for name in request["off"]:
+                config.delete_pass(self.settings.get("aliases", {}).get(name, name))
+        has_memory = rung == "memory" and "memory" not in off or rung in ("passes", "bf16")
+        if has_memory and not self.is_new:
+            config.enable_memory_optim()
+        if rung == "bf16" and "bf16" not in off:
+            (getattr(config, "enable_onednn_bfloat16", None) or config.enable_mkldnn_bfloat16)()
+        return inference.create_predictor(config)
+
+    def _feed(self, predictor: Any) -> None:
+        with np.load(self.settings["input"]) as arrays:
+            for name in predictor.get_input_names():
+                handle = predictor.get_input_handle(name)
+                handle.reshape(arrays[name].shape)
+                handle.copy_from_cpu(np.ascontiguousarray(arrays[name]))
+
+    def _save_outputs(self, predictor: Any, out: str) -> str:
+        names = predictor.get_output_names()
+        np.savez(out, **{name: predictor.get_output_handle(name).copy_to_cpu() for name in names})
+        return out
+
+    def _execute(self, request: Dict[str, Any]) -> Dict[str, Any]:
+        program = _Program(self.settings["model"], self.settings["params"], self.is_new)
+        with np.load(self.settings["input"]) as arrays:
+            found = program.run({name: arrays[name] for name in program.feeds})
+        names = [each["name"] for each in program.outputs()]
+        np.savez(request["out"], **dict(zip(names, found)))
+        return {"outputs": request["out"]}
+
+    def _crop(self, request: Dict[str, Any]) -> Dict[str, Any]:
+        program = _Program(self.settings["model"], self.settings["params"], self.is_new)
+        prefix = os.path.join(request["folder"], "part")
+        program.save_head(prefix, int(request["count"]))
+        model = prefix + (".json" if self.is_new else ".pdmodel")
+        return {"model": model, "params": prefix + ".pdiparams"}
+
+
+def _all_off(config: Any) -> None:
+    # The old format hears the switch alone, the new one the level alone.
+    config.switch_ir_optim(False)
+    config.set_optimization_level(0)
+    (getattr(config, "disable_onednn", None) or config.disable_mkldnn)()
+
+
+def _plain(tensor: Any) -> Any:
+    """Return a value of a hook as an array in its own order of axes.
+
+    A value of oneDNN's layout says the shape N, C, H, W, and its numbers stand in the order N, H, W, C.
+    """
+    array = np.array(tensor.numpy())
+    if str(tensor.layout) == "ONEDNN" and array.ndim in (4, 5):
+        count, channels, *space = array.shape
+        last = array.ndim - 1
+        return np.moveaxis(array.reshape(count, *space, channels), last, 1)
+    return array
+
+
+class _Program:
+    """A model as a program of the training framework."""
+
+    def __init__(self, model: str, params: str, is_new: bool) -> None:
+        import paddle
+
+        self.is_new = is_new
+        self._paddle = paddle
+        self._executor = paddle.static.Executor(paddle.CPUPlace())
+        # A scope of its own: parameters of a model that was loaded before have the same names.
+        self._scope = paddle.static.Scope()
+        with paddle.static.scope_guard(self._scope):
+            self.program, self.feeds, self._fetches = paddle.static.load_inference_model(
+                str(Path(model).parent),
+                self._executor,
+                model_filename=Path(model).name,
+                params_filename=Path(params).name,
+            )
+        self._block = self.program.global_block()
+
+    def run(self, feed: Dict[str, Any]) -> List[Any]:
+        with self._paddle.static.scope_guard(self._scope):
+            found: List[Any] = self._executor.run(
+                self.program, feed=feed, fetch_list=self._fetches
+            )
+        return found
+
+    def inputs(self) -> List[Dict[str, Any]]:
+        if self.is_new:
+            by_name = {op.attrs()["name"]: op.results()[0] for op in self._ops("pd_op.data")}
+            return [_spec(name, by_name[name]) for name in self.feeds]
+        return [_spec(name, self._block.var(name)) for name in self.feeds]
+
+    def outputs(self) -> List[Dict[str, Any]]:
+        # A predictor names the outputs of a PIR program so.
+        return [
+            _spec("fetch_name_{}".format(number) if self.is_new else each.name, each)
+            for number, each in enumerate(self._fetches)
+        ]
+
+    def parameters(self) -> List[Dict[str, Any]]:
+        if self.is_new:
+            found = self._ops("builtin.parameter")
+            return [_spec(op.attrs()["parameter_name"], op.results()[0]) for op in found]
+        listed = [each for each in self.program.list_vars() if each.persistable]
+        return [_spec(each.name, each) for each in listed if each.name not in ("feed", "fetch")]
+
+    def operators(self) -> List[str]:
+        """Return a name for each operator in their order: its number from 1, its type, what it makes."""
+        return [self._said(number, op) for number, op in enumerate(self._computing(), 1)]
+
+    def _said(self, number: int, op: Any) -> str:
+        if self.is_new:
+            return "{} {}".format(number, op.name().replace("pd_op.", ""))
+        outputs = [name for name in op.output_arg_names if not self._block.var(name).persistable]
+        return "{} {} ({})".format(number, op.type, outputs[-1] if outputs else "")
+
+    def _computing(self) -> List[Any]:
+        if self.is_new:
+            return [op for op in self._block.ops if op.name() not in _FEEDS]
+        return [op for op in self._block.ops if op.type not in ("feed", "fetch")]
+
+    def _ops(self, name: str) -> List[Any]:
+        return [op for op in self._block.ops if op.name() == name]
+
+    def save_head(self, prefix: str, count: int) -> None:
+        """Save a model of the first `count` operators; its outputs are what the others or the user get."""
+        static = self._paddle.static
+        head = self._computing()[:count]
+        if self.is_new:
+            feeds = [op.results()[0] for op in self._ops("pd_op.data")]
+            fetches = _used_outside(head)
+        else:
+            feeds = [self._block.var(name) for name in self.feeds]
+            fetches = self._read_later(count)
+        with static.scope_guard(self._scope):
+            static.save_inference_model(prefix, feeds, fetches, self._executor, program=self.program)
+
+    def _read_later(self, count: int) -> List[Any]:
+        operators = self._computing()
+        fetched = [name for op in self._block.ops if op.type == "fetch" for name in op.input_arg_names]
+        later = {name for op in operators[count:] for name in op.input_arg_names}
+        later.update(fetched, (each.name for each in self._fetches))
+        made = dict.fromkeys(name for op in operators[:count] for name in op.output_arg_names)
+        return [
+            self._block.var(name)
+            for name in made
+            if name in later and not self._block.var(name).persistable
+        ]
+
+
+def _used_outside(head: List[Any]) -> List[Any]:
+    inside = {op.id() for op in head}
+    found = []
+    for op in head:
+        for value in op.results():
+            users = value.all_used_ops()
+            if any(user.id() not in inside for user in users) and not value.persistable:
+                found.append(value)
+    return found
+
+
+def _spec(name: str, value: Any) -> Dict[str, Any]:
+    dtype = str(value.dtype).split(".")[-1].split(":")[0].strip("<>").lower()
+    return {"name": name, "shape": [int(size) for size in value.shape], "dtype": dtype}
+
+
+def _processor() -> str:
+    for line in _lines_of("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _flags() -> Tuple[str, ...]:
+    for line in _lines_of("/proc/cpuinfo"):
+        if line.startswith("flags"):
+            return tuple(line.split(":", 1)[1].split())
+    return ()
+
+
+def _lines_of(path: str) -> List[str]:
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read().splitlines()
+
+
+if sys.version_info < (3, 8):  # pragma: no cover
+    raise RuntimeError("Python 3.8 or newer is needed")
