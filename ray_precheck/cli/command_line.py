@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ray_precheck.cli.guardian import guard
+from ray_precheck.commands.bisect import command as bisect
 from ray_precheck.commands.capture import command as capture
 from ray_precheck.commands.compare import command as compare
 from ray_precheck.commands.compare_results import command as compare_results
@@ -139,6 +140,7 @@ COMMANDS = (
     *compare.COMMANDS,
     *locate.COMMANDS,
     *diagnose.COMMANDS,
+    *bisect.COMMANDS,
     *compare_results.COMMANDS,
 )
 _NAMES = tuple(name for command in COMMANDS for name in command.names)

@@ -352,11 +352,12 @@ def resume_command(given: Sequence[str], result: Path) -> str:
     """Return the command that resumes a stopped run: the same, with `-csv_path`."""
     kept: list[str] = []
     leaves_out = False
-    for argument in given:
+    own = given[: given.index("--")] if "--" in given else given
+    for argument in own:
         if argument.startswith("-"):
             option = argument.partition("=")[0]  # which may be abbreviated
             is_one = any(name.startswith(option) for name in _RESUME_OPTIONS)
             leaves_out = is_one and option not in ("-", "--")
         if not leaves_out:
             kept.append(argument)
-    return shlex.join(["ray-precheck", *kept, "-csv_path", str(result)])
+    return shlex.join(["ray-precheck", *kept, "-csv_path", str(result), *given[len(own) :]])

@@ -19,7 +19,7 @@ from typing import Any
 from ray_precheck.errors import StoppedError
 from ray_precheck.runtime.actors import ActorError, ActorLost, Actors, CallFailed
 from ray_precheck.runtime.crew import Crew, PendingCall, WorkerOptions, start_reason
-from ray_precheck.runtime.job import Job
+from ray_precheck.runtime.job import GrowingJob, Job
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.placement import DeviceRequest, follow_nodes, usable_nodes
 from ray_precheck.runtime.progress import Progress
@@ -274,6 +274,7 @@ class Driver:
         shipper: Shipper | None = None,
     ) -> None:
         self._job = job
+        self._growing = job if isinstance(job, GrowingJob) else None
         self._actors = actors
         self._files = files
         self._stop_requested = stop_requested
@@ -307,12 +308,12 @@ class Driver:
             recorder.record(some)
         try:
             # Workers were launched already; those of slots that the scheduler does not need are ended.
-            commands = run.scheduler.start()
+            commands = run.scheduler.start(grows=self._growing is not None)
             wanted = {command.slot for command in commands if isinstance(command, StartWorker)}
             self._machines.keep_only(wanted)
             for label in self._machines.benches:
                 self._crew.start(label)
-            while not run.scheduler.finished:
+            while not run.scheduler.finished or self._is_open:
                 if self._stop_requested():
                     self._wind_down(run)
                     return False
@@ -327,6 +328,10 @@ class Driver:
                     recorder.flush()
             recorder.close()
         return True
+
+    @property
+    def _is_open(self) -> bool:
+        return self._growing is not None and self._growing.is_open
 
     def close(self) -> None:
         """End every worker; safe to call twice."""
@@ -384,6 +389,9 @@ class Driver:
         # Results are handed over last, and at once: workers wait for batches, and disks are slow.
         finished, tracks = run.finished, run.tracks
         run.finished, run.tracks = [], []
+        if self._growing is not None and not run.scheduler.draining:
+            run.scheduler.add(self._growing.grow(finished, run.scheduler.room))
+            carry_out(run.scheduler.wake())
         run.recorder.record(finished, tracks)
         run.progress.tick()
         if not run.scheduler.has_devices:

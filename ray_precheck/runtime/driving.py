@@ -17,7 +17,7 @@ from ray_precheck.options.shared import JobOptions
 from ray_precheck.runtime.actors import Actors
 from ray_precheck.runtime.crew import WorkerOptions
 from ray_precheck.runtime.driver import DriveOptions, Driver
-from ray_precheck.runtime.job import Job, Pieces
+from ray_precheck.runtime.job import GrowingJob, Job, Pieces
 from ray_precheck.runtime.local_actors import LocalActors
 from ray_precheck.runtime.places.choice import Cluster, Places
 from ray_precheck.runtime.places.devices import local_node
@@ -144,7 +144,9 @@ def _open_driver(
     config, places = setting.config, setting.places
     if places is None:
         raise ValueError("a plan with tasks needs places")
-    stays = setting.cluster.is_local and plan is not None and _is_small(plan.tasks)
+    # Nobody knows how long a search takes; its trials run in processes of their own anyway.
+    is_small = isinstance(job, GrowingJob) or (plan is not None and _is_small(plan.tasks))
+    stays = setting.cluster.is_local and is_small
     actors: Actors = LocalActors() if stays else _ray_actors(setting, places)
     nodes = actors.nodes()
     stop_requested = setting.stop_requested or opened.enter_context(stop_on_signal()).is_set

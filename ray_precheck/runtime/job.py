@@ -7,7 +7,7 @@ knows nothing else of the work. `replay.job` implements them for the precheck.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome
@@ -78,6 +78,19 @@ class Job(Pieces, Protocol):
 
     def unchecked(self, task: Task, reason: str) -> Done:
         """Return the rows of a task that could not be done; `reason` is a sentence."""
+
+
+@runtime_checkable
+class GrowingJob(Job, Protocol):
+    """A job whose later tasks depend on what the earlier ones gave: a search. Its `names` grow, too."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more tasks may come, also where none is left."""
+
+    def grow(self, finished: Sequence[Done], room: int) -> Sequence[Task]:
+        """Take pieces that are finished, and return new tasks, at most `room`: so many workers have nothing
+        to do. It is called often and returns at once."""
 
 
 class Opener(Protocol):

@@ -34,8 +34,8 @@ class Progress:
         counts: Mapping[Verdict, int] | None = None,
         unit: str = "api",
     ) -> None:
-        """`done` pieces of `total` have rows from an earlier run, with the verdicts of `counts`; `unit` is
-        what a piece is."""
+        """`done` pieces of `total` (0 where that is not known) have rows from an earlier run, with the
+        verdicts of `counts`; `unit` is what a piece is."""
         self._unit = unit
         self._show = show
         self._stream = stream or sys.stderr
@@ -48,7 +48,9 @@ class Progress:
         if show and self._stream.isatty():
             # A terminal that does not tell its size (0 columns) would get an empty bar.
             size = {"dynamic_ncols": True} if _width(self._stream) > 0 else _DEFAULT_SIZE
-            self._bar = tqdm(total=total, initial=done, unit=unit, file=self._stream, **size)
+            self._bar = tqdm(
+                total=total or None, initial=done, unit=unit, file=self._stream, **size
+            )
 
     def add(self, finished: Iterable[Done]) -> None:
         """Count results whose rows are on the disk, and show the new state."""
@@ -69,12 +71,12 @@ class Progress:
             return
         self._shown = now
         rate = (self._done - self._done_before) / (now - self._begin)
-        left = (
-            f"{(self._total - self._done) / rate:.0f} s left" if rate > 0 else "time left unknown"
-        )
-        self.say(
-            f"{self._done}/{self._total} done, {self._tally()}, {rate:.1f} {self._unit}/s, {left}"
-        )
+        left, total = "", ""
+        if self._total:
+            total = f"/{self._total}"
+            left_s = (self._total - self._done) / rate if rate > 0 else None
+            left = ", time left unknown" if left_s is None else f", {left_s:.0f} s left"
+        self.say(f"{self._done}{total} done, {self._tally()}, {rate:.1f} {self._unit}/s{left}")
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""

@@ -6,15 +6,16 @@ one that is wrong ends the ladder. Used as the strategy of a `bisection.Search`.
 The three parts of a search:
 
 - **One set** (`_one_set`): among switches that are wrong together, the last one in their order without which
-  the earlier ones are right is found by halving; it is kept on, and the search goes on among the earlier ones,
-  until those that are kept are wrong alone. A set of k among N takes k (log2 N + 1) trials.
+  the earlier ones are right is found by halving; it is kept on, and the search goes on among the earlier
+  ones, until those that are kept are wrong alone. A set of k among N takes k (log2 N + 1) trials.
 - **All sets** (`_all_sets`): a set that is wrong alone need not be all. Where the result is still wrong
-  without one of its members, there is another set among the rest. These deletions are a tree (Reiter, A Theory
-  of Diagnosis from First Principles, 1987, section 4), whose shortest way to a right result is the cure.
-- **Noise** (`_Rates`, `_last_by_weight`): where equal trials disagree, first the rates of FAIL at the foot and
-  at the top of the rung are told apart by a Bayes factor, or it is said that they are not. Halving becomes the
-  search of Burnashev and Zigangirov (1974): each trial moves the weights of all switches, and the next one
-  divides the weight. Single sets are decided by Wald's sequential test (1945).
+  without one of its members, there is another set among the rest. These deletions are a tree (Reiter, A
+  Theory of Diagnosis from First Principles, 1987, section 4), whose shortest way to a right result is the
+  cure.
+- **Noise** (`_Rates`, `_last_by_weight`): where equal trials disagree, first the rates of FAIL at the foot
+  and at the top of the rung are told apart by a Bayes factor, or it is said that they are not. Halving
+  becomes the search of Burnashev and Zigangirov (1974): each trial moves the weights of all switches, and the
+  next one divides the weight. Single sets are decided by Wald's sequential test (1945).
 
 A trial without an answer is replaced by another division of the same switches: by other halves, then by
 smaller and larger parts, and then with other switches around them.
@@ -207,7 +208,9 @@ class _RungSearch:
             evidence = _evidence_of_two(fails, trials)
             if evidence > _EVIDENCE:
                 break
-            if min(trials) >= 10 and evidence < 1 / _COUNTER_EVIDENCE or max(trials) >= _MOST_PAIRS:
+            if (min(trials) >= 10 and evidence < 1 / _COUNTER_EVIDENCE) or max(
+                trials
+            ) >= _MOST_PAIRS:
                 raise _OneNoiseError
             each = 0 if trials[0] <= trials[1] else 1
             answer = self._at_foot() if each == 0 else self._again(top, 0.6)
@@ -292,7 +295,9 @@ class _RungSearch:
             return
         for proof in proofs:
             for _ in range(2):
-                if self.answers.again(proof.rung, proof.enabled, 0.5 + 0.4 * (expected is FAIL)) not in (
+                if self.answers.again(
+                    proof.rung, proof.enabled, 0.5 + 0.4 * (expected is FAIL)
+                ) not in (
                     expected,
                     UNRESOLVED,
                 ):
@@ -421,8 +426,8 @@ class _RungSearch:
     ) -> tuple[frozenset[str], frozenset[str]]:
         """Return the switch without which what is on before it is right, and what was on then.
 
-        `kept` with all of the pool is wrong, and `kept` alone is right. Where trials give no answer, more than
-        one switch may be returned.
+        `kept` with all of the pool is wrong, and `kept` alone is right. Where trials give no answer, more
+        than one switch may be returned.
         """
         if self.rates is not None:
             return self._last_by_weight(kept, pool)
@@ -512,7 +517,9 @@ class _RungSearch:
             position = _half(weights)
             if unanswered:  # Trials around the middle may have answers where that one has none.
                 spread = 1 + unanswered // 2
-                position = min(max(position + self._random.randint(-spread, spread), 1), len(order) - 1)
+                position = min(
+                    max(position + self._random.randint(-spread, spread), 1), len(order) - 1
+                )
             below = sum(weights[:position])
             chance = below * self.rates.bad + (1 - below) * self.rates.good
             answer = self._again(prefixes[position], chance)
@@ -605,5 +612,3 @@ def _evidence_of_two(fails: Sequence[int], trials: Sequence[int]) -> float:
 
 def _log_beta(fails: int, trials: int) -> float:
     return math.lgamma(fails + 1) + math.lgamma(trials - fails + 1) - math.lgamma(trials + 2)
-
-

@@ -179,7 +179,9 @@ def _result_rows(path: Path, tables: Tables) -> Iterator[ResultRow]:
 
 def parse_result_row(cells: Sequence[str], tables: Tables = API_TABLES) -> ResultRow:
     """Return a result row made of its cells, given in their order."""
-    forward, *others = map(verdict_in, cells[1 : 1 + tables.verdicts])
+    forward, *others = map(
+        verdict_in, cells[tables.verdict_at : tables.verdict_at + tables.verdicts]
+    )
     backward = others[0] if others else Verdict.NONE
     return ResultRow(decode_name(cells[0]), forward, backward, cells[len(tables.result) - 1])
 

@@ -182,8 +182,8 @@ class Tables:
     The first column of `result` is the name of a piece; a detail row is named `{piece}.{part}.{part}...`
     with `detail_parts` parts behind the name of its piece, or, where `detail_parts` is None, has the name
     of its piece in its last column. The settings of a run may add columns to the details, but not to
-    details with the name in the last one. The columns of `result` behind the name are `verdicts` columns
-    with a verdict each (pass, error, SKIP), any others, and a message as the last one. With
+    details with the name in the last one. `result` has `verdicts` columns with a verdict each (pass, error,
+    SKIP) from the column `verdict_at` on, by default behind the name, and a message as the last one. With
     `needs_details` a piece that passes has a detail row. `unit` is what progress counts in a second.
     """
 
@@ -195,6 +195,7 @@ class Tables:
     needs_details: bool = True
     words: tuple[str, str] = ("result", "details")
     unit: str = "api"
+    verdict_at: int = 1
 
     def file(self, kind: str, stamp: str) -> str:
         """Return the name of a file: `kind` is result or details."""

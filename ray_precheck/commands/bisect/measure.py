@@ -1,17 +1,18 @@
 """How far the outputs of a trial are from the golden ones, and whether that is wrong.
 
-Comes in: the arrays of a trial by name. Goes out: an answer, the metric, and a row for each output. Called by the
-runner of a model's trials.
+Comes in: the arrays of a trial by name. Goes out: an answer, the metric, and a row for each output. Called by
+the runner of a model's trials.
 
 The distance of an output is one of `METRICS`; without `--metric` it is
 
     max |t - g| / max |g|
 
-over the elements that are finite on both sides, in units of its floor: the larger of what two honest runs (all
-off, twice) differ by, and of a rounding that optimisations are free to choose. That is `FLOORS` of the coarser
-dtype of both sides: between honest runs of convolutional and transformer models with other orders of sums and fused kernels the
-largest was a fifth of it (README, "Floors"). A trial is FAIL above `--tolerance` floors, 1 by default. NaN and
-infinity must stand at the same places, whole numbers and bool must be equal, shapes and dtypes too.
+over the elements that are finite on both sides, in units of its floor: the larger of what two honest runs
+(all off, twice) differ by, and of a rounding that optimisations are free to choose. That is `FLOORS` of the
+coarser dtype of both sides: between honest runs of convolutional and transformer models with other orders of
+sums and fused kernels the largest was a fifth of it (README, "Floors"). A trial is FAIL above `--tolerance`
+floors, 1 by default. NaN and infinity must stand at the same places, whole numbers and bool must be equal,
+shapes and dtypes too.
 """
 
 import subprocess
@@ -38,9 +39,9 @@ GIT_SKIP = 125
 def distance_of(tested: Array, golden: Array, metric: str) -> tuple[float, tuple[int, ...]]:
     """Return the distance of two arrays of one shape, and the index where they differ most.
 
-    `metric`: `max` and `mean` of |t - g| relative to the largest |g|; `rms`, that of t - g relative to that of
-    g; `cosine`, 1 less the cosine; `abs`, the largest |t - g|. Elements that are not finite on both sides are
-    left out. 0 where nothing is left; complex numbers are compared as such.
+    `metric`: `max` and `mean` of |t - g| relative to the largest |g|; `rms`, that of t - g relative to that
+    of g; `cosine`, 1 less the cosine; `abs`, the largest |t - g|. Elements that are not finite on both sides
+    are left out. 0 where nothing is left; complex numbers are compared as such.
     """
     wide = np.complex128 if np.iscomplexobj(golden) else np.float64
     t, g = (np.asarray(each).astype(wide).ravel() for each in (tested, golden))
@@ -152,17 +153,24 @@ def honest_floors(runs: Sequence[Mapping[str, Array]], metric: str = "max") -> d
 
 
 def judged_by(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> TrialResult:
-    """Return what a command says by its exit code: 0 PASS, 125 UNRESOLVED, 1 to 127 FAIL, as git bisect has it;
-    UNRESOLVED too where it cannot be started, hangs, or is ended by a signal."""
+    """Return what a command says by its exit code: 0 PASS, 125 UNRESOLVED, 1 to 127 FAIL, as git bisect has
+    it; UNRESOLVED too where it cannot be started, hangs, or is ended by a signal."""
     try:
         ended = subprocess.run(
-            list(command), env=dict(env), timeout=timeout_s, check=False, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            list(command),
+            env=dict(env),
+            timeout=timeout_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         return TrialResult(Answer.UNRESOLVED, "timeout", message="the check did not end in time")
     except OSError as error:
-        return TrialResult(Answer.UNRESOLVED, "", message=f"the check cannot be started: {error.strerror}")
+        return TrialResult(
+            Answer.UNRESOLVED, "", message=f"the check cannot be started: {error.strerror}"
+        )
     code = ended.returncode
     if code == 0:
         return TrialResult(Answer.PASS, "0")

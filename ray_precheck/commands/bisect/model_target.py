@@ -1,10 +1,11 @@
 """What targets share whose trials run a model in the interpreter of its framework.
 
-Comes in: a target's `inside.py`, its settings, and how outputs are judged. Goes out: a `TrialOpener`, and the golden
-outputs with the floors of their comparison. Called by the targets paddle, torch-compile and onnx.
+Comes in: a target's `inside.py`, its settings, and how outputs are judged. Goes out: a `TrialOpener`, and the
+golden outputs with the floors of their comparison. Called by the targets paddle, torch-compile and onnx.
 
-`inside.py` is asked, for a trial, {"kind": "run", "rung": name, "on": [...], "off": [...], "out": path}, writes
-the outputs to that .npz file, an array for each, and answers {"outputs": path}, with a "message" if it has one.
+`inside.py` is asked, for a trial, {"kind": "run", "rung": name, "on": [...], "off": [...], "out": path},
+writes the outputs to that .npz file, an array for each, and answers {"outputs": path}, with a "message" if it
+has one.
 """
 
 from collections.abc import Mapping
@@ -41,7 +42,9 @@ class ModelOpener:
 
     def open(self, scratch: Path) -> "ModelRunner":
         """Return a runner; its process is started with the first trial."""
-        process = TrialProcess(interpreter(self.python), self.inside, self.settings, scratch, self.env)
+        process = TrialProcess(
+            interpreter(self.python), self.inside, self.settings, scratch, self.env
+        )
         return ModelRunner(self, process, scratch)
 
 
@@ -91,7 +94,9 @@ class Golden:
     is_exact: bool
 
 
-def asked_of(process: TrialProcess, request: Mapping[str, Any], timeout_s: float, what: str) -> Reply:
+def asked_of(
+    process: TrialProcess, request: Mapping[str, Any], timeout_s: float, what: str
+) -> Reply:
     """Return the reply to a request that has to be answered.
 
     Raises:
@@ -120,13 +125,21 @@ def honest_outputs(
     scratch.mkdir(parents=True, exist_ok=True)
     for number in range(runs):
         out = scratch / f"honest{number}.npz"
-        request = {"kind": "run", "rung": rung.name, "on": [], "off": [*rung.members], "out": str(out)}
+        request = {
+            "kind": "run",
+            "rung": rung.name,
+            "on": [],
+            "off": [*rung.members],
+            "out": str(out),
+        }
         asked_of(process, request, config.timeout_s, "the model with everything off")
         with np.load(out) as arrays:
             found.append(dict(arrays))
     floors = honest_floors(found, config.metric or "max")
     same = all(
-        run[name].tobytes() == array.tobytes() for run in found[1:] for name, array in found[0].items()
+        run[name].tobytes() == array.tobytes()
+        for run in found[1:]
+        for name, array in found[0].items()
     )
     path = scratch / "honest0.npz"
     if config.golden is not None:

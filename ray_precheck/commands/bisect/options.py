@@ -79,7 +79,10 @@ class SearchOptions:
         rows="confidence",
     )
     dry_run: bool = option(
-        False, "--dry-run", help="list the rungs and their switches, and try none", takes=Takes.NOTHING
+        False,
+        "--dry-run",
+        help="list the rungs and their switches, and try none",
+        takes=Takes.NOTHING,
     )
     plot: Path | None = option(
         None,

@@ -64,13 +64,14 @@ class Survey:
 
     `rungs` are tried in their order. `facts` are kept by the target for itself. `notes` are sentences for the
     user (what cannot be tried here, and why). `fingerprint` are the settings that must be the same in a run
-    that resumes this one. `golden`, `floors`: see `measure.py`; they are the target's own business.
+    that resumes this one. `is_exact`: equal runs gave the same bits, so that verdicts need no repeats.
     """
 
     rungs: tuple[Rung, ...]
     notes: tuple[str, ...] = ()
     fingerprint: Mapping[str, str] = field(default_factory=dict)
     facts: Any = None
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,6 @@ class Target(Protocol):
         """Return what to say of a finding."""
 
     def close_up(
-        self, config: Any, survey: Survey, found: Sequence[Finding], out: Path
+        self, config: Any, survey: Survey, found: Sequence[Finding], out: Path, scratch: Path
     ) -> Iterator[str]:
         """Write what the user asked for at the end (a bundle, a cropped model); yield what is said of it."""

@@ -1,8 +1,8 @@
 """A process of the interpreter in which a target's framework lives, asked one request after the other.
 
-Comes in: a target's `inside.py`, its settings, and requests. Goes out: `Reply`s. Called by targets, in a check
-process for trials and in the command's own process for what comes before and after them. It stays warm: what it
-has imported serves all trials; one that crashed or hung is started again with the next request.
+Comes in: a target's `inside.py`, its settings, and requests. Goes out: `Reply`s. Called by targets, in a
+check process for trials and in the command's own process for what comes before and after them. It stays warm:
+what it has imported serves all trials; one that crashed or hung is started again with the next request.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ START_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came of a request: an `answer`; or the `error` that was raised ("ValueError: the first line"); or how
-    the process ended: `end` is "exit 1", "SIGSEGV" or "timeout". `log` is what it wrote meanwhile."""
+    """What came of a request: an `answer`; or the `error` that was raised ("ValueError: the first line"); or
+    how the process ended: `end` is "exit 1", "SIGSEGV" or "timeout". `log` is what it wrote meanwhile."""
 
     answer: dict[str, Any] | None = None
     end: str = ""

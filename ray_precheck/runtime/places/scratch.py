@@ -1,7 +1,8 @@
-"""The private folder of our own Ray cluster: its token, sockets and logs.
+"""Private folders of a run: that of our own Ray cluster with its token, sockets and logs, and others.
 
-Called by `runtime.places.cluster`. Only this user can read it, and it goes with the run: removed at
-its end, by a watcher if the process was killed, and by the next run if the watcher was killed too.
+Called by `runtime.places.cluster` and by commands whose workers write files. Only this user can read them,
+and they go with the run: removed at its end, of a cluster by a watcher if the process was killed, and by the
+next run if there is no watcher, or it was killed too.
 """
 
 import fcntl
@@ -51,14 +52,32 @@ shutil.rmtree(sys.argv[1], ignore_errors=True)
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Make a folder for one run, with mode 700; removes those that killed runs have left behind."""
+def private_folder() -> Iterator[Path]:
+    """Make a folder for one run, with mode 700, and remove it at the end; removes those that killed runs have
+    left behind."""
+    folder, owner = _made()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(owner)
+
+
+def _made() -> tuple[Path, int]:
+    """Make a folder; return it with the descriptor that shows other runs that it is in use."""
     sweep()
     # Short: Ray puts Unix sockets below it, whose paths may have 107 characters.
     hidden = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
     owner = _lock(hidden / _OWNER)
     folder = hidden.with_name(f"{PREFIX}{secrets.token_hex(4)}")
     hidden.rename(folder)  # Seen by other runs only now, when it is locked.
+    return folder, owner
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Make the folder of a cluster: a private one that a watcher removes where this process is killed."""
+    folder, owner = _made()
     watcher = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _WATCHER, str(folder)],
         stdin=subprocess.PIPE,

@@ -174,6 +174,12 @@ class TaskQueue:
     def __len__(self) -> int:
         return len(self.tasks)
 
+    def append(self, tasks: Iterable[Task]) -> None:
+        """Put new tasks behind the others."""
+        new = list(tasks)
+        self.tasks.extend(new)
+        self.cost_left_s += sum(task.cost_s for task in new)
+
     def put_back(self, tasks: Iterable[Task]) -> None:
         """Put tasks that were not run back to the head of the queue."""
         waiting = list(tasks)

@@ -276,13 +276,16 @@ class Scheduler:
         """The slots whose worker has a batch, those for benches too."""
         return [*self._slots.busy(), *self.bench.busy()]
 
-    def start(self) -> list[Command]:
-        """Begin: start a worker on every slot, but no more workers than there are records.
+    def start(self, *, grows: bool = False) -> list[Command]:
+        """Begin: start a worker on every slot, but no more workers than there are records, unless their
+        number `grows`.
 
         If these slots share one place, a worker at another place is started too, because the first
         place may be bad.
         """
         names, most = list(self._slots), max(1, len(self._dispatch.queue))
+        if grows:
+            most = len(names)
         wanted, others = names[:most], names[most:]
         places = {self._slots[name].place for name in wanted}
         if self._dispatch.queue and len(places) == 1:
@@ -293,6 +296,16 @@ class Scheduler:
     def send_files_to(self, slots: frozenset[str]) -> None:
         """Set the slots to which captured files have to be sent from now on."""
         self._dispatch.ahead = slots
+
+    def add(self, tasks: Iterable[Task]) -> None:
+        """Take new tasks; `wake` gives them out."""
+        self._dispatch.queue.append(tasks)
+
+    @property
+    def room(self) -> int:
+        """How many more tasks there are workers for."""
+        waiting = len(self._dispatch.queue) + len(self._dispatch.alone)
+        return max(0, self._slots.living - self.in_flight - waiting)
 
     def drain(self) -> None:
         """Send no more batches; the batches in flight may finish."""

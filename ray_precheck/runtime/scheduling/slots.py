@@ -92,6 +92,11 @@ class SlotTable(dict[str, Slot]):
         """Whether there is a slot that has not been given up."""
         return self._living > 0
 
+    @property
+    def living(self) -> int:
+        """How many slots have not been given up."""
+        return self._living
+
     def idle(self) -> list[str]:
         """Return the slots whose worker waits for a batch."""
         return list(self._idle)

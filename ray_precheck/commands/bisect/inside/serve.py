@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 
@@ -30,26 +31,26 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Modules of the user's own folder stay theirs: the folder of this script is none of theirs.
     sys.path[:] = [each for each in sys.path if os.path.abspath(each) != os.path.dirname(__file__)]
-    opened = None
-    with os.fdopen(int(requests_fd), encoding="utf-8") as requests:
-        with os.fdopen(int(answers_fd), "w", encoding="utf-8") as answers:
-            for line in requests:
-                request = json.loads(line)
-                try:
-                    if opened is None:
-                        opened = _load(inside).open_target(request)
-                        answer = {"answer": {}}
-                    else:
-                        answer = {"answer": opened.answer(request)}
-                except BaseException as error:  # A framework may raise anything, SystemExit included.
-                    answer = {"error": _said(error)}
-                sys.stdout.flush()
-                sys.stderr.flush()
-                answers.write(json.dumps(answer) + "\n")
-                answers.flush()
+    opened: Any = None
+    requests = os.fdopen(int(requests_fd), encoding="utf-8")
+    answers = os.fdopen(int(answers_fd), "w", encoding="utf-8")
+    for line in requests:
+        request = json.loads(line)
+        answer: dict[str, Any] = {"answer": {}}
+        try:
+            if opened is None:
+                opened = _loaded(inside).open_target(request)
+            else:
+                answer = {"answer": opened.answer(request)}
+        except BaseException as error:  # A framework may raise anything, SystemExit included.
+            answer = {"error": _said(error)}
+        sys.stdout.flush()
+        sys.stderr.flush()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
-def _load(path):  # type: ignore[no-untyped-def]
+def _loaded(path: str) -> Any:
     spec = importlib.util.spec_from_file_location("inside", path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,0 +1,187 @@
+"""What `bisect` prints: each rung, what makes the result wrong, its proofs, and the lines that switch it off.
+
+Comes in: a `BisectReport` and its target. Goes out: text, an exit code, and the drawing of --plot. Called by
+the command.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ray_precheck.commands.bisect.job import enabled_cell
+from ray_precheck.commands.bisect.run import BisectReport, TrialCells
+from ray_precheck.commands.bisect.target import Lines, Survey, Target
+from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
+from ray_precheck.searching.bisection import Finding, Kind, Rung, Trial
+from ray_precheck.store.tables import decode_name, encode_text
+
+_MOST_NAMED = 12
+
+
+def survey_lines(survey: Survey) -> Iterator[str]:
+    """Yield the rungs and their switches, for --dry-run."""
+    for rung in survey.rungs:
+        count = len(rung.members)
+        yield f"Rung {rung.name}{f' ({rung.title})' if rung.title else ''}: {count} switches"
+        for number, name in enumerate(rung.members, 1):
+            hits = next(each.hits for each in rung.switches if each.name == name)
+            yield f"  {number} {name}{'' if hits is None else f' ({hits} hits)'}"
+        stays = [each.name for each in rung.switches if each.stays]
+        if stays:
+            yield f"  always on: {', '.join(stays)}"
+    for note in survey.notes:
+        yield f"note: {note}"
+
+
+def bisect_exit_code(report: BisectReport) -> int:
+    """Return the exit code: 1 where a culprit is, 0 where everything is right, 4 where nothing was
+    answered."""
+    if not report.completed:
+        return STOPPED
+    kinds = {finding.kind for finding in report.findings}
+    if kinds & {Kind.FOUND, Kind.WRONG_AT_FOOT}:
+        return IN_ERROR
+    if any(finding.kind is Kind.BUDGET and finding.suspects for finding in report.findings):
+        return IN_ERROR
+    return PASSED if kinds & {Kind.CLEAN, Kind.NOISE} else NOTHING_CHECKED
+
+
+def unresolved_foot(report: BisectReport) -> str:
+    """Return a sentence where no trial with everything off gave an answer, so that nothing can be told; ""
+    where one did."""
+    if not report.findings or report.findings[0].kind is not Kind.UNRESOLVED:
+        return ""
+    first = report.findings[0].rung
+    off = [each for each in report.trials if each.enabled in ("none", "all")]
+    if any(
+        each.verdict != "UNRESOLVED" for each in off if each.enabled == "none" or not first.members
+    ):
+        return ""
+    reason = next(
+        (each.message or f"it ended with {each.exit}" for each in off), "no trial was run"
+    )
+    return (
+        f"with everything off there is no answer: {decode_name(reason)}; mend what is run until it"
+        " gives one, then begin again"
+    )
+
+
+def bisect_lines(target: Target, config: Any, report: BisectReport) -> Iterator[str]:
+    """Yield the closing lines of a run."""
+    rows = {(each.rung, each.enabled, each.repeat): each for each in report.trials}
+    for finding in report.findings:
+        yield from _finding_lines(finding, rows, target.lines(config, report.survey, finding))
+    if not report.findings and report.completed:
+        yield "Nothing was answered within the trials or the time allowed"
+    seconds = sum(float(each.seconds or 0) for each in report.trials)
+    yield f"{len(report.trials)} trials in {seconds:.1f} s of trials; rows: {report.files.result}"
+
+
+def _finding_lines(
+    finding: Finding, rows: Mapping[tuple[str, str, str], TrialCells], lines: Lines
+) -> Iterator[str]:
+    rung = finding.rung
+    title = f"{rung.name}{f' ({rung.title})' if rung.title else ''}"
+    match finding.kind:
+        case Kind.CLEAN:
+            yield f"{title}: right"
+        case Kind.WRONG_AT_FOOT:
+            yield f"{title}: wrong with all of it off"
+        case Kind.NOISE:
+            yield (
+                f"{title}: numeric noise, no culprit: the result is wrong as often with all of it off as with"
+                " all of it on"
+            )
+        case Kind.UNRESOLVED:
+            yield f"{title}: no answer{_reason(rung, rows)}"
+        case Kind.BUDGET:
+            yield f"{title}: the trials or the time were used up before the search ended"
+            yield from _known(finding)
+        case Kind.FOUND:
+            yield f"{title}: wrong"
+            yield from _found(finding, rows)
+    yield from (f"  {said}" for said in lines.said)
+    if lines.code:
+        yield "  To switch it off:"
+        yield from (f"    {language}: {line}" for language, line in lines.code)
+
+
+def _known(finding: Finding) -> Iterator[str]:
+    for each in finding.sets:
+        yield f"  wrong alone, not proven to be all: {_named(finding.rung, each)}"
+    if finding.suspects and not finding.sets:
+        count = len(finding.suspects)
+        yield f"  what is wrong is among these {count}: {_named(finding.rung, finding.suspects)}"
+
+
+def _found(finding: Finding, rows: Mapping[tuple[str, str, str], TrialCells]) -> Iterator[str]:
+    rung, sets = finding.rung, finding.sets
+    if rung.is_ordered:
+        yield f"  the first that makes it wrong: {_named(rung, sets[0])}"
+    elif len(sets) == 1 and len(sets[0]) == 1:
+        yield f"  {_named(rung, sets[0])} makes the result wrong"
+    elif len(sets) == 1:
+        yield f"  together, none of them alone: {_named(rung, sets[0])}"
+    else:
+        yield f"  {len(sets)} alternatives, each wrong by itself:"
+        yield from (f"    {_named(rung, each)}" for each in sets)
+    if len(finding.cure) > 1 or len(sets) > 1:
+        yield f"  right without: {_named(rung, finding.cure)}"
+    proofs = [("wrong with it alone", finding.sufficient), ("right without it", finding.necessary)]
+    if rung.is_ordered:
+        proofs = [("wrong with it", finding.sufficient), ("right before it", finding.necessary)]
+    for what, trials in proofs:
+        found = [number for trial in trials if (number := _number(rung, trial, rows))]
+        said = f"trial {', '.join(found)}" if found else "no trial shows it"
+        yield f"  {what}: {said}"
+    for group in finding.grouped:
+        yield f"  not told apart, as those trials gave no answer: {_named(rung, group)}"
+    if not finding.is_complete:
+        yield "  there may be more alternatives"
+    if finding.error_rate:
+        yield f"  equal trials disagree in up to {finding.error_rate:.0%}; decisions are of that many repeats"
+
+
+def _number(rung: Rung, trial: Trial, rows: Mapping[tuple[str, str, str], TrialCells]) -> str:
+    cell = encode_text(enabled_cell(rung, trial.enabled)) if trial.rung == rung.name else "all"
+    found = rows.get((encode_text(trial.rung), cell, str(trial.repeat)))
+    return "" if found is None else found.trial
+
+
+def _reason(rung: Rung, rows: Mapping[tuple[str, str, str], TrialCells]) -> str:
+    said = {
+        each.message or each.exit
+        for each in rows.values()
+        if each.rung == encode_text(rung.name) and each.verdict == "UNRESOLVED"
+    }
+    return f": {sorted(said)[0]}" if said else ""
+
+
+def _named(rung: Rung, names: frozenset[str]) -> str:
+    ordered = [name for name in rung.members if name in names]
+    more = f", and {len(ordered) - _MOST_NAMED} more" if len(ordered) > _MOST_NAMED else ""
+    return f"{', '.join(ordered[:_MOST_NAMED])}{more}"
+
+
+def shrinking_svg(sizes: Sequence[tuple[str, int]]) -> str:
+    """Return a drawing of how many switches were suspected after each trial; `sizes` has the verdict and the
+    count."""
+    width, height, left = 640, 240, 48
+    most = max((count for _, count in sizes), default=1) or 1
+    step = (width - left - 16) / max(1, len(sizes))
+    colors = {"PASS": "#2a7", "FAIL": "#c33", "UNRESOLVED": "#999"}
+    bars = []
+    for number, (verdict, count) in enumerate(sizes):
+        tall = (height - 56) * count / most
+        x, y = left + number * step, height - 32 - tall
+        title = f"trial {number + 1}: {escape(verdict)}, {count} suspected"
+        bars.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(1.0, step - 1):.1f}" height="{max(1.0, tall):.1f}"'
+            f' fill="{colors.get(verdict, "#999")}"><title>{title}</title></rect>'
+        )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif"'
+        f' font-size="12"><text x="{left}" y="16">switches suspected after each trial (green PASS, red FAIL,'
+        f' grey UNRESOLVED)</text><text x="8" y="{height - 32}">0</text><text x="8" y="32">{most}</text>'
+        f'{"".join(bars)}<text x="{left}" y="{height - 10}">trial 1 to {len(sizes)}</text></svg>\n'
+    )

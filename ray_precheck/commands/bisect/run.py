@@ -1,0 +1,195 @@
+"""A bisect from its configuration to its report.
+
+Comes in: a target and its configuration. Goes out: a `BisectReport`. Called by the command `bisect`, and by
+programs that import the package.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray_precheck.commands.bisect.job import TABLES, BisectJob, limits_of, recorded_answers
+from ray_precheck.commands.bisect.options import BisectConfig
+from ray_precheck.commands.bisect.target import Survey, Target
+from ray_precheck.errors import UsageError
+from ray_precheck.options.declared import settings_of
+from ray_precheck.running.run import (
+    Feature,
+    RunEnd,
+    RunSession,
+    resumed_table,
+    run_job,
+    session_of_one,
+)
+from ray_precheck.runtime.driving import TaskPlan
+from ray_precheck.runtime.places.choice import find_places, on_cores
+from ray_precheck.runtime.places.scratch import private_folder
+from ray_precheck.runtime.progress import Progress
+from ray_precheck.searching.bisection import Answer, Finding, Search, Trial
+from ray_precheck.searching.strategy import ladder
+from ray_precheck.store.journal import decoded_rows
+from ray_precheck.store.tables import RunFiles
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCells:
+    """A row of `bisect_{timestamp}.csv`; all cells are text."""
+
+    trial: str
+    rung: str
+    enabled: str
+    repeat: str
+    exit: str
+    verdict: str
+    metric: str
+    seconds: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BisectReport:
+    """The report of a run. `completed` is False if it stopped before its end, for the reason `stop_reason` or
+    on request; then `findings` are those of the rungs that were finished. `history` are the answers in the
+    order in which they came."""
+
+    files: RunFiles
+    survey: Survey
+    findings: tuple[Finding, ...]
+    trials: tuple[TrialCells, ...]
+    history: tuple[tuple[Trial, Answer], ...]
+    completed: bool
+    stop_reason: str = ""
+
+
+def survey_target(
+    target: Target, config: BisectConfig, scratch: Path, say: Callable[[str], None]
+) -> Survey:
+    """Return what a target can switch.
+
+    Raises:
+        UsageError: it cannot be bisected, or has no switch.
+    """
+    config.validate()
+    scratch.mkdir(parents=True, exist_ok=True)
+    survey = target.survey(config, scratch, say)
+    if not survey.rungs:
+        raise UsageError("there is nothing to switch: no rung was found")
+    return survey
+
+
+def bisect(
+    target: Target,
+    config: BisectConfig,
+    *,
+    show_progress: bool = True,
+    on_files: Callable[[Path], None] = lambda path: None,
+    close_up: Callable[[BisectReport, Path], None] = lambda report, scratch: None,
+) -> BisectReport:
+    """Find the smallest set of switches that makes the result wrong. `close_up` is called with the report
+    while the folder of the trials is still there.
+
+    Raises:
+        UsageError: a wrong option, or a target that cannot be bisected.
+        PrecheckError: the files cannot be gone on with, or the run stopped before a row was written.
+    """
+    config = on_cores(config)
+    resumed = resumed_table(config.resume_csv, TABLES)
+    with (
+        private_folder() as scratch,
+        session_of_one(config, show=show_progress, on_files=on_files) as session,
+    ):
+        survey = survey_target(target, config, scratch, session.say)
+        for note in survey.notes:
+            session.say(f"note: {note}")
+        feature = _Bisecting(target, config, survey, scratch, session, resumed)
+        report = run_job(feature, config, session, config.out, resumed)
+        close_up(report, scratch)
+        return report
+
+
+class _Bisecting(Feature[BisectJob, BisectReport]):
+    """The trials of a search: of an earlier part of the run the answers are known."""
+
+    def __init__(
+        self,
+        target: Target,
+        config: BisectConfig,
+        survey: Survey,
+        scratch: Path,
+        session: RunSession,
+        resumed: Path | None,
+    ) -> None:
+        self.tables = TABLES
+        self._target, self._config, self._survey, self._scratch = target, config, survey, scratch
+        self._resumed = resumed
+        self.names = [] if resumed is None or not resumed.exists() else _names_in(resumed)
+        self.fingerprint = {
+            "target": target.name,
+            **settings_of(config),
+            "switches": _digest(survey),
+            **survey.fingerprint,
+        }
+        self.places = find_places(
+            config, "pytorch", session.cluster, show=session.show, device_runs=False
+        )
+        self._job: BisectJob | None = None
+
+    def job(self, files: RunFiles, done: set[str]) -> BisectJob:
+        there = self._resumed is not None and files.result.exists()
+        recorded = recorded_answers(files.result) if there else {}
+        names = _names_in(files.result) if there else []
+        job = BisectJob(self._target, self._config, self._survey, self._scratch, recorded, names)
+        assert self.places is not None
+        most = int(self._config.max_memory_gib * 2**30)
+        job.memory_limit_bytes = most
+        self._job = job
+        return job
+
+    def plan(self, job: BisectJob, done: set[str], progress: Progress) -> TaskPlan:
+        assert self.places is not None
+        return TaskPlan(job.first_tasks(len(self.places.slots)), ())
+
+    def report(self, files: RunFiles, end: RunEnd) -> BisectReport:
+        assert self._job is not None
+        self._job.close()
+        trials = tuple(TrialCells(*cells) for cells in decoded_rows(files.result, TABLES.result))
+        return BisectReport(
+            files,
+            self._survey,
+            tuple(self._job.findings),
+            trials,
+            tuple(self._job.history),
+            end.completed,
+            end.stop_reason,
+        )
+
+
+def _names_in(table: Path) -> list[str]:
+    """Return the numbers of the trials of a table, as text, in their order."""
+    found = {name for name, *_ in decoded_rows(table, TABLES.result) if name.isdecimal()}
+    return sorted(found, key=int)
+
+
+def _digest(survey: Survey) -> str:
+    """Return what tells these rungs and switches from others."""
+    digest = hashlib.sha256()
+    for rung in survey.rungs:
+        digest.update(repr((rung.name, rung.over, rung.is_ordered, rung.members)).encode())
+    return digest.hexdigest()[:16]
+
+
+def suspected_sizes(report: BisectReport, config: BisectConfig) -> list[tuple[str, int]]:
+    """Return for each trial of the first search its verdict, and how many switches were suspected after
+    it."""
+    strategy = ladder(report.survey.rungs, limits_of(config, report.survey))
+    known: dict[Trial, Answer] = {}
+    names = {rung.name for rung in report.survey.rungs}
+    found: list[tuple[str, int]] = []
+    for trial, answer in report.history:
+        if trial.rung in names:
+            known[trial] = answer
+            finding = Search(strategy, known).end()[-1]
+            left = finding.suspects or frozenset().union(*finding.sets)
+            found.append((answer.value, len(left)))
+    return found

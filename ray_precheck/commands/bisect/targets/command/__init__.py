@@ -1,0 +1,1 @@
+"""Any command, whose exit code judges: `ray-precheck bisect run`."""
