@@ -20,7 +20,7 @@ import numpy as np
 _FEEDS = ("builtin.parameter", "builtin.constant", "pd_op.data", "pd_op.feed", "pd_op.fetch")
 # The pass that puts operators on oneDNN's kernels; without it oneDNN does nothing.
 _PLACEMENT = "onednn_placement_pass"
-# Rungs whose trials have oneDNN on: all behind the first one.
+# The rung with nothing on.
 _OFF = "all off"
 
 
@@ -126,13 +126,12 @@ class Opened:
         if rung == _OFF or rung == "oneDNN" and "oneDNN" in off:
             _all_off(config)
         elif rung in ("oneDNN", "memory"):
-            config.delete_pass
             for name in self.settings.get("passes", ()):
                 if name != _PLACEMENT:
                     config.delete_pass(name)
         else:
             for name in request["off"]:
-                config.delete_pass(self.settings.get("aliases", {}).get(name, name))
+                config.delete_pass(name)
         has_memory = rung == "memory" and "memory" not in off or rung in ("passes", "bf16")
         if has_memory and not self.is_new:
             config.enable_memory_optim()
@@ -210,9 +209,7 @@ class _Program:
 
     def run(self, feed: Dict[str, Any]) -> List[Any]:
         with self._paddle.static.scope_guard(self._scope):
-            found: List[Any] = self._executor.run(
-                self.program, feed=feed, fetch_list=self._fetches
-            )
+            found: List[Any] = self._executor.run(self.program, feed=feed, fetch_list=self._fetches)
         return found
 
     def inputs(self) -> List[Dict[str, Any]]:
@@ -264,11 +261,15 @@ class _Program:
             feeds = [self._block.var(name) for name in self.feeds]
             fetches = self._read_later(count)
         with static.scope_guard(self._scope):
-            static.save_inference_model(prefix, feeds, fetches, self._executor, program=self.program)
+            static.save_inference_model(
+                prefix, feeds, fetches, self._executor, program=self.program
+            )
 
     def _read_later(self, count: int) -> List[Any]:
         operators = self._computing()
-        fetched = [name for op in self._block.ops if op.type == "fetch" for name in op.input_arg_names]
+        fetched = [
+            name for op in self._block.ops if op.type == "fetch" for name in op.input_arg_names
+        ]
         later = {name for op in operators[count:] for name in op.input_arg_names}
         later.update(fetched, (each.name for each in self._fetches))
         made = dict.fromkeys(name for op in operators[:count] for name in op.output_arg_names)

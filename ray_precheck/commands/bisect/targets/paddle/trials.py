@@ -1,0 +1,237 @@
+"""The trials of a Paddle model, and the operator behind what was found.
+
+Comes in: rungs of `settings`, and a process that answers `inside.py`'s requests. Goes out: the results of trials;
+the rung of a model that is cut behind each of its operators; and which operator's values, as hooks see them, are
+the first that differ from the golden ones. Called by the target, the runner in a check process.
+"""
+
+import difflib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ray_precheck.commands.bisect.measure import FLOORS, Measure, distance_of, floor_of
+from ray_precheck.commands.bisect.model_target import ModelOpener, ModelRunner, asked_of
+from ray_precheck.commands.bisect.target import TrialResult
+from ray_precheck.commands.bisect.targets.paddle.settings import ALL_OFF, BF16
+from ray_precheck.commands.bisect.trial_process import TrialProcess
+from ray_precheck.searching.bisection import Answer, Rung, Switch, Trial
+
+_OPERATORS = "operators with "
+# Values of a fused operator that nothing in the golden run is near to have no counterpart there.
+_NEAR = 0.5
+Array = npt.NDArray[Any]
+
+
+def operators_rung(over: Rung, culprits: Sequence[str], operators: Sequence[str]) -> Rung:
+    """Return the rung of a model that is cut behind each of its operators, run with the settings that were
+    found: the rung they are of, and its switches that are on."""
+    fixed = tuple(Switch(name, stays=True) for name in culprits)
+    cuts = tuple(Switch(name) for name in operators)
+    title = "the model cut behind an operator"
+    return Rung(f"{_OPERATORS}{over.name}", (*fixed, *cuts), is_ordered=True, title=title)
+
+
+def is_of_operators(rung: Rung) -> bool:
+    """Whether a rung is one of `operators_rung`."""
+    return rung.name.startswith(_OPERATORS)
+
+
+def settings_on(rung: Rung, passes: Sequence[str]) -> dict[str, Any]:
+    """Return the part of a request that says with which settings a rung of operators is run."""
+    on = {each.name for each in rung.switches if each.stays}
+    name = rung.name.removeprefix(_OPERATORS)
+    off = [each for each in passes if each not in on] if name == "passes" else []
+    return {"rung": name, "on": sorted(on), "off": off}
+
+
+@dataclass(frozen=True, slots=True)
+class PaddleOpener:
+    """Opens a runner; `passes` are those that can be off."""
+
+    model: ModelOpener
+    passes: tuple[str, ...]
+
+    def open(self, scratch: Path) -> "PaddleRunner":
+        """Return a runner; its process is started with the first trial."""
+        return PaddleRunner(self, self.model.open(scratch), scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class PaddleRunner:
+    """Runs trials of a whole model, or of its first operators."""
+
+    opener: PaddleOpener
+    runner: ModelRunner
+    scratch: Path
+
+    def run(self, trial: Trial, rung: Rung) -> TrialResult:
+        """Run a trial and judge its outputs."""
+        if is_of_operators(rung):
+            return self._run_part(trial, rung)
+        if rung.name == BF16:
+            opener = self.opener.model
+            runner = replace(self.runner, opener=replace(opener, measure=_coarse(opener.measure)))
+            return runner.run(trial, rung)
+        return self.runner.run(trial, rung)
+
+    def close(self) -> None:
+        """End the process."""
+        self.runner.close()
+
+    def _run_part(self, trial: Trial, rung: Rung) -> TrialResult:
+        """Run the first operators with everything off, and with the settings that were found."""
+        if not trial.enabled:
+            return TrialResult(Answer.PASS, message="no operator, no difference")
+        folder = self.scratch / "part"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        timeout_s = self.opener.model.timeout_s / 4
+        process = self.runner.process
+        cut = process.ask(
+            {"kind": "crop", "count": len(trial.enabled), "folder": str(folder)}, timeout_s
+        )
+        outputs = [folder / "golden.npz", folder / "tested.npz"]
+        settings = {"rung": ALL_OFF, "on": [], "off": []}, settings_on(rung, self.opener.passes)
+        for out, chosen in zip(outputs, settings, strict=True):
+            if cut.answer is None:
+                return TrialResult(Answer.UNRESOLVED, cut.end, message=cut.reason)
+            request = {"kind": "run", "out": str(out), **chosen, **cut.answer}
+            reply = process.ask(request, timeout_s)
+            if reply.answer is None:
+                return TrialResult(Answer.UNRESOLVED, reply.end, message=reply.reason)
+        measure = replace(self.opener.model.measure, floors={}, check=())
+        if BF16 in rung.name:
+            measure = _coarse(measure, outputs[0])
+        with np.load(outputs[0]) as golden, np.load(outputs[1]) as tested:
+            return measure.compare(dict(tested), dict(golden))
+
+
+def _coarse(measure: Measure, golden: Path | None = None) -> Measure:
+    """Return a measure whose floors are those of bfloat16: outputs say float32 after a run in bfloat16."""
+    with np.load(golden or measure.golden) as arrays:
+        floors = {name: max(measure.floors.get(name, 0.0), FLOORS[BF16_DTYPE]) for name in arrays}
+    return replace(measure, floors=floors)
+
+
+BF16_DTYPE = "bfloat16"
+
+
+# What hooks see.
+
+
+@dataclass(frozen=True, slots=True)
+class SeenValue:
+    """A value that an operator made: the operator as Paddle names it, the value's name, and its numbers."""
+
+    operator: str
+    name: str
+    array: Array
+
+    @property
+    def kind(self) -> tuple[str, tuple[int, ...]]:
+        """The operator's type without its number and its mark of working in place, and the shape."""
+        word = self.operator.split(":")[0].rsplit(".", 1)[-1].rstrip("_")
+        return word, self.array.shape
+
+    @property
+    def said(self) -> str:
+        """The operator with the value's name, where that is more than an address."""
+        return self.operator if self.name.startswith("0x") else f"{self.operator} ({self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """All values of a run in their order, and its outputs."""
+
+    values: tuple[SeenValue, ...]
+    outputs: Path
+    rows: tuple[Mapping[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Capturing:
+    """Captures runs with Paddle's output hooks; the files stand in `folder`."""
+
+    process: TrialProcess
+    folder: Path
+    timeout_s: float
+    names: list[str] = field(default_factory=list)
+
+    def of(self, settings: Mapping[str, Any], name: str, **more: str) -> Capture:
+        """Return what hooks see of a run with these settings.
+
+        Raises:
+            UsageError: it cannot be run so.
+        """
+        values, out = self.folder / f"{name}.values.npz", self.folder / f"{name}.npz"
+        request = {"kind": "capture", "out": str(out), "values": str(values), **settings, **more}
+        reply = asked_of(self.process, request, self.timeout_s, "the model with hooks")
+        assert reply.answer is not None
+        rows = reply.answer["rows"]
+        return Capture(seen_values(values, rows), out, tuple(rows))
+
+
+def seen_values(values: Path, rows: Sequence[Mapping[str, str]]) -> tuple[SeenValue, ...]:
+    """Return the values of a file by what is said of each."""
+    with np.load(values) as arrays:
+        return tuple(
+            SeenValue(row["operator"], row["name"], arrays[str(number)])
+            for number, row in enumerate(rows)
+        )
+
+
+def first_difference(tested: Sequence[SeenValue], golden: Sequence[SeenValue]) -> str:
+    """Return which operator is the first whose values differ from the golden run's, as a sentence; "" where
+    none does.
+
+    Both runs have the same operators, or those of the tested one are fused. Equal operators are aligned in
+    their order; the values of others are held against all golden values of their shape, since a fused
+    operator makes the value of the last one that it stands for.
+    """
+    kinds = [each.kind for each in golden], [each.kind for each in tested]
+    matcher = difflib.SequenceMatcher(None, *kinds, autojunk=False)
+    partner = {
+        block.b + step: block.a + step
+        for block in matcher.get_matching_blocks()
+        for step in range(block.size)
+    }
+    far = ""
+    for number, value in enumerate(tested):
+        near = [golden[partner[number]]] if number in partner else []
+        if not near or _distance(value, near[0]) > 1:
+            near = [each for each in golden if each.array.shape == value.array.shape]
+        if not near:
+            continue
+        best = min(near, key=lambda each: _distance(value, each))
+        distance = _distance(value, best)
+        if distance <= 1:
+            continue
+        said = _said(value, golden[partner[number]] if number in partner else best)
+        if distance * floor_of(value.array, best.array) < _NEAR or number in partner:
+            return said
+        far = far or said
+    return far
+
+
+def _said(value: SeenValue, counterpart: SeenValue) -> str:
+    distance, index = distance_of(value.array, counterpart.array, "max")
+    at = f" at {list(index)}" if index else ""
+    than = "" if value.kind[0] == counterpart.kind[0] else f", in the golden run {counterpart.said}"
+    return f"{value.said}{at}: {distance:.3g} of its largest value{than}"
+
+
+def _distance(value: SeenValue, other: SeenValue) -> float:
+    """Return how far two values are from each other in units of the floor of their dtype."""
+    if value.array.shape != other.array.shape or value.array.dtype.kind != other.array.dtype.kind:
+        return float("inf")
+    if not np.issubdtype(value.array.dtype, np.inexact):
+        return 0.0 if np.array_equal(value.array, other.array) else float("inf")
+    if not np.array_equal(np.isfinite(value.array), np.isfinite(other.array)):
+        return float("inf")
+    return distance_of(value.array, other.array, "max")[0] / floor_of(value.array, other.array)
