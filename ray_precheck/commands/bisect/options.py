@@ -112,8 +112,8 @@ class ModelOptions:
         becomes=Path,
         rows="golden",
     )
-    metric: str | None = option(
-        None,
+    metric: str = option(
+        "",
         "--metric",
         help="{choices}: how far an output is from the golden one (default: max, in units of what honest"
         " runs differ by)",
