@@ -1,7 +1,7 @@
 """What a report of a fault in Paddle Inference needs, as one .zip file.
 
-Comes in: the model or its smallest wrong part, the settings, inputs and versions. Goes out: an archive with them
-and `test_part.py`, a test that shows the fault without this package. Called by the target.
+Comes in: the model or its smallest wrong part, the settings, inputs and versions. Goes out: an archive with
+them and `test_part.py`, a test that shows the fault without this package. Called by the target.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from ray_precheck.commands.bisect.targets.paddle.model_files import INPUTS, OUTPUTS, PaddleFiles
 from ray_precheck.errors import UsageError
 
-_TEST = '''"""Run the model with everything off and with the settings in question; the outputs agree if it is right."""
+_TEST = '''"""The model with everything off and with the settings in question: right where both agree."""
 
 import os
 

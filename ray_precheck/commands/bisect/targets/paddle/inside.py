@@ -1,8 +1,8 @@
 """Runs a Paddle model with chosen settings; stands in the interpreter that has Paddle.
 
-Comes in: requests (dicts of JSON, see `Opened.answer`). Goes out: answers, and arrays in .npz files. Loaded by path
-by `inside/serve.py`; nothing but the standard library, NumPy and Paddle is imported, since that interpreter need
-not have this package. Facts about Paddle were measured with 3.3.1 (README of the targets).
+Comes in: requests (dicts of JSON, see `Opened.answer`). Goes out: answers, and arrays in .npz files. Loaded
+by path by `inside/serve.py`; nothing but the standard library, NumPy and Paddle is imported, since that
+interpreter need not have this package. What is said of Paddle was measured with 3.3.1.
 
 A model is of the new format (PIR, `.json`) or of the old one (`.pdmodel`); its parameters stand in one file.
 """
@@ -10,24 +10,25 @@ A model is of the new format (PIR, `.json`) or of the old one (`.pdmodel`); its 
 import ctypes
 import os
 import platform
-import sys
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 
 # Operators of a PIR program that compute nothing.
-_FEEDS = ("builtin.parameter", "builtin.constant", "pd_op.data", "pd_op.feed", "pd_op.fetch")
+_PARAMETER = "builtin.parameter"
+_FEEDS = (_PARAMETER, "builtin.constant", "pd_op.data", "pd_op.feed", "pd_op.fetch")
 # The pass that puts operators on oneDNN's kernels; without it oneDNN does nothing.
 _PLACEMENT = "onednn_placement_pass"
 # The rung with nothing on.
 _OFF = "all off"
 
 
-def open_target(settings: Dict[str, Any]) -> "Opened":
-    """Import Paddle for a model's format, and load the user's own libraries of operators, kernels or passes."""
+def open_target(settings: dict[str, Any]) -> "Opened":
+    """Import Paddle for a model's format, and load the user's own libraries (operators, kernels, passes)."""
     # The format is a matter of the whole process: with the new one Paddle's programs are PIR programs.
-    os.environ["FLAGS_enable_pir_api"] = "1" if settings["model"].endswith(".json") else "0"
+    is_new = settings["model"].endswith(".json")
+    os.environ.update({"FLAGS_enable_pir_api": "1" if is_new else "0"})
     # The names of passes are read from the log.
     os.environ.pop("GLOG_minloglevel", None)
     import paddle
@@ -41,16 +42,16 @@ def open_target(settings: Dict[str, Any]) -> "Opened":
 class Opened:
     """A model; the program is loaded once it is needed."""
 
-    def __init__(self, settings: Dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.is_new = settings["model"].endswith(".json")
 
-    def answer(self, request: Dict[str, Any]) -> Dict[str, Any]:
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer one request by its `kind`.
 
-        `describe`: versions, inputs, outputs, parameters and operators. `run`: the outputs with the settings of
-        a rung, its switches `off` off. `capture`: the same, and each operator's outputs. `executor`: the outputs
-        of the training framework's forward. `crop`: a model of the first operators.
+        `describe`: versions, inputs, outputs, parameters and operators. `run`: the outputs with the settings
+        of a rung, its switches `off` off. `capture`: the same, and each operator's outputs. `executor`: the
+        outputs of the training framework's forward. `crop`: a model of the first operators.
         """
         return {
             "describe": self._describe,
@@ -62,7 +63,7 @@ class Opened:
 
     # What there is.
 
-    def _describe(self, request: Dict[str, Any]) -> Dict[str, Any]:
+    def _describe(self, request: dict[str, Any]) -> dict[str, Any]:
         import paddle
         from paddle import inference
 
@@ -87,24 +88,24 @@ class Opened:
 
     # Runs.
 
-    def _run(self, request: Dict[str, Any]) -> Dict[str, Any]:
+    def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         predictor = self._predictor(request)
         self._feed(predictor)
         predictor.run()
         return {"outputs": self._save_outputs(predictor, request["out"])}
 
-    def _capture(self, request: Dict[str, Any]) -> Dict[str, Any]:
+    def _capture(self, request: dict[str, Any]) -> dict[str, Any]:
         predictor = self._predictor(request)
         self._feed(predictor)
-        rows: List[Dict[str, str]] = []
-        arrays: Dict[str, Any] = {}
-        problems: List[str] = []
+        rows: list[dict[str, str]] = []
+        arrays: dict[str, Any] = {}
+        problems: list[str] = []
 
         def seen(operator: str, name: str, tensor: Any) -> None:
             try:
                 array = _plain(tensor)
             except (ValueError, RuntimeError, TypeError) as error:
-                problems.append("{}: {}".format(operator, str(error).splitlines()[0]))
+                problems.append(f"{operator}: {str(error).splitlines()[0]}")
                 return
             arrays[str(len(rows))] = array
             rows.append({"operator": operator, "name": name, "layout": str(tensor.layout)})
@@ -115,7 +116,7 @@ class Opened:
         self._save_outputs(predictor, request["out"])
         return {"rows": rows, "problems": problems}
 
-    def _predictor(self, request: Dict[str, Any]) -> Any:
+    def _predictor(self, request: dict[str, Any]) -> Any:
         from paddle import inference
 
         model = request.get("model") or self.settings["model"]
@@ -123,7 +124,7 @@ class Opened:
         config = inference.Config(model, params)
         config.set_cpu_math_library_num_threads(int(self.settings.get("threads", 1)))
         rung, off = request["rung"], set(request["off"])
-        if rung == _OFF or rung == "oneDNN" and "oneDNN" in off:
+        if rung == _OFF or (rung == "oneDNN" and "oneDNN" in off):
             _all_off(config)
         elif rung in ("oneDNN", "memory"):
             for name in self.settings.get("passes", ()):
@@ -132,7 +133,7 @@ class Opened:
         else:
             for name in request["off"]:
                 config.delete_pass(name)
-        has_memory = rung == "memory" and "memory" not in off or rung in ("passes", "bf16")
+        has_memory = (rung == "memory" and "memory" not in off) or rung in ("passes", "bf16")
         if has_memory and not self.is_new:
             config.enable_memory_optim()
         if rung == "bf16" and "bf16" not in off:
@@ -151,15 +152,15 @@ class Opened:
         np.savez(out, **{name: predictor.get_output_handle(name).copy_to_cpu() for name in names})
         return out
 
-    def _execute(self, request: Dict[str, Any]) -> Dict[str, Any]:
+    def _execute(self, request: dict[str, Any]) -> dict[str, Any]:
         program = _Program(self.settings["model"], self.settings["params"], self.is_new)
         with np.load(self.settings["input"]) as arrays:
             found = program.run({name: arrays[name] for name in program.feeds})
         names = [each["name"] for each in program.outputs()]
-        np.savez(request["out"], **dict(zip(names, found)))
+        np.savez(request["out"], **{name: found[n] for n, name in enumerate(names)})
         return {"outputs": request["out"]}
 
-    def _crop(self, request: Dict[str, Any]) -> Dict[str, Any]:
+    def _crop(self, request: dict[str, Any]) -> dict[str, Any]:
         program = _Program(self.settings["model"], self.settings["params"], self.is_new)
         prefix = os.path.join(request["folder"], "part")
         program.save_head(prefix, int(request["count"]))
@@ -207,47 +208,52 @@ class _Program:
             )
         self._block = self.program.global_block()
 
-    def run(self, feed: Dict[str, Any]) -> List[Any]:
+    def run(self, feed: dict[str, Any]) -> list[Any]:
         with self._paddle.static.scope_guard(self._scope):
-            found: List[Any] = self._executor.run(self.program, feed=feed, fetch_list=self._fetches)
+            found: list[Any] = self._executor.run(self.program, feed=feed, fetch_list=self._fetches)
         return found
 
-    def inputs(self) -> List[Dict[str, Any]]:
+    def inputs(self) -> list[dict[str, Any]]:
         if self.is_new:
             by_name = {op.attrs()["name"]: op.results()[0] for op in self._ops("pd_op.data")}
             return [_spec(name, by_name[name]) for name in self.feeds]
         return [_spec(name, self._block.var(name)) for name in self.feeds]
 
-    def outputs(self) -> List[Dict[str, Any]]:
+    def outputs(self) -> list[dict[str, Any]]:
         # A predictor names the outputs of a PIR program so.
         return [
-            _spec("fetch_name_{}".format(number) if self.is_new else each.name, each)
+            _spec(f"fetch_name_{number}" if self.is_new else each.name, each)
             for number, each in enumerate(self._fetches)
         ]
 
-    def parameters(self) -> List[Dict[str, Any]]:
+    def parameters(self) -> list[dict[str, Any]]:
         if self.is_new:
             found = self._ops("builtin.parameter")
             return [_spec(op.attrs()["parameter_name"], op.results()[0]) for op in found]
         listed = [each for each in self.program.list_vars() if each.persistable]
         return [_spec(each.name, each) for each in listed if each.name not in ("feed", "fetch")]
 
-    def operators(self) -> List[str]:
+    def operators(self) -> list[str]:
         """Return a name for each operator in their order: its number from 1, its type, what it makes."""
         return [self._said(number, op) for number, op in enumerate(self._computing(), 1)]
 
     def _said(self, number: int, op: Any) -> str:
         if self.is_new:
-            return "{} {}".format(number, op.name().replace("pd_op.", ""))
-        outputs = [name for name in op.output_arg_names if not self._block.var(name).persistable]
-        return "{} {} ({})".format(number, op.type, outputs[-1] if outputs else "")
+            # A value of PIR has no name: the first parameter tells where in the network it stands.
+            names = [each.get_defining_op() for each in op.operands_source() if each.initialized()]
+            params = [each.attrs()["parameter_name"] for each in names if each.name() == _PARAMETER]
+            kind, where = op.name().replace("pd_op.", ""), params[:1]
+        else:
+            made = [name for name in op.output_arg_names if not self._block.var(name).persistable]
+            kind, where = op.type, made[-1:]
+        return " ".join([str(number), kind, *(f"({name})" for name in where)])
 
-    def _computing(self) -> List[Any]:
+    def _computing(self) -> list[Any]:
         if self.is_new:
             return [op for op in self._block.ops if op.name() not in _FEEDS]
         return [op for op in self._block.ops if op.type not in ("feed", "fetch")]
 
-    def _ops(self, name: str) -> List[Any]:
+    def _ops(self, name: str) -> list[Any]:
         return [op for op in self._block.ops if op.name() == name]
 
     def save_head(self, prefix: str, count: int) -> None:
@@ -265,7 +271,7 @@ class _Program:
                 prefix, feeds, fetches, self._executor, program=self.program
             )
 
-    def _read_later(self, count: int) -> List[Any]:
+    def _read_later(self, count: int) -> list[Any]:
         operators = self._computing()
         fetched = [
             name for op in self._block.ops if op.type == "fetch" for name in op.input_arg_names
@@ -280,7 +286,7 @@ class _Program:
         ]
 
 
-def _used_outside(head: List[Any]) -> List[Any]:
+def _used_outside(head: list[Any]) -> list[Any]:
     inside = {op.id() for op in head}
     found = []
     for op in head:
@@ -291,7 +297,7 @@ def _used_outside(head: List[Any]) -> List[Any]:
     return found
 
 
-def _spec(name: str, value: Any) -> Dict[str, Any]:
+def _spec(name: str, value: Any) -> dict[str, Any]:
     dtype = str(value.dtype).split(".")[-1].split(":")[0].strip("<>").lower()
     return {"name": name, "shape": [int(size) for size in value.shape], "dtype": dtype}
 
@@ -303,19 +309,15 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _flags() -> Tuple[str, ...]:
+def _flags() -> tuple[str, ...]:
     for line in _lines_of("/proc/cpuinfo"):
         if line.startswith("flags"):
             return tuple(line.split(":", 1)[1].split())
     return ()
 
 
-def _lines_of(path: str) -> List[str]:
+def _lines_of(path: str) -> list[str]:
     if not os.path.exists(path):
         return []
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read().splitlines()
-
-
-if sys.version_info < (3, 8):  # pragma: no cover
-    raise RuntimeError("Python 3.8 or newer is needed")

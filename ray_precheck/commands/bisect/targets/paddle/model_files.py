@@ -1,12 +1,12 @@
 """The files of a Paddle model, its inputs, and a run of it that was saved elsewhere.
 
 Comes in: paths that a user gave, and what Paddle says of the model. Goes out: files that were looked at, each
-error one sentence. Called by the target before anything is run: with a missing file of parameters Paddle runs on
-what stands in memory, and exits with 0.
+error one sentence. Called by the target before anything is run: with a missing file of parameters Paddle runs
+on what stands in memory, and exits with 0.
 
-A file of parameters is a sequence of records: uint32 0, uint64 count of levels of LoD (each: uint64 length, that
-many bytes), uint32 0, int32 length of a description (protobuf: field 1 the dtype, field 2 the sizes), and the
-numbers (Paddle's `DenseTensor` as `save_combine` writes it).
+A file of parameters is a sequence of records: uint32 0, uint64 count of levels of LoD (each: uint64 length,
+that many bytes), uint32 0, int32 length of a description (protobuf: field 1 the dtype, field 2 the sizes),
+and the numbers (Paddle's `DenseTensor` as `save_combine` writes it).
 """
 
 import hashlib
@@ -217,7 +217,7 @@ def made_inputs(specs: Sequence[Mapping[str, Any]], seed: int) -> dict[str, npt.
     return found
 
 
-# What must be the same in two runs before they are compared; the first two make a difference that is looked for.
+# What may differ between two runs that are compared: it makes the difference that is looked for.
 _MAY_DIFFER = ("Paddle", "processor")
 _RUN, OUTPUTS, INPUTS, OPERATORS = "run.json", "outputs.npz", "inputs.npz", "operators.npz"
 

@@ -1,12 +1,12 @@
 """The rungs of Paddle Inference's settings, and the passes that a log names.
 
-Comes in: the log of a model that was loaded with all of it on. Goes out: rungs in the order of Paddle's guide to
-precision tracing, with the lines of Python and C++ that switch each of them off. Called by the target.
+Comes in: the log of a model that was loaded with all of it on. Goes out: rungs in the order of Paddle's guide
+to precision tracing, with the lines of Python and C++ that switch each of them off. Called by the target.
 
 Of Paddle 3.3.1, measured: oneDNN is on by default on the CPU, and puts operators on its kernels by a pass of
 its own. A model of the old format hears `switch_ir_optim` alone, one of the new format (PIR) the level alone;
-`enable_memory_optim` raises on the new one. Passes that run at level 0 too are structural: without some of them
-no model loads. A pass that is unknown is ignored in silence.
+`enable_memory_optim` raises on the new one. Passes that run at level 0 too are structural: without some of
+them no model loads. A pass that is unknown is ignored in silence.
 """
 
 import re

@@ -112,15 +112,15 @@ class PaddleOptions:
     save_run: Path | None = option(
         None,
         "--save-run",
-        help="write what this run is, its outputs and its operators' values with everything off into DIR, which"
-        " --golden takes on another machine or version",
+        help="write what this run is, its outputs and its operators' values with everything off into DIR",
+        more="--golden takes it on another machine or with another version",
         metavar="DIR",
         becomes=Path,
     )
     bundle: Path | None = option(
         None,
         "--bundle",
-        help="pack what a report needs into this .zip: model part, inputs, outputs, switches, versions, a test",
+        help="pack what a report needs into this .zip",
         metavar="FILE",
         becomes=Path,
     )
@@ -354,7 +354,7 @@ class PaddleTarget:
         out: Path,
         scratch: Path,
     ) -> Iterator[str]:
-        """Save the smallest model that is wrong, and pack a bundle; say which settings TensorRT would need."""
+        """Save the smallest model that is wrong, pack a bundle, and say what TensorRT would need."""
         facts: PaddleFacts = survey.facts
         cut = next((each for each in found if is_of_operators(each.rung) and each.sets), None)
         part: Path | None = None

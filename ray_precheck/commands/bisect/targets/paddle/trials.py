@@ -1,8 +1,8 @@
 """The trials of a Paddle model, and the operator behind what was found.
 
-Comes in: rungs of `settings`, and a process that answers `inside.py`'s requests. Goes out: the results of trials;
-the rung of a model that is cut behind each of its operators; and which operator's values, as hooks see them, are
-the first that differ from the golden ones. Called by the target, the runner in a check process.
+Comes in: rungs of `settings`, and a process that answers `inside.py`'s requests. Goes out: the results of
+trials; the rung of a model that is cut behind each of its operators; and which operator's values, as hooks
+see them, are the first that differ from the golden ones. Called by the target, the runner in a check process.
 """
 
 import difflib
@@ -115,11 +115,8 @@ class PaddleRunner:
 def _coarse(measure: Measure, golden: Path | None = None) -> Measure:
     """Return a measure whose floors are those of bfloat16: outputs say float32 after a run in bfloat16."""
     with np.load(golden or measure.golden) as arrays:
-        floors = {name: max(measure.floors.get(name, 0.0), FLOORS[BF16_DTYPE]) for name in arrays}
+        floors = {name: max(measure.floors.get(name, 0.0), FLOORS["bfloat16"]) for name in arrays}
     return replace(measure, floors=floors)
-
-
-BF16_DTYPE = "bfloat16"
 
 
 # What hooks see.
