@@ -51,7 +51,8 @@ class Opened:
 
         `describe`: versions, inputs, outputs, parameters and operators. `run`: the outputs with the settings
         of a rung, its switches `off` off. `capture`: the same, and each operator's outputs. `executor`: the
-        outputs of the training framework's forward. `crop`: a model of the first operators.
+        outputs of the training framework's forward. `crop`: a model of the operators from `first` to before
+        `last`, and its inputs.
         """
         return {
             "describe": self._describe,
@@ -90,7 +91,7 @@ class Opened:
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         predictor = self._predictor(request)
-        self._feed(predictor)
+        self._feed(predictor, request.get("input", ""))
         predictor.run()
         return {"outputs": self._save_outputs(predictor, request["out"])}
 
@@ -140,8 +141,8 @@ class Opened:
             (getattr(config, "enable_onednn_bfloat16", None) or config.enable_mkldnn_bfloat16)()
         return inference.create_predictor(config)
 
-    def _feed(self, predictor: Any) -> None:
-        with np.load(self.settings["input"]) as arrays:
+    def _feed(self, predictor: Any, path: str = "") -> None:
+        with np.load(path or self.settings["input"]) as arrays:
             for name in predictor.get_input_names():
                 handle = predictor.get_input_handle(name)
                 handle.reshape(arrays[name].shape)
@@ -161,11 +162,29 @@ class Opened:
         return {"outputs": request["out"]}
 
     def _crop(self, request: dict[str, Any]) -> dict[str, Any]:
+        first, last, folder = int(request["first"]), int(request["last"]), request["folder"]
         program = _Program(self.settings["model"], self.settings["params"], self.is_new)
-        prefix = os.path.join(request["folder"], "part")
-        program.save_head(prefix, int(request["count"]))
-        model = prefix + (".json" if self.is_new else ".pdmodel")
-        return {"model": model, "params": prefix + ".pdiparams"}
+        suffix = ".json" if self.is_new else ".pdmodel"
+        part = {"params": os.path.join(folder, "part.pdiparams")}
+        part["model"] = os.path.join(folder, "part" + suffix)
+        part["input"] = os.path.join(folder, "inputs.npz")
+        with np.load(self.settings["input"]) as arrays:
+            feeds = {name: arrays[name] for name in arrays.files}
+        needed = program.made_in_front(first, last)
+        if needed:
+            # What the operators in front make with everything off is fed to the part.
+            front = os.path.join(folder, "front")
+            program.save(front, program.given, needed)
+            made = {"model": front + suffix, "params": front + ".pdiparams"}
+            predictor = self._predictor({"rung": _OFF, "off": [], **made})
+            self._feed(predictor)
+            predictor.run()
+            outputs = predictor.get_output_names()
+            for number, name in enumerate(program.cut_names(needed)):
+                feeds[name] = predictor.get_output_handle(outputs[number]).copy_to_cpu()
+        used = program.save_part(os.path.join(folder, "part"), first, last, needed)
+        np.savez(part["input"], **{name: feeds[name] for name in used})
+        return part
 
 
 def _all_off(config: Any) -> None:
@@ -256,45 +275,87 @@ class _Program:
     def _ops(self, name: str) -> list[Any]:
         return [op for op in self._block.ops if op.name() == name]
 
-    def save_head(self, prefix: str, count: int) -> None:
-        """Save a model of the first `count` operators; its outputs are what the others or the user get."""
-        static = self._paddle.static
-        head = self._computing()[:count]
+    @property
+    def given(self) -> list[Any]:
+        """The inputs of the model as values of the program."""
         if self.is_new:
-            feeds = [op.results()[0] for op in self._ops("pd_op.data")]
-            fetches = _used_outside(head)
-        else:
-            feeds = [self._block.var(name) for name in self.feeds]
-            fetches = self._read_later(count)
+            return [op.results()[0] for op in self._ops("pd_op.data")]
+        return [self._block.var(name) for name in self.feeds]
+
+    def save(self, prefix: str, feeds: list[Any], fetches: list[Any]) -> None:
+        """Save a model of what these outputs need."""
+        static = self._paddle.static
         with static.scope_guard(self._scope):
             static.save_inference_model(
                 prefix, feeds, fetches, self._executor, program=self.program
             )
 
-    def _read_later(self, count: int) -> list[Any]:
+    def made_in_front(self, first: int, last: int) -> list[Any]:
+        """Return the values that the operators from `first` to before `last` take from those in front."""
+        front, part = self._computing()[:first], self._computing()[first:last]
+        found: list[Any] = []
+        if self.is_new:
+            ids = {op.id() for op in front}
+            for op in part:
+                for value in op.operands_source():
+                    is_made = value.initialized() and value.get_defining_op().id() in ids
+                    if is_made and not any(value.is_same(each) for each in found):
+                        found.append(value)
+            return found
+        made = {name for op in front for name in op.output_arg_names}
+        taken = dict.fromkeys(name for op in part for name in op.input_arg_names if name in made)
+        return [self._block.var(name) for name in taken if not self._block.var(name).persistable]
+
+    def cut_names(self, values: list[Any]) -> list[str]:
+        """Return the names under which values are inputs of a part."""
+        if self.is_new:
+            return [f"cut_{number}" for number in range(len(values))]
+        return [value.name for value in values]
+
+    def save_part(self, prefix: str, first: int, last: int, needed: list[Any]) -> list[str]:
+        """Save a model of the operators from `first` to before `last`; return the names of its inputs. Its
+        outputs are what the operators behind them or the user get; `needed` are `made_in_front`."""
+        part = self._computing()[first:last]
+        if not self.is_new:
+            taken = {name for op in part for name in op.input_arg_names}
+            names = [name for name in self.feeds if name in taken] + self.cut_names(needed)
+            self.save(
+                prefix, [self._block.var(name) for name in names], self._read_later(first, last)
+            )
+            return names
+        fetches = _used_outside(part)
+        names = self.cut_names(needed)
+        with self._paddle.static.program_guard(self.program):
+            self._paddle.base.libpaddle.pir.reset_insertion_point_to_start()
+            data = self._paddle.static.data
+            cuts = [data(names[n], each.shape, each.dtype) for n, each in enumerate(needed)]
+        for number, value in enumerate(needed):
+            value.replace_all_uses_with(cuts[number])
+        ids = {op.id() for op in part}
+        data = {op.attrs()["name"]: op.results()[0] for op in self._ops("pd_op.data")}
+        taken = [
+            name for name in self.feeds if any(u.id() in ids for u in data[name].all_used_ops())
+        ]
+        self.save(prefix, [data[name] for name in taken] + cuts, fetches)
+        return taken + names
+
+    def _read_later(self, first: int, last: int) -> list[Any]:
         operators = self._computing()
-        fetched = [
-            name for op in self._block.ops if op.type == "fetch" for name in op.input_arg_names
-        ]
-        later = {name for op in operators[count:] for name in op.input_arg_names}
-        later.update(fetched, (each.name for each in self._fetches))
-        made = dict.fromkeys(name for op in operators[:count] for name in op.output_arg_names)
-        return [
-            self._block.var(name)
-            for name in made
-            if name in later and not self._block.var(name).persistable
-        ]
+        later = {name for op in operators[last:] for name in op.input_arg_names}
+        later.update(each.name for each in self._fetches)
+        made = dict.fromkeys(name for op in operators[first:last] for name in op.output_arg_names)
+        found = [self._block.var(name) for name in made if name in later]
+        return [value for value in found if not value.persistable]
 
 
-def _used_outside(head: list[Any]) -> list[Any]:
-    inside = {op.id() for op in head}
-    found = []
-    for op in head:
-        for value in op.results():
-            users = value.all_used_ops()
-            if any(user.id() not in inside for user in users) and not value.persistable:
-                found.append(value)
-    return found
+def _used_outside(part: list[Any]) -> list[Any]:
+    inside = {op.id() for op in part}
+    return [
+        value
+        for op in part
+        for value in op.results()
+        if not value.persistable and any(user.id() not in inside for user in value.all_used_ops())
+    ]
 
 
 def _spec(name: str, value: Any) -> dict[str, Any]:

@@ -52,8 +52,12 @@ from ray_precheck.commands.bisect.targets.paddle.trials import (
     Capturing,
     PaddleOpener,
     first_difference,
+    front_rung,
+    is_of_front,
     is_of_operators,
+    last_operator,
     operators_rung,
+    part_of,
     seen_values,
     settings_on,
 )
@@ -272,7 +276,11 @@ class PaddleTarget:
         operator. With everything off wrong: by the training framework's forward, and by hooks."""
         last = found[-1]
         facts: PaddleFacts = survey.facts
-        if is_of_operators(last.rung) or last.kind not in (Kind.FOUND, Kind.WRONG_AT_FOOT):
+        if is_of_operators(last.rung):
+            is_known = last.kind is not Kind.FOUND or is_of_front(last.rung)
+            front = None if is_known else front_rung(last)
+            return () if front is None else (front,)
+        if last.kind not in (Kind.FOUND, Kind.WRONG_AT_FOOT):
             return ()
         process = TrialProcess(interpreter(config.python), _INSIDE, facts.settings, scratch)
         try:
@@ -341,6 +349,10 @@ class PaddleTarget:
         """Return what was seen of a finding's operators, and the lines that switch the cure off."""
         facts: PaddleFacts = survey.facts
         said = tuple(facts.said.get(finding.rung.name, ()))
+        if is_of_front(finding.rung) and finding.kind is Kind.WRONG_AT_FOOT:
+            return Lines(("it is wrong without any operator in front of it",))
+        if is_of_front(finding.rung) and finding.kind is Kind.FOUND:
+            return Lines(("the smallest part that is wrong begins with it",))
         if finding.kind is not Kind.FOUND or is_of_operators(finding.rung):
             return Lines(said)
         off = [each for each in finding.rung.switches if each.name in finding.cure]
@@ -356,10 +368,11 @@ class PaddleTarget:
     ) -> Iterator[str]:
         """Save the smallest model that is wrong, pack a bundle, and say what TensorRT would need."""
         facts: PaddleFacts = survey.facts
-        cut = next((each for each in found if is_of_operators(each.rung) and each.sets), None)
+        cuts = [each for each in found if is_of_operators(each.rung)]
+        cut = next((each for each in cuts if each.kind is Kind.FOUND), None)
         part: Path | None = None
-        if cut is not None and cut.kind is Kind.FOUND:
-            part = self._save_part(config, facts, cut, out, scratch)
+        if cut is not None:
+            part = self._save_part(config, facts, cuts, out, scratch)
             yield f"The smallest model that is wrong: {part}"
         elif all(each.kind is Kind.CLEAN for each in found) and not any(
             facts.described["tensorrt"]
@@ -380,15 +393,23 @@ class PaddleTarget:
             yield f"What a report needs: {config.bundle}"
 
     def _save_part(
-        self, config: PaddleConfig, facts: PaddleFacts, cut: Finding, out: Path, scratch: Path
+        self,
+        config: PaddleConfig,
+        facts: PaddleFacts,
+        cuts: Sequence[Finding],
+        out: Path,
+        scratch: Path,
     ) -> Path:
-        order = list(cut.rung.members)
-        count = 1 + max(order.index(name) for name in cut.sets[0])
+        first, last = 0, last_operator(cuts[0])
+        for front in cuts[1:]:
+            if front.kind in (Kind.FOUND, Kind.WRONG_AT_FOOT):
+                first, _ = part_of(front.rung, front.sets[0] if front.sets else ())
         folder = out / _PART
         folder.mkdir(parents=True, exist_ok=True)
         process = TrialProcess(interpreter(config.python), _INSIDE, facts.settings, scratch)
         try:
-            request = {"kind": "crop", "count": count, "folder": str(folder.absolute())}
+            request = {"kind": "crop", "first": first, "last": last}
+            request["folder"] = str(folder.absolute())
             reply = asked_of(process, request, config.timeout_s, "the cut of the model")
         finally:
             process.close()

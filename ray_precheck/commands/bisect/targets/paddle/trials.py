@@ -6,8 +6,9 @@ see them, are the first that differ from the golden ones. Called by the target, 
 """
 
 import difflib
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ import numpy.typing as npt
 from ray_precheck.commands.bisect.measure import FLOORS, Measure, distance_of, floor_of
 from ray_precheck.commands.bisect.model_target import ModelOpener, ModelRunner, asked_of
 from ray_precheck.commands.bisect.target import TrialResult
-from ray_precheck.commands.bisect.targets.paddle.settings import ALL_OFF, BF16
+from ray_precheck.commands.bisect.targets.paddle.settings import ALL_OFF, BF16, PASSES
 from ray_precheck.commands.bisect.trial_process import TrialProcess
-from ray_precheck.searching.bisection import Answer, Rung, Switch, Trial
+from ray_precheck.searching.bisection import Answer, Finding, Rung, Switch, Trial
 
-_OPERATORS = "operators with "
+_RUNGS = re.compile(r"operators(?: before (\d+))? with (.+)")
 # Values of a fused operator that nothing in the golden run is near to have no counterpart there.
 _NEAR = 0.5
 Array = npt.NDArray[Any]
@@ -34,19 +35,59 @@ def operators_rung(over: Rung, culprits: Sequence[str], operators: Sequence[str]
     fixed = tuple(Switch(name, stays=True) for name in culprits)
     cuts = tuple(Switch(name) for name in operators)
     title = "the model cut behind an operator"
-    return Rung(f"{_OPERATORS}{over.name}", (*fixed, *cuts), is_ordered=True, title=title)
+    return Rung(f"operators with {over.name}", (*fixed, *cuts), is_ordered=True, title=title)
+
+
+def front_rung(cut: Finding) -> Rung | None:
+    """Return the rung of the operators in front of one that a rung of operators has found: those that it
+    needs to be wrong, the nearest first; None where there is none in front of it."""
+    last = last_operator(cut)
+    fixed = tuple(each for each in cut.rung.switches if each.stays)
+    front = tuple(Switch(name) for name in reversed(cut.rung.members[: last - 1]))
+    if not front:
+        return None
+    name = cut.rung.name.replace("operators", f"operators before {last}", 1)
+    return Rung(name, (*fixed, *front), is_ordered=True, title="those that it needs to be wrong")
+
+
+def last_operator(cut: Finding) -> int:
+    """Return the number of the operator that a rung of operators has found, counted from 1."""
+    return max(_number_of(name) for name in cut.sets[0])
+
+
+def _number_of(operator: str) -> int:
+    return int(operator.split()[0])
 
 
 def is_of_operators(rung: Rung) -> bool:
-    """Whether a rung is one of `operators_rung`."""
-    return rung.name.startswith(_OPERATORS)
+    """Whether a rung is of operators, those of the whole model or those in front of one."""
+    return _RUNGS.fullmatch(rung.name) is not None
+
+
+def is_of_front(rung: Rung) -> bool:
+    """Whether a rung is one of `front_rung`."""
+    found = _RUNGS.fullmatch(rung.name)
+    return found is not None and found[1] is not None
+
+
+def part_of(rung: Rung, enabled: Collection[str]) -> tuple[int, int]:
+    """Return which operators are run where these are on: the first, counted from 0, and the one behind the
+    last."""
+    found = _RUNGS.fullmatch(rung.name)
+    assert found is not None
+    if found[1] is None:
+        return 0, len(enabled)
+    last = int(found[1])
+    return min((_number_of(name) for name in enabled), default=last) - 1, last
 
 
 def settings_on(rung: Rung, passes: Sequence[str]) -> dict[str, Any]:
     """Return the part of a request that says with which settings a rung of operators is run."""
     on = {each.name for each in rung.switches if each.stays}
-    name = rung.name.removeprefix(_OPERATORS)
-    off = [each for each in passes if each not in on] if name == "passes" else []
+    found = _RUNGS.fullmatch(rung.name)
+    assert found is not None
+    name = found[2]
+    off = [each for each in passes if each not in on] if name == PASSES else []
     return {"rung": name, "on": sorted(on), "off": off}
 
 
@@ -85,17 +126,17 @@ class PaddleRunner:
         self.runner.close()
 
     def _run_part(self, trial: Trial, rung: Rung) -> TrialResult:
-        """Run the first operators with everything off, and with the settings that were found."""
-        if not trial.enabled:
+        """Run some operators with everything off, and with the settings that were found."""
+        first, last = part_of(rung, trial.enabled)
+        if first == last:
             return TrialResult(Answer.PASS, message="no operator, no difference")
         folder = self.scratch / "part"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         timeout_s = self.opener.model.timeout_s / 4
         process = self.runner.process
-        cut = process.ask(
-            {"kind": "crop", "count": len(trial.enabled), "folder": str(folder)}, timeout_s
-        )
+        wanted = {"kind": "crop", "first": first, "last": last, "folder": str(folder)}
+        cut = process.ask(wanted, timeout_s)
         outputs = [folder / "golden.npz", folder / "tested.npz"]
         settings = {"rung": ALL_OFF, "on": [], "off": []}, settings_on(rung, self.opener.passes)
         for out, chosen in zip(outputs, settings, strict=True):
