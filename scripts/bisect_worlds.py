@@ -15,7 +15,17 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from statistics import median
 
-from ray_precheck.searching.bisection import Answer, Finding, Kind, Limits, Rung, Search, Switch, Trial, solve
+from ray_precheck.searching.bisection import (
+    Answer,
+    Finding,
+    Kind,
+    Limits,
+    Rung,
+    Search,
+    Switch,
+    Trial,
+    solve,
+)
 from ray_precheck.searching.strategy import ladder
 
 
@@ -77,7 +87,9 @@ class World:
 _PARTITIONS = {1: 1, 2: 2, 3: 4, 4: 10, 5: 26}
 
 
-def make_world(seed: int, *, noise: float = 0.0, culprits: int = 0, count: int = 0, plain: bool = False) -> World:
+def make_world(
+    seed: int, *, noise: float = 0.0, culprits: int = 0, count: int = 0, plain: bool = False
+) -> World:
     rng = random.Random(seed)
     count = count or int(10 * 50 ** rng.random())
     names = [f"s{number}" for number in range(count)]
@@ -141,7 +153,9 @@ def main(argv: list[str] | None = None) -> int:
         bound = 4 * world.possible() / (1 - world.unresolved)
         over += asked > bound
         trials.append(asked / bound)
-    print(f"without noise: {right} of {count} right; {over} over the bound; median share of it {median(trials):.2f}")
+    print(
+        f"without noise: {right} of {count} right; {over} over the bound; median share of it {median(trials):.2f}"
+    )
     few = max(20, count // 20)
     right, over, trials = 0, 0, []
     for seed in range(begin, begin + few):
@@ -152,14 +166,18 @@ def main(argv: list[str] | None = None) -> int:
         bound = 4 * world.possible() / ((1 - world.unresolved) * (1 - entropy))
         over += asked > bound
         trials.append(asked / bound)
-    print(f"noise: {right} of {few} right; {over} over the bound; median share of it {median(trials):.2f}")
+    print(
+        f"noise: {right} of {few} right; {over} over the bound; median share of it {median(trials):.2f}"
+    )
     right, trials = 0, []
     for seed in range(begin, begin + few):
         world = make_world(seed, noise=0.3, culprits=1, count=500, plain=True)
         finding, asked = search(world, Limits(most_trials=300))
         right += is_right(world, finding)
         trials.append(asked)
-    print(f"one of 500, 30 % wrong verdicts: {right} of {few} within 300 trials; median {median(trials)}")
+    print(
+        f"one of 500, 30 % wrong verdicts: {right} of {few} within 300 trials; median {median(trials)}"
+    )
     accused = 0
     for seed in range(begin, begin + count):
         world = make_world(seed, plain=True)
@@ -174,8 +192,13 @@ def main(argv: list[str] | None = None) -> int:
             eight = rounds(make_world(seed, culprits=1, count=size, plain=True), 8)
             assert one[0].sets == eight[0].sets
             shares.append(eight[1] / one[1])
-        print(f"one of {size}: 8 workers take {median(shares):.2f} of the rounds, at most {max(shares):.2f}")
-    most = max(search(make_world(seed, culprits=1, count=276, plain=True), Limits(repeats=1))[1] for seed in range(begin, begin+276))
+        print(
+            f"one of {size}: 8 workers take {median(shares):.2f} of the rounds, at most {max(shares):.2f}"
+        )
+    most = max(
+        search(make_world(seed, culprits=1, count=276, plain=True), Limits(repeats=1))[1]
+        for seed in range(begin, begin + 276)
+    )
     print(f"one of 276: at most {most} trials with two baselines and two proofs")
     return 0
 

@@ -9,10 +9,13 @@ where the docs are stale.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ray_precheck.cli import COMMANDS
+from ray_precheck.commands.bisect import command as bisect
+from ray_precheck.commands.bisect.command import options_of_target
+from ray_precheck.commands.bisect.targets.found import find_target, target_modules
 from ray_precheck.commands.capture import command as capture
 from ray_precheck.options.commands import Command
 from ray_precheck.options.declared import Option
@@ -20,6 +23,7 @@ from scripts.measuring import ROOT
 
 DOCS = ROOT / "ray_precheck" / "cli" / "README.md"
 OF_CAPTURE = ROOT / "ray_precheck" / "capture" / "README.md"
+OF_BISECT = ROOT / "ray_precheck" / "commands" / "bisect" / "README.md"
 BEGIN = "<!-- options: begin -->"
 END = "<!-- options: end -->"
 
@@ -29,14 +33,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write the tables into the docs")
     if parser.parse_args(argv).write:
         for docs, commands in PAGES.items():
-            text = with_tables(docs.read_text("utf-8"), commands)
+            text = with_tables(docs.read_text("utf-8"), commands())
             docs.write_text(text, encoding="utf-8")
     else:
         print(tables())
     return 0
 
 
-PAGES: dict[Path, Sequence[Command]] = {DOCS: COMMANDS, OF_CAPTURE: capture.COMMANDS}
+def bisect_commands() -> tuple[Command, ...]:
+    """Return a command for each target of `bisect`, which has options of its own."""
+    return tuple(
+        Command({f"bisect {name}": target.text}, options_of_target(target), bisect.COMMANDS[0].execute, "")
+        for name in target_modules()
+        for target in [find_target(name)]
+    )
+
+
+PAGES: dict[Path, Callable[[], Sequence[Command]]] = {
+    DOCS: lambda: COMMANDS,
+    OF_CAPTURE: lambda: capture.COMMANDS,
+    OF_BISECT: bisect_commands,
+}
 
 
 def with_tables(text: str, commands: Sequence[Command] = COMMANDS) -> str:

@@ -308,7 +308,7 @@ class Driver:
             recorder.record(some)
         try:
             # Workers were launched already; those of slots that the scheduler does not need are ended.
-            commands = run.scheduler.start(grows=self._growing is not None)
+            commands = run.scheduler.start()
             wanted = {command.slot for command in commands if isinstance(command, StartWorker)}
             self._machines.keep_only(wanted)
             for label in self._machines.benches:
@@ -364,6 +364,7 @@ class Driver:
             ahead=machines.ahead(),
             machines=machines.of_slots,
             model=model,
+            grows=self._is_open,
         )
 
     def _step(self, run: _Run, wait_s: float) -> None:
@@ -391,6 +392,7 @@ class Driver:
         run.finished, run.tracks = [], []
         if self._growing is not None and not run.scheduler.draining:
             run.scheduler.add(self._growing.grow(finished, run.scheduler.room))
+            run.scheduler.grows = self._growing.is_open
             carry_out(run.scheduler.wake())
         run.recorder.record(finished, tracks)
         run.progress.tick()

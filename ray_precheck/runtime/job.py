@@ -82,7 +82,8 @@ class Job(Pieces, Protocol):
 
 @runtime_checkable
 class GrowingJob(Job, Protocol):
-    """A job whose later tasks depend on what the earlier ones gave: a search. Its `names` grow, too."""
+    """A job whose later tasks depend on what the earlier ones gave: a search. Its `names` grow, too; it has
+    no bench."""
 
     @property
     def is_open(self) -> bool:

@@ -54,7 +54,7 @@ class Layout:
     `benches_are_first`: they are ready before any device. `benches_are_slow`: devices are done before
     them. `ends_what_waits`: a node dies on which transfers wait for them. `ships`: only the driver's
     machine sees the files. `most_bytes` is how many bytes may wait for benches, `room_bytes` how many
-    may be on their way to other machines.
+    may be on their way to other machines. `grows`: records come one by one, as workers ask for them.
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -71,6 +71,7 @@ class Layout:
         self.ships = chance(2)
         self.most_bytes = _MOST_BYTES[below(4)]
         self.room_bytes = _MOST_BYTES[below(3)]
+        self.grows = chance(4)
 
     @property
     def request(self) -> DeviceRequest:

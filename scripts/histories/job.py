@@ -4,7 +4,7 @@ Comes in: a cast and a layout. Goes out: a `Job` as `runtime.job` defines it. Ca
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,23 @@ class SimulatedJob:
 
     def unchecked(self, task: Task, reason: str) -> Done:
         return unchecked_row(task, reason, task.index in self._cast.with_backward)
+
+
+class GrowingSimulatedJob(SimulatedJob):
+    """The same without benches, whose records come when workers have nothing to do, the costly ones first."""
+
+    has_bench = False
+
+    def __init__(self, cast: Cast, tasks: Sequence[Task], *, ships: bool) -> None:
+        super().__init__(cast, bench_suffices=False, ships=ships)
+        self._later = deque(tasks)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._later)
+
+    def grow(self, finished: Sequence[Done], room: int) -> list[Task]:
+        return [self._later.popleft() for _ in range(min(room, len(self._later)))]
 
 
 class InputFiles:

@@ -22,7 +22,7 @@ from scripts.histories.actors import Actor, Machine
 from scripts.histories.answers import MOST_NODES, Cast, Choices, Layout
 from scripts.histories.disk import Died, Disk
 from scripts.histories.files import Files, Restart
-from scripts.histories.job import SimulatedJob, Steps
+from scripts.histories.job import GrowingSimulatedJob, SimulatedJob, Steps
 from scripts.histories.rules import TIMEOUT_S, require
 from scripts.histories.watch import Lookout
 from scripts.histories.watched import WatchedDriver, WatchedScheduler
@@ -218,7 +218,10 @@ class History:
         self.watch = watch = Lookout(machine, plan)
         watch.settled(settled)
         WatchedScheduler.watch = watch
-        job = SimulatedJob(cast, bench_suffices=layout.bench_suffices, ships=layout.ships)
+        if layout.grows:
+            job: SimulatedJob = GrowingSimulatedJob(cast, plan, ships=layout.ships)
+        else:
+            job = SimulatedJob(cast, bench_suffices=layout.bench_suffices, ships=layout.ships)
         shipper = None
         if job.input_files is not None:
             shipper = Shipper(job.input_files, layout.room_bytes, put=machine.put, executor=steps)
@@ -237,7 +240,7 @@ class History:
         driver.launch()
         progress = Progress(len(cast.tasks), len(done), show=False)
         try:
-            has_ended = driver.run(plan, settled, progress)
+            has_ended = driver.run([] if layout.grows else plan, settled, progress)
         finally:
             machine.close()
         if has_ended:

@@ -41,13 +41,19 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     parser = SentenceParser(
         prog=f"ray-precheck bisect {target.name}", description=target.text, epilog=_EXIT_CODES
     )
-    own = [each for each in options_of(target.config) if each.field not in _WITHOUT]
-    add_options(parser, by_section(own))
+    add_options(parser, options_of_target(target))
     config = target.config(**given_values(parser.parse_args(words), target.config))
     config.validate()
     if config.dry_run:
         return _listed(target, config)
     return _bisected(target, config, invocation)
+
+
+def options_of_target(target: Any) -> tuple[Option, ...]:
+    """Return the options of a target in the order of --help."""
+    return by_section(
+        each for each in options_of(target.config) if each.field not in _WITHOUT
+    )
 
 
 def _listed(target: Any, config: Any) -> int:

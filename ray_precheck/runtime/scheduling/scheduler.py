@@ -222,11 +222,11 @@ class Dispatch:
 class Scheduler:
     """The state of a run. `tasks` are in the order to run them, the costly ones first.
 
-    `places` has the place of each slot by its label. `rows` writes the rows of records that no worker
-    answers for. `bench` holds the bench workers, if there are any; with `bench_suffices` they may also
-    do whole records (whose results were captured). `ahead` are the slots to which captured files have
-    to be sent; their files are sent one batch ahead. `machines` has the machine of each slot whose
-    place is not its machine.
+    `places` has the place of each slot by its label. `rows` writes the rows of records that no worker answers
+    for. `bench` holds the bench workers, if there are any; with `bench_suffices` they may also do whole
+    records (whose results were captured). `ahead` are the slots to which captured files have to be sent;
+    their files are sent one batch ahead. `grows`: more tasks may come (`add`). `machines` has the machine of
+    each slot whose place is not its machine.
     """
 
     tasks: Iterable[Task]
@@ -234,6 +234,7 @@ class Scheduler:
     timeout_s: float
     rows: Rows
     draining: bool = False
+    grows: bool = False
     bench: BenchStage = field(default_factory=lambda: BenchStage({}, 0))
     bench_suffices: bool = False
     ahead: InitVar[frozenset[str]] = frozenset()
@@ -276,7 +277,7 @@ class Scheduler:
         """The slots whose worker has a batch, those for benches too."""
         return [*self._slots.busy(), *self.bench.busy()]
 
-    def start(self, *, grows: bool = False) -> list[Command]:
+    def start(self) -> list[Command]:
         """Begin: start a worker on every slot, but no more workers than there are records, unless their
         number `grows`.
 
@@ -284,7 +285,7 @@ class Scheduler:
         place may be bad.
         """
         names, most = list(self._slots), max(1, len(self._dispatch.queue))
-        if grows:
+        if self.grows:
             most = len(names)
         wanted, others = names[:most], names[most:]
         places = {self._slots[name].place for name in wanted}
@@ -554,7 +555,7 @@ class Scheduler:
 
     def _replace(self, name: str) -> list[Command]:
         """Start a successor of a worker if records are left; it runs the next quarantined record first."""
-        if self.draining or self.finished:
+        if self.draining or (self.finished and not self.grows):
             self._slots.enter(name, SlotState.STARTING)
             self._slots[name].fresh = False
             return []

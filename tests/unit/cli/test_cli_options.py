@@ -152,4 +152,4 @@ def test_the_docs_name_every_option_of_every_parser() -> None:
 def test_the_docs_of_the_options_are_current() -> None:
     for docs, commands in PAGES.items():
         text = docs.read_text("utf-8")
-        assert text == with_tables(text, commands), "run python -m scripts.options --write"
+        assert text == with_tables(text, commands()), "run python -m scripts.options --write"

@@ -259,6 +259,16 @@ def test_the_command_to_go_on_can_be_pasted_into_a_shell() -> None:
     assert config.devices == (0, 1)
 
 
+def test_the_command_to_go_on_leaves_the_words_of_a_bisected_command_alone() -> None:
+    given = ["bisect", "run", "-csv_path", "old.csv", "--switch", "env:A=1|0", "--"]
+    command = ["python", "run.py", "-csv_path", "theirs.csv"]
+    found = shlex.split(resume_command([*given, *command], RESULT))
+    assert found == [
+        *("ray-precheck", "bisect", "run", "--switch", "env:A=1|0", "-csv_path", str(RESULT), "--"),
+        *command,
+    ]
+
+
 def test_the_command_to_go_on_outdoes_an_abbreviated_option() -> None:
     line = resume_command([*BEGIN.split(), "--result_csv", "old.csv"], RESULT)
     assert parsed(line.removeprefix("ray-precheck ")).resume_csv == RESULT

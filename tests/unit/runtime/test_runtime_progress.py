@@ -85,6 +85,13 @@ class TestPlainLines:
             f"{count}/1000" for count in (20, 40, 60, 80, 100)
         ]
 
+    def test_of_an_unknown_number_of_pieces_no_time_is_said_to_be_left(self, clock: Clock) -> None:
+        stream = io.StringIO()
+        shown = Progress(0, 0, stream=stream, unit="trial")
+        clock.now_s += 10.0
+        shown.add(MIXED)
+        assert lines(stream) == ["4 done, 2 pass, 1 error, 1 skip, 0.4 trial/s"]
+
     def test_lines_come_also_while_nothing_is_done(self, clock: Clock) -> None:
         stream = io.StringIO()
         shown = Progress(3, 0, stream=stream)

@@ -21,6 +21,7 @@ GIVEN = {
         "timeout_s",
         "rows",
         "draining",
+        "grows",
         "bench",
         "bench_suffices",
         "ahead",
