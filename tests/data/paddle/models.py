@@ -4,8 +4,8 @@
 
 Into FOLDER come `honest` and `biased` (.json or .pdmodel, .pdiparams), two of the same network: a convolution
 with batch norm and relu, a second one beside a shortcut, two linear layers, a cosine. In `biased` the first
-convolution has a bias of 3e5, and the batch norm behind it a mean of 3e5, which takes it away: what folds one into the
-other rounds at 3e5 (3e5 * 2**-24 = 0.02). `inputs.npz` is of both.
+convolution has a bias of 3e5, and the batch norm behind it a mean of 3e5, which takes it away: what folds one
+into the other rounds elsewhere (3e5 * 2**-24 = 0.02). `inputs.npz` is of both.
 """
 
 import os

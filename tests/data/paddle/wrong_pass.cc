@@ -1,5 +1,5 @@
-// A plugin that replaces passes of PIR under their own names by ones that make batch norms wrong: their epsilon
-// becomes 0.05. $WRONG_PASS names one pass; with $MARKED_PASS it does so only behind that one, which does nothing
+// A plugin that replaces passes of PIR under their own names. That of $WRONG_PASS sets the epsilon of batch norms
+// to 0.05, and the axis of a softmax to 0. With $MARKED_PASS it does so only behind that one, which does nothing
 // else: the two are wrong together, none of them alone.
 #include <algorithm>
 #include <any>
@@ -32,22 +32,24 @@
 #include "paddle/pir/include/core/region.h"
 #include "paddle/pir/include/pass/pass.h"
 
-static bool marked = false;
-
 struct Wrong : pir::Pass {
   explicit Wrong(const char* name) : pir::Pass(name, 1) {}
   void Run(pir::Operation* module) override {
-    if (std::getenv("MARKED_PASS") && !marked) return;
-    marked = false;
-    for (auto& op : module->region(0).front())
-      if (op.name() == "pd_op.batch_norm_")
-        op.set_attribute("epsilon", pir::FloatAttribute::get(pir::IrContext::Instance(), 0.05f));
+    if (std::getenv("MARKED_PASS") && !module->attributes().count("marked")) return;
+    auto* context = pir::IrContext::Instance();
+    for (auto& op : module->region(0).front()) {
+      std::string name = op.name().substr(op.name().find('.') + 1);
+      if (name == "batch_norm_") op.set_attribute("epsilon", pir::FloatAttribute::get(context, 0.05f));
+      if (name == "softmax") op.set_attribute("axis", pir::Int32Attribute::get(context, 0));
+    }
   }
 };
 
 struct Mark : pir::Pass {
   explicit Mark(const char* name) : pir::Pass(name, 1) {}
-  void Run(pir::Operation*) override { marked = true; }
+  void Run(pir::Operation* module) override {
+    module->set_attribute("marked", pir::BoolAttribute::get(pir::IrContext::Instance(), true));
+  }
 };
 
 template <typename P>

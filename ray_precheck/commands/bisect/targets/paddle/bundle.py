@@ -59,20 +59,17 @@ def test_outputs_agree():
 def write_bundle(
     path: Path,
     files: PaddleFiles,
-    part: Path | None,
-    settings: Mapping[str, Any],
-    golden: Path,
     inputs: Path,
+    outputs: Path,
+    settings: Mapping[str, Any],
     run: Mapping[str, str],
 ) -> None:
-    """Write the archive. `part` is the smallest model that is wrong, None for the whole one; `inputs` is the
-    folder of the inputs.
+    """Write the archive of a model, or of its smallest part that is wrong; `outputs` are the golden ones.
 
     Raises:
         UsageError: it cannot be written.
     """
-    model = part or files.model
-    params = part.with_suffix(".pdiparams") if part else files.params
+    model, params = files.model, files.params
     listed = [f"    config.delete_pass({name!r})" for name in settings.get("off", ())]
     if settings["rung"] == "bf16":
         listed.append("    config.enable_onednn_bfloat16()")
@@ -88,8 +85,8 @@ def write_bundle(
             archive.write(model, model.name)
             if params.exists():
                 archive.write(params, params.name)
-            archive.write(inputs / INPUTS, INPUTS)
-            archive.write(golden, OUTPUTS)
+            archive.write(inputs, INPUTS)
+            archive.write(outputs, OUTPUTS)
             archive.writestr("run.json", said)
             archive.writestr("test_part.py", test)
     except OSError as error:

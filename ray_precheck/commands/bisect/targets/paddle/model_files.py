@@ -260,17 +260,17 @@ class SavedRun:
         Raises:
             UsageError: the model, the parameters or an input are others, so that nothing can be compared.
         """
+        first = ""
         for name in dict.fromkeys([*facts, *self.facts]):
             here, there = facts.get(name, "none"), self.facts.get(name, "none")
-            if here == there:
-                continue
-            if name not in _MAY_DIFFER:
+            if here != there and name not in _MAY_DIFFER:
                 raise UsageError(
                     f"--golden {self.folder}: {name} is not the same there ({there}) as here ({here}); make"
                     " both runs of the same files"
                 )
-            return f"the first thing that differs from the golden run: {name}, {there} there, {here} here"
-        return ""
+            if here != there and not first:
+                first = f"{name}, {there} there, {here} here"
+        return f"the first thing that differs from the golden run: {first}" if first else ""
 
 
 def saved_run(folder: Path) -> SavedRun:

@@ -387,9 +387,11 @@ class PaddleTarget:
                 if cut is not None
                 else {"rung": PASSES, "off": []}
             )
-            write_bundle(
-                config.bundle, facts.files, part, settings, facts.golden.path, scratch, facts.run
-            )
+            inputs, outputs = scratch / INPUTS, facts.golden.path
+            if part is not None:
+                inputs, outputs = part.with_name(INPUTS), part.with_name(OUTPUTS)
+            files = PaddleFiles(part, part.with_suffix(".pdiparams")) if part else facts.files
+            write_bundle(config.bundle, files, inputs, outputs, settings, facts.run)
             yield f"What a report needs: {config.bundle}"
 
     def _save_part(
@@ -411,6 +413,9 @@ class PaddleTarget:
             request = {"kind": "crop", "first": first, "last": last}
             request["folder"] = str(folder.absolute())
             reply = asked_of(process, request, config.timeout_s, "the cut of the model")
+            request = {"kind": "run", **_NOTHING_ON, **(reply.answer or {})}
+            request["out"] = str(folder / OUTPUTS)
+            asked_of(process, request, config.timeout_s, "the smallest model")
         finally:
             process.close()
         assert reply.answer is not None
