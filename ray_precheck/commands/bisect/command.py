@@ -51,9 +51,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 
 def options_of_target(target: Any) -> tuple[Option, ...]:
     """Return the options of a target in the order of --help."""
-    return by_section(
-        each for each in options_of(target.config) if each.field not in _WITHOUT
-    )
+    return by_section(each for each in options_of(target.config) if each.field not in _WITHOUT)
 
 
 def _listed(target: Any, config: Any) -> int:

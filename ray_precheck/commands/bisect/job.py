@@ -6,9 +6,10 @@ job.
 """
 
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,6 @@ class BisectJob:
     _search: Search | None = None
     _further: "Future[Sequence[Rung]] | None" = None
     _began_s: float = field(default_factory=time.monotonic)
-    _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def __post_init__(self) -> None:
         self._begin(self.survey.rungs)
@@ -230,13 +230,18 @@ class BisectJob:
         self.findings.extend(findings)
         self._search = None
         if not is_late:
-            self._further = self._threads.submit(
-                self.target.further, self.config, self.survey, self.findings, self.scratch
-            )
+            self._further = Future()
+            # A daemon: a run that is stopped does not wait for what the target looks at.
+            threading.Thread(target=self._look_further, args=(self._further,), daemon=True).start()
 
-    def close(self) -> None:
-        """End the thread in which the target looks further."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+    def _look_further(self, found: "Future[Sequence[Rung]]") -> None:
+        rungs, error = caught(
+            lambda: self.target.further(self.config, self.survey, self.findings, self.scratch)
+        )
+        if error is None:
+            found.set_result(rungs or ())
+        else:
+            found.set_exception(error)
 
     def payload(self, task: Task) -> TrialPayload:
         """Return the trial of a task."""

@@ -5,6 +5,7 @@ programs that import the package.
 """
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ from ray_precheck.searching.bisection import Answer, Finding, Search, Trial
 from ray_precheck.searching.strategy import ladder
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import RunFiles
+
+# Of the memory of a machine, what all trials together may take, as of a precheck's records.
+_MEMORY_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +144,18 @@ class _Bisecting(Feature[BisectJob, BisectReport]):
         recorded = recorded_answers(files.result) if there else {}
         names = _names_in(files.result) if there else []
         job = BisectJob(self._target, self._config, self._survey, self._scratch, recorded, names)
-        assert self.places is not None
-        most = int(self._config.max_memory_gib * 2**30)
-        job.memory_limit_bytes = most
+        job.memory_limit_bytes = self._memory_limit_bytes()
         self._job = job
         return job
+
+    def _memory_limit_bytes(self) -> int:
+        """Return how many bytes the processes of a trial may allocate: --max-memory, or a share of the
+        machine's."""
+        assert self.places is not None
+        if self._config.max_memory_gib:
+            return int(self._config.max_memory_gib * 2**30)
+        machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return int(_MEMORY_SHARE * machine_bytes / max(1, len(self.places.slots)))
 
     def plan(self, job: BisectJob, done: set[str], progress: Progress) -> TaskPlan:
         assert self.places is not None
@@ -152,7 +163,6 @@ class _Bisecting(Feature[BisectJob, BisectReport]):
 
     def report(self, files: RunFiles, end: RunEnd) -> BisectReport:
         assert self._job is not None
-        self._job.close()
         trials = tuple(TrialCells(*cells) for cells in decoded_rows(files.result, TABLES.result))
         return BisectReport(
             files,
