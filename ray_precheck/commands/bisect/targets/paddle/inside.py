@@ -122,6 +122,10 @@ class Opened:
 
         model = request.get("model") or self.settings["model"]
         params = request.get("params") or self.settings["params"]
+        if not self.is_new and not os.path.exists(params):
+            # The old format is saved without that file where it has none, and not loaded without it.
+            params = os.path.join(os.path.dirname(self.settings["input"]), "none.pdiparams")
+            Path(params).touch()
         config = inference.Config(model, params)
         config.set_cpu_math_library_num_threads(int(self.settings.get("threads", 1)))
         rung, off = request["rung"], set(request["off"])
@@ -209,6 +213,8 @@ def _plain(tensor: Any) -> Any:
 
 class _Program:
     """A model as a program of the training framework."""
+
+    feeds: list[str]
 
     def __init__(self, model: str, params: str, is_new: bool) -> None:
         import paddle
@@ -316,15 +322,14 @@ class _Program:
         """Save a model of the operators from `first` to before `last`; return the names of its inputs. Its
         outputs are what the operators behind them or the user get; `needed` are `made_in_front`."""
         part = self._computing()[first:last]
-        if not self.is_new:
-            taken = {name for op in part for name in op.input_arg_names}
-            names = [name for name in self.feeds if name in taken] + self.cut_names(needed)
-            self.save(
-                prefix, [self._block.var(name) for name in names], self._read_later(first, last)
-            )
-            return names
-        fetches = _used_outside(part)
         names = self.cut_names(needed)
+        if not self.is_new:
+            read = {name for op in part for name in op.input_arg_names}
+            feeds = [name for name in self.feeds if name in read] + names
+            fetches = self._read_later(first, last)
+            self.save(prefix, [self._block.var(name) for name in feeds], fetches)
+            return feeds
+        fetches = _used_outside(part)
         with self._paddle.static.program_guard(self.program):
             self._paddle.base.libpaddle.pir.reset_insertion_point_to_start()
             data = self._paddle.static.data
@@ -332,12 +337,12 @@ class _Program:
         for number, value in enumerate(needed):
             value.replace_all_uses_with(cuts[number])
         ids = {op.id() for op in part}
-        data = {op.attrs()["name"]: op.results()[0] for op in self._ops("pd_op.data")}
-        taken = [
-            name for name in self.feeds if any(u.id() in ids for u in data[name].all_used_ops())
+        given = {op.attrs()["name"]: op.results()[0] for op in self._ops("pd_op.data")}
+        feeds = [
+            name for name in self.feeds if any(op.id() in ids for op in given[name].all_used_ops())
         ]
-        self.save(prefix, [data[name] for name in taken] + cuts, fetches)
-        return taken + names
+        self.save(prefix, [given[name] for name in feeds] + cuts, fetches)
+        return feeds + names
 
     def _read_later(self, first: int, last: int) -> list[Any]:
         operators = self._computing()

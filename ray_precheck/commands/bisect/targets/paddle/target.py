@@ -189,7 +189,7 @@ class PaddleTarget:
         given = config.input or (saved.folder / INPUTS if saved else None)
         specs = described["inputs"]
         arrays = input_arrays(given, specs) if given else made_inputs(specs, seed=0)
-        np.savez(scratch / INPUTS, **arrays)  # type: ignore[arg-type]
+        np.savez(scratch / INPUTS, **arrays)
         run = run_facts(files, described, arrays)
         notes = [] if given else [f"inputs are made up: {_shapes(arrays)}; give yours by --input"]
         if saved and (difference := saved.differs(run)):
@@ -355,6 +355,8 @@ class PaddleTarget:
             return Lines(("the smallest part that is wrong begins with it",))
         if finding.kind is not Kind.FOUND or is_of_operators(finding.rung):
             return Lines(said)
+        if config.golden is None and not config.check:
+            said += (_OWN_GOLDEN,)
         off = [each for each in finding.rung.switches if each.name in finding.cure]
         return Lines(said, tuple(line for each in off for line in each.lines))
 
@@ -422,6 +424,10 @@ class PaddleTarget:
         return Path(reply.answer["model"])
 
 
+_OWN_GOLDEN = (
+    "right is here what this Paddle makes with everything off; if that may be wrong itself, give the right"
+    " outputs by --golden"
+)
 _SAME = "no operator differs by hooks: what differs is between them, or hooks do not reach it"
 
 
