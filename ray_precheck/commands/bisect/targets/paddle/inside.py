@@ -18,8 +18,8 @@ import numpy as np
 # Operators of a PIR program that compute nothing.
 _PARAMETER = "builtin.parameter"
 _FEEDS = (_PARAMETER, "builtin.constant", "pd_op.data", "pd_op.feed", "pd_op.fetch")
-# The pass that puts operators on oneDNN's kernels; without it oneDNN does nothing.
-_PLACEMENT = "onednn_placement_pass"
+# What Paddle allocates on a GPU at first.
+_GPU_MIB = 256
 # The rung with nothing on.
 _OFF = "all off"
 
@@ -120,30 +120,62 @@ class Opened:
     def _predictor(self, request: dict[str, Any]) -> Any:
         from paddle import inference
 
-        model = request.get("model") or self.settings["model"]
+        rung, off = request["rung"], request["off"]
+        config = self._config(request)
+        if rung == _OFF or (rung == "oneDNN" and off):
+            _all_off(config)
+        elif rung in ("oneDNN", "memory"):
+            for name in self.settings.get("passes", ()):
+                config.delete_pass(name)
+        elif rung == "passes":
+            for name in off:
+                config.delete_pass(name)
+        has_memory = (rung == "memory" and not off) or rung in ("passes", "bf16", "TensorRT")
+        if has_memory and not self.is_new:
+            config.enable_memory_optim()
+        if rung == "bf16" and not off:
+            (getattr(config, "enable_onednn_bfloat16", None) or config.enable_mkldnn_bfloat16)()
+        if rung == "TensorRT":
+            self._add_tensorrt(config, request)
+        return inference.create_predictor(config)
+
+    def _config(self, request: dict[str, Any]) -> Any:
+        """Return a model's configuration with nothing set but where it runs."""
+        from paddle import inference
+
         params = request.get("params") or self.settings["params"]
         if not self.is_new and not os.path.exists(params):
             # The old format is saved without that file where it has none, and not loaded without it.
             params = os.path.join(os.path.dirname(self.settings["input"]), "none.pdiparams")
             Path(params).touch()
-        config = inference.Config(model, params)
-        config.set_cpu_math_library_num_threads(int(self.settings.get("threads", 1)))
-        rung, off = request["rung"], set(request["off"])
-        if rung == _OFF or (rung == "oneDNN" and "oneDNN" in off):
-            _all_off(config)
-        elif rung in ("oneDNN", "memory"):
-            for name in self.settings.get("passes", ()):
-                if name != _PLACEMENT:
-                    config.delete_pass(name)
-        else:
-            for name in request["off"]:
-                config.delete_pass(name)
-        has_memory = (rung == "memory" and "memory" not in off) or rung in ("passes", "bf16")
-        if has_memory and not self.is_new:
-            config.enable_memory_optim()
-        if rung == "bf16" and "bf16" not in off:
-            (getattr(config, "enable_onednn_bfloat16", None) or config.enable_mkldnn_bfloat16)()
-        return inference.create_predictor(config)
+        config = inference.Config(request.get("model") or self.settings["model"], params)
+        config.set_cpu_math_library_num_threads(1)
+        if self.settings.get("gpu"):
+            config.enable_use_gpu(_GPU_MIB, 0)
+        return config
+
+    def _add_tensorrt(self, config: Any, request: dict[str, Any]) -> None:
+        """Put all operators but those that are off into TensorRT, with the shapes of a run before."""
+        from paddle import inference
+
+        shapes = (request.get("input") or self.settings["input"]) + ".shapes"
+        if not os.path.exists(shapes):
+            collecting = self._config(request)
+            collecting.collect_shape_range_info(shapes)
+            predictor = inference.create_predictor(collecting)
+            self._feed(predictor, request.get("input", ""))
+            predictor.run()
+            del predictor  # The file is written at its end.
+        config.enable_tensorrt_engine(
+            workspace_size=1 << 30,
+            max_batch_size=1,
+            min_subgraph_size=3,
+            precision_mode=inference.PrecisionType.Float32,
+            use_static=False,
+            use_calib_mode=False,
+        )
+        config.enable_tuned_tensorrt_dynamic_shape(shapes, True)
+        config.exp_disable_tensorrt_ops(list(request["off"]))
 
     def _feed(self, predictor: Any, path: str = "") -> None:
         with np.load(path or self.settings["input"]) as arrays:

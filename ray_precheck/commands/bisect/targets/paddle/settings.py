@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from ray_precheck.searching.bisection import Rung, Switch
 
-ALL_OFF, ONEDNN, MEMORY, PASSES, BF16 = "all off", "oneDNN", "memory", "passes", "bf16"
+ALL_OFF, ONEDNN, MEMORY, PASSES = "all off", "oneDNN", "memory", "passes"
+BF16, TENSORRT = "bf16", "TensorRT"
 # With this pass alone oneDNN is on; it belongs to that rung, and stays in the others.
 PLACEMENT = "onednn_placement_pass"
 _RUNNING = re.compile(r"--- Running (?:PIR|IR) pass \[(\w+)\]")
@@ -111,9 +112,11 @@ def ladder_of(
     *,
     is_new: bool,
     with_bf16: bool,
+    in_tensorrt: Sequence[str],
 ) -> tuple[Rung, ...]:
     """Return the rungs of a model: `passes` are those of the log with their hits, `structural` those that run
-    with everything off or cannot be deleted, `aliases` the names that delete a pass where they differ."""
+    with everything off or cannot be deleted, `aliases` the names that delete a pass where they differ,
+    `in_tensorrt` the types of operators that TensorRT may take, () for no such rung."""
     stays = {*structural, PLACEMENT}
     switches = tuple(
         Switch(
@@ -134,7 +137,15 @@ def ladder_of(
     rungs.append(Rung(PASSES, switches, rungs[-1].name, title=title, lines=lines))
     if with_bf16:
         rungs.append(_single(BF16, "bfloat16 on oneDNN", PASSES, is_new=is_new))
+    if in_tensorrt:
+        types = tuple(Switch(name, lines=_kept_out(name)) for name in in_tensorrt)
+        rungs.append(Rung(TENSORRT, types, PASSES, title="operators in TensorRT"))
     return tuple(rungs)
+
+
+def _kept_out(operator: str) -> Code:
+    python = f'config.exp_disable_tensorrt_ops(["{operator}"])'
+    return (_PYTHON, python), (_CPP, f'config.Exp_DisableTensorRtOPs({{"{operator}"}});')
 
 
 def _single(name: str, title: str, over: str, *, is_new: bool) -> Rung:

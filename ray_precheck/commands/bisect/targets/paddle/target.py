@@ -42,6 +42,7 @@ from ray_precheck.commands.bisect.targets.paddle.settings import (
     BF16,
     PASSES,
     PLACEMENT,
+    TENSORRT,
     ladder_of,
     off_lines,
     passes_in,
@@ -104,6 +105,13 @@ class PaddleOptions:
         help="it is deployed with enable_onednn_bfloat16(), which is a rung of its own then",
         takes=Takes.NOTHING,
         rows="bf16",
+    )
+    gpu: bool = option(
+        False,
+        "--gpu",
+        help="it is deployed on the first GPU; TensorRT is a rung of its own then, where Paddle has it",
+        takes=Takes.NOTHING,
+        rows="gpu",
     )
     library: tuple[str, ...] = option(
         (),
@@ -168,6 +176,7 @@ class PaddleTarget:
             "params": str(files.params),
             "libraries": [str(Path(each).absolute()) for each in config.library],
             "input": str(scratch / INPUTS),
+            "gpu": config.gpu,
         }
         process = TrialProcess(interpreter(config.python), _INSIDE, settings, scratch)
         try:
@@ -187,6 +196,10 @@ class PaddleTarget:
         described = _described(process, files)
         saved = saved_run(config.golden) if config.golden and config.golden.is_dir() else None
         given = config.input or (saved.folder / INPUTS if saved else None)
+        if config.gpu and not described["has_gpu"]:
+            raise UsageError(
+                "--gpu: this Paddle is not built for GPUs; name one that is by --python"
+            )
         specs = described["inputs"]
         arrays = input_arrays(given, specs) if given else made_inputs(specs, seed=0)
         np.savez(scratch / INPUTS, **arrays)
@@ -198,7 +211,7 @@ class PaddleTarget:
         judged = replace(config, golden=golden)
         found = honest_outputs(process, Rung(ALL_OFF), scratch / "honest", judged)
         rungs = self._rungs(config, process, scratch, described, files.is_new)
-        deletable = rungs[-1 if rungs[-1].name == PASSES else -2].members
+        deletable = next(each.members for each in rungs if each.name == PASSES)
         settings = {**settings, "passes": list(deletable)}
         facts = PaddleFacts(files, settings, described, found, run, saved, deletable)
         if config.save_run is not None:
@@ -237,7 +250,16 @@ class PaddleTarget:
             still = logged({"rung": PASSES, "on": [], "off": list(names.values())})
             structural += [name for name in loose if name in still]
         with_bf16 = config.bf16 and bool(described["has_bf16"])
-        return ladder_of(passes, structural, names, is_new=is_new, with_bf16=with_bf16)
+        has_tensorrt = config.gpu and any(described["tensorrt"])
+        types = dict.fromkeys(each.split()[1] for each in described["operators"])
+        return ladder_of(
+            passes,
+            structural,
+            names,
+            is_new=is_new,
+            with_bf16=with_bf16,
+            in_tensorrt=tuple(types) if has_tensorrt else (),
+        )
 
     def _save_run(
         self,
@@ -376,10 +398,8 @@ class PaddleTarget:
         if cut is not None:
             part = self._save_part(config, facts, cuts, out, scratch)
             yield f"The smallest model that is wrong: {part}"
-        elif all(each.kind is Kind.CLEAN for each in found) and not any(
-            facts.described["tensorrt"]
-        ):
-            yield "TensorRT, which is not here, would be tried with"
+        elif found[-1].kind is Kind.CLEAN and found[-1].rung.name != TENSORRT:
+            yield "TensorRT, which was not tried, needs these settings"
             with np.load(scratch / INPUTS) as arrays:
                 shapes = {name: array.shape for name, array in arrays.items()}
             yield from (f"  {language}: {line}" for language, line in tensorrt_lines(shapes))
@@ -461,8 +481,9 @@ def _notes(config: PaddleConfig, described: Mapping[str, Any], files: PaddleFile
         notes.append("memory optimisation is not tried: Paddle has it for the old format alone")
     if config.bf16 and not described["has_bf16"]:
         notes.append("--bf16 is not tried: this processor has no AVX512 for it")
-    if not any(described["tensorrt"]):
-        notes.append("TensorRT is not tried: this Paddle has none")
+    if not config.gpu or not any(described["tensorrt"]):
+        why = "it needs --gpu" if any(described["tensorrt"]) else "this Paddle has none"
+        notes.append(f"TensorRT is not tried: {why}")
     return notes
 
 
