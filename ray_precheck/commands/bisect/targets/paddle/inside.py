@@ -218,6 +218,8 @@ class Opened:
             outputs = predictor.get_output_names()
             for number, name in enumerate(program.cut_names(needed)):
                 feeds[name] = predictor.get_output_handle(outputs[number]).copy_to_cpu()
+            for each in (suffix, ".pdiparams"):
+                Path(front + each).unlink()
         used = program.save_part(os.path.join(folder, "part"), first, last, needed)
         np.savez(part["input"], **{name: feeds[name] for name in used})
         return part

@@ -70,6 +70,7 @@ from ray_precheck.searching.bisection import Answer, Finding, Kind, Rung
 _INSIDE = Path(__file__).with_name("inside.py")
 _NOTHING_ON = {"rung": ALL_OFF, "on": [], "off": []}
 _PART = "bisect_paddle_part"
+_PART_FILES = ("part.json", "part.pdmodel", "part.pdiparams")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,6 +431,9 @@ class PaddleTarget:
                 first, _ = part_of(front.rung, front.sets[0] if front.sets else ())
         folder = out / _PART
         folder.mkdir(parents=True, exist_ok=True)
+        # A model without parameters would be loaded with those of an earlier run.
+        for name in (*_PART_FILES, INPUTS, OUTPUTS):
+            (folder / name).unlink(missing_ok=True)
         process = TrialProcess(interpreter(config.python), _INSIDE, facts.settings, scratch)
         try:
             request = {"kind": "crop", "first": first, "last": last}
