@@ -131,6 +131,9 @@ def test_a_bias_that_batch_norm_takes_away_is_the_fault_of_the_pass_that_folds_i
     assert found.sufficient
     assert found.necessary
     assert ended.trials("passes") <= ended.allowed("passes")
+    # Its name in the log is another one, which deletes nothing.
+    assert "conv_activation_onednn_fuse_pass" in found.rung.members
+    assert not any("mkldnn" in each.name for each in found.rung.switches)
     assert ("C++", DELETED[form].format(FUSION[form])) in ended.code["passes"]
     assert ("Python", f'config.delete_pass("{FUSION[form]}")') in ended.code["passes"]
     # The model that is cut behind each operator is wrong once it holds the batch norm.
@@ -225,6 +228,9 @@ def test_a_wrong_kernel_of_onednn_is_named_by_hooks_and_by_cutting(
     monkeypatch.setenv("WRONG_ONEDNN", "1")
     model = model_in(models, form, "honest")
     bundle = tmp_path / "report.zip"
+    # What an earlier run has left is not taken for parameters of this one, which has none.
+    (tmp_path / "bisect_paddle_part").mkdir()
+    (tmp_path / "bisect_paddle_part" / "part.pdiparams").touch()
     ended = bisected(model, tmp_path, library=(plugins("wrong_kernel"),), bundle=bundle)
     assert ended.kinds["oneDNN"] is Kind.FOUND
     assert ("Python", "config.disable_onednn()") in ended.code["oneDNN"]
@@ -261,6 +267,16 @@ def test_what_differs_from_the_golden_run_is_named(models: dict[str, Path], tmp_
     assert note.startswith("the first thing that differs from the golden run: Paddle, 2")
     said = refusal(model_in(models, NEW, "biased"), tmp_path, "--golden", run)
     assert "model is not the same there" in said
+
+
+@pytest.mark.parametrize("form", [NEW, OLD])
+def test_bf16_is_a_rung_where_the_processor_has_it(
+    models: dict[str, Path], tmp_path: Path, form: str
+) -> None:
+    ended = bisected(model_in(models, form, "honest"), tmp_path, bf16=True)
+    is_said = any(each.startswith("--bf16 is not tried") for each in ended.report.survey.notes)
+    assert is_said == ("bf16" not in ended.kinds)
+    assert set(ended.kinds.values()) == {Kind.CLEAN}
 
 
 def refusal(model: Path, out: Path, *words: str | Path) -> str:

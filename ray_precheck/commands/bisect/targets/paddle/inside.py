@@ -238,6 +238,8 @@ def _plain(tensor: Any) -> Any:
     A value of oneDNN's layout says the shape N, C, H, W, and its numbers stand in the order N, H, W, C.
     """
     array = np.array(tensor.numpy())
+    if array.dtype == np.uint16:  # Its bits; the dtype of NumPy is Paddle's way to say bfloat16.
+        array = (array.astype(np.uint32) << 16).view(np.float32)
     if str(tensor.layout) == "ONEDNN" and array.ndim in (4, 5):
         count, channels, *space = array.shape
         last = array.ndim - 1

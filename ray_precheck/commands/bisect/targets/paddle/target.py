@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ray_precheck.commands.bisect.measure import FLOORS
 from ray_precheck.commands.bisect.model_target import (
     Golden,
     ModelOpener,
@@ -364,7 +365,9 @@ class PaddleTarget:
         measure = measure_of(config, facts.golden)
         if measure.judge(tested.outputs).answer is Answer.PASS and BF16 not in rung.name:
             said.append("with hooks on all values the result is right: observing changes it")
-        first = first_difference(tested.values, golden.values)
+        said += [f"hooks could not read a value: {each}" for each in tested.problems[:1]]
+        floor = FLOORS["bfloat16"] if BF16 in rung.name else 0.0
+        first = first_difference(tested.values, golden.values, floor)
         said.append(f"the first operator that differs by hooks: {first}" if first else _SAME)
         return said
 

@@ -185,11 +185,12 @@ class SeenValue:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """All values of a run in their order, and its outputs."""
+    """All values of a run in their order, and its outputs; `problems`: what hooks could not read."""
 
     values: tuple[SeenValue, ...]
     outputs: Path
     rows: tuple[Mapping[str, str], ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,8 @@ class Capturing:
         reply = asked_of(self.process, request, self.timeout_s, "the model with hooks")
         assert reply.answer is not None
         rows = reply.answer["rows"]
-        return Capture(seen_values(values, rows), out, tuple(rows))
+        problems = tuple(reply.answer["problems"])
+        return Capture(seen_values(values, rows), out, tuple(rows), problems)
 
 
 def seen_values(values: Path, rows: Sequence[Mapping[str, str]]) -> tuple[SeenValue, ...]:
@@ -224,52 +226,62 @@ def seen_values(values: Path, rows: Sequence[Mapping[str, str]]) -> tuple[SeenVa
         )
 
 
-def first_difference(tested: Sequence[SeenValue], golden: Sequence[SeenValue]) -> str:
+def first_difference(
+    tested: Sequence[SeenValue], golden: Sequence[SeenValue], floor: float = 0.0
+) -> str:
     """Return which operator is the first whose values differ from the golden run's, as a sentence; "" where
     none does.
 
     Both runs have the same operators, or those of the tested one are fused. Equal operators are aligned in
     their order; the values of others are held against all golden values of their shape, since a fused
-    operator makes the value of the last one that it stands for.
+    operator makes the value of the last one that it stands for. What is within the floor of its dtype, or
+    within `floor`, is the same.
     """
     kinds = [each.kind for each in golden], [each.kind for each in tested]
     matcher = difflib.SequenceMatcher(None, *kinds, autojunk=False)
-    partner = {
-        block.b + step: block.a + step
+    partners = {
+        block.b + step: golden[block.a + step]
         for block in matcher.get_matching_blocks()
         for step in range(block.size)
     }
     far = ""
     for number, value in enumerate(tested):
-        near = [golden[partner[number]]] if number in partner else []
-        if not near or _distance(value, near[0]) > 1:
-            near = [each for each in golden if each.array.shape == value.array.shape]
-        if not near:
+        partner = partners.get(number)
+        # Whole numbers of other operators are shapes that a pass has made up.
+        is_measured = np.issubdtype(value.array.dtype, np.inexact)
+        alike = [each for each in golden if each.array.shape == value.array.shape]
+        near = alike if is_measured else [partner] if partner else []
+        near = [each for each in near if each is not None]
+        if not near or any(_is_same(value, each, floor) for each in near):
             continue
-        best = min(near, key=lambda each: _distance(value, each))
-        distance = _distance(value, best)
-        if distance <= 1:
-            continue
-        said = _said(value, golden[partner[number]] if number in partner else best)
-        if distance * floor_of(value.array, best.array) < _NEAR or number in partner:
-            return said
-        far = far or said
+        best = partner or min(near, key=lambda each: _distance(value, each))
+        if _distance(value, best) < _NEAR or partner is not None:
+            return _said(value, best)
+        far = far or _said(value, best)
     return far
 
 
+def _is_same(value: SeenValue, other: SeenValue, floor: float) -> bool:
+    return _distance(value, other) <= max(floor, floor_of(value.array, other.array))
+
+
 def _said(value: SeenValue, counterpart: SeenValue) -> str:
+    than = "" if value.kind[0] == counterpart.kind[0] else f", in the golden run {counterpart.said}"
+    if _distance(value, counterpart) == float("inf"):
+        return f"{value.said}: other whole numbers, NaN or infinity{than}"
     distance, index = distance_of(value.array, counterpart.array, "max")
     at = f" at {list(index)}" if index else ""
-    than = "" if value.kind[0] == counterpart.kind[0] else f", in the golden run {counterpart.said}"
     return f"{value.said}{at}: {distance:.3g} of its largest value{than}"
 
 
 def _distance(value: SeenValue, other: SeenValue) -> float:
-    """Return how far two values are from each other in units of the floor of their dtype."""
-    if value.array.shape != other.array.shape or value.array.dtype.kind != other.array.dtype.kind:
+    """Return how far two values are from each other, relative to the largest one; infinity where they cannot
+    be compared."""
+    arrays = value.array, other.array
+    if arrays[0].shape != arrays[1].shape or arrays[0].dtype.kind != arrays[1].dtype.kind:
         return float("inf")
-    if not np.issubdtype(value.array.dtype, np.inexact):
-        return 0.0 if np.array_equal(value.array, other.array) else float("inf")
-    if not np.array_equal(np.isfinite(value.array), np.isfinite(other.array)):
+    if not np.issubdtype(arrays[0].dtype, np.inexact):
+        return 0.0 if np.array_equal(*arrays) else float("inf")
+    if not np.array_equal(np.isfinite(arrays[0]), np.isfinite(arrays[1])):
         return float("inf")
-    return distance_of(value.array, other.array, "max")[0] / floor_of(value.array, other.array)
+    return distance_of(*arrays, "max")[0]
