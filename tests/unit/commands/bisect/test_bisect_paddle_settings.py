@@ -12,7 +12,11 @@ import pytest
 
 from ray_precheck.commands.bisect.targets.paddle import settings
 from ray_precheck.commands.bisect.targets.paddle.model_files import param_shapes
-from ray_precheck.commands.bisect.targets.paddle.trials import SeenValue, first_difference
+from ray_precheck.commands.bisect.targets.paddle.trials import (
+    SeenValue,
+    first_difference,
+    seen_values,
+)
 
 pytestmark = pytest.mark.unit
 NEW_LOG = """\x1b[1m\x1b[35m--- Running PIR pass [conv2d_bias_bn_onednn_fuse_pass]\x1b[0m
@@ -97,6 +101,21 @@ def test_a_fused_value_is_held_against_the_value_that_it_stands_for() -> None:
     said = first_difference(wrong, golden)
     assert said.startswith("fused (b) at [")
     assert said.endswith("in the golden run norm (b)")
+
+
+def test_values_of_onednn_are_read_in_either_order(tmp_path: Path) -> None:
+    one = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype("float32")
+    golden = [SeenValue("conv", "a", one), SeenValue("reshape", "b", one)]
+    # Behind a convolution the numbers stand as N, H, W, C under a shape N, C, H, W; behind a reshape they do not.
+    turned = np.moveaxis(one, 1, -1).reshape(one.shape)
+    path = tmp_path / "values.npz"
+    for factor, said in ((1.0, ""), (1.01, "reshape (b) at [")):
+        np.savez(path, **{"0": turned, "1": one * np.float32(factor)})
+        kinds = (("conv", "a"), ("reshape", "b"))
+        rows = [{"operator": kind, "name": name, "layout": "ONEDNN"} for kind, name in kinds]
+        found = first_difference(seen_values(path, rows), golden)
+        assert found.startswith(said)
+        assert bool(found) == bool(said)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ class Opened:
 
         def seen(operator: str, name: str, tensor: Any) -> None:
             try:
-                array = _plain(tensor)
+                array = _numbers(tensor)
             except (ValueError, RuntimeError, TypeError) as error:
                 problems.append(f"{operator}: {str(error).splitlines()[0]}")
                 return
@@ -232,18 +232,11 @@ def _all_off(config: Any) -> None:
     (getattr(config, "disable_onednn", None) or config.disable_mkldnn)()
 
 
-def _plain(tensor: Any) -> Any:
-    """Return a value of a hook as an array in its own order of axes.
-
-    A value of oneDNN's layout says the shape N, C, H, W, and its numbers stand in the order N, H, W, C.
-    """
+def _numbers(tensor: Any) -> Any:
+    """Return a value of a hook as an array, in the order in which its numbers stand."""
     array = np.array(tensor.numpy())
     if array.dtype == np.uint16:  # Its bits; the dtype of NumPy is Paddle's way to say bfloat16.
         array = (array.astype(np.uint32) << 16).view(np.float32)
-    if str(tensor.layout) == "ONEDNN" and array.ndim in (4, 5):
-        count, channels, *space = array.shape
-        last = array.ndim - 1
-        return np.moveaxis(array.reshape(count, *space, channels), last, 1)
     return array
 
 

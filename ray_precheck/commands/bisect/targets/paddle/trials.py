@@ -165,11 +165,13 @@ def _coarse(measure: Measure, golden: Path | None = None) -> Measure:
 
 @dataclass(frozen=True, slots=True)
 class SeenValue:
-    """A value that an operator made: the operator as Paddle names it, the value's name, and its numbers."""
+    """A value that an operator made: the operator as Paddle names it, the value's name, and its numbers;
+    `other_order` are the same where their order is not known."""
 
     operator: str
     name: str
     array: Array
+    other_order: Array | None = None
 
     @property
     def kind(self) -> tuple[str, tuple[int, ...]]:
@@ -220,10 +222,17 @@ class Capturing:
 def seen_values(values: Path, rows: Sequence[Mapping[str, str]]) -> tuple[SeenValue, ...]:
     """Return the values of a file by what is said of each."""
     with np.load(values) as arrays:
-        return tuple(
-            SeenValue(row["operator"], row["name"], arrays[str(number)])
-            for number, row in enumerate(rows)
-        )
+        return tuple(_seen(row, arrays[str(number)]) for number, row in enumerate(rows))
+
+
+def _seen(row: Mapping[str, str], array: Array) -> SeenValue:
+    """Return a value. Of oneDNN's layout it says the shape N, C, H, W, and its numbers stand in that order
+    behind a reshape, and as N, H, W, C behind a convolution."""
+    other = None
+    if row["layout"] == "ONEDNN" and array.ndim in (4, 5):
+        count, channels, *space = array.shape
+        other = np.moveaxis(array.reshape(count, *space, channels), array.ndim - 1, 1)
+    return SeenValue(row["operator"], row["name"], array, other)
 
 
 def first_difference(
@@ -267,21 +276,31 @@ def _is_same(value: SeenValue, other: SeenValue, floor: float) -> bool:
 
 def _said(value: SeenValue, counterpart: SeenValue) -> str:
     than = "" if value.kind[0] == counterpart.kind[0] else f", in the golden run {counterpart.said}"
-    if _distance(value, counterpart) == float("inf"):
+    distances = [(_apart(each, counterpart.array), each) for each in _orders(value)]
+    distance, array = min(distances, key=lambda each: each[0])
+    if distance == float("inf"):
         return f"{value.said}: other whole numbers, NaN or infinity{than}"
-    distance, index = distance_of(value.array, counterpart.array, "max")
+    _, index = distance_of(array, counterpart.array, "max")
     at = f" at {list(index)}" if index else ""
     return f"{value.said}{at}: {distance:.3g} of its largest value{than}"
 
 
+def _orders(value: SeenValue) -> list[Array]:
+    return [value.array] if value.other_order is None else [value.array, value.other_order]
+
+
 def _distance(value: SeenValue, other: SeenValue) -> float:
-    """Return how far two values are from each other, relative to the largest one; infinity where they cannot
-    be compared."""
-    arrays = value.array, other.array
-    if arrays[0].shape != arrays[1].shape or arrays[0].dtype.kind != arrays[1].dtype.kind:
+    """Return how far a value is from a golden one, in the order in which it is nearest to it."""
+    return min(_apart(each, other.array) for each in _orders(value))
+
+
+def _apart(tested: Array, golden: Array) -> float:
+    """Return how far two arrays are from each other, relative to the largest element; infinity where they
+    cannot be compared."""
+    if tested.shape != golden.shape or tested.dtype.kind != golden.dtype.kind:
         return float("inf")
-    if not np.issubdtype(arrays[0].dtype, np.inexact):
-        return 0.0 if np.array_equal(*arrays) else float("inf")
-    if not np.array_equal(np.isfinite(arrays[0]), np.isfinite(arrays[1])):
+    if not np.issubdtype(tested.dtype, np.inexact):
+        return 0.0 if np.array_equal(tested, golden) else float("inf")
+    if not np.array_equal(np.isfinite(tested), np.isfinite(golden)):
         return float("inf")
-    return distance_of(*arrays, "max")[0]
+    return distance_of(tested, golden, "max")[0]
