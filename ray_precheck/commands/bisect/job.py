@@ -201,7 +201,8 @@ class BisectJob:
     def _next(self, room: int) -> list[Task]:
         tasks: list[Task] = []
         while self._search is not None and len(tasks) < room:
-            wanted = self._search.wanted(room - len(tasks))
+            # One by one where answers are recorded: a run that was finished has no use for speculation.
+            wanted = self._search.wanted(1 if self.recorded else room - len(tasks))
             if self._search.findings is not None:
                 self._end_stage(self._search.findings, is_late=False)
             if not wanted:

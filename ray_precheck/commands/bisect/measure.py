@@ -15,7 +15,7 @@ floors, 1 by default. NaN and infinity must stand at the same places, whole numb
 shapes and dtypes too.
 """
 
-import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ray_precheck.commands.bisect.target import OutputRow, TrialResult
+from ray_precheck.commands.bisect.trial_command import run_command
 from ray_precheck.searching.bisection import Answer
 
 Array = npt.NDArray[Any]
@@ -152,31 +153,20 @@ def honest_floors(runs: Sequence[Mapping[str, Array]], metric: str = "max") -> d
     }
 
 
-def judged_by(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> TrialResult:
+def judged_by(
+    command: Sequence[str], env: Mapping[str, str], timeout_s: float, folder: Path | None = None
+) -> TrialResult:
     """Return what a command says by its exit code: 0 PASS, 125 UNRESOLVED, 1 to 127 FAIL, as git bisect has
-    it; UNRESOLVED too where it cannot be started, hangs, or is ended by a signal."""
-    try:
-        ended = subprocess.run(
-            list(command),
-            env=dict(env),
-            timeout=timeout_s,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        return TrialResult(Answer.UNRESOLVED, "timeout", message="the check did not end in time")
-    except OSError as error:
-        return TrialResult(
-            Answer.UNRESOLVED, "", message=f"the check cannot be started: {error.strerror}"
-        )
-    code = ended.returncode
-    if code == 0:
+    it; UNRESOLVED too where it cannot be started, hangs, or is ended by a signal. It runs in `folder`, by
+    default the current one."""
+    with tempfile.TemporaryDirectory(prefix="check_") as written:
+        here = folder or Path.cwd()
+        end = run_command(command, env, here, timeout_s, Path(written) / "output")
+    if end.code == 0:
         return TrialResult(Answer.PASS, "0")
-    if code == GIT_SKIP or code in (126, 127) or not 0 < code < 128:
-        return TrialResult(Answer.UNRESOLVED, str(code), message=f"the check ended with {code}")
-    return TrialResult(Answer.FAIL, str(code), message=f"the check ended with {code}")
+    silent = end.code is None or end.code < 0 or end.code in (GIT_SKIP, 126, 127)
+    answer = Answer.UNRESOLVED if silent else Answer.FAIL
+    return TrialResult(answer, end.exit, message=f"the check: {end.said}")
 
 
 def _unlike(name: str, tested: Array, golden: Array) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from ray_precheck.commands.bisect.run import BisectReport, bisect
-from ray_precheck.commands.bisect.targets.paddle.target import TARGET, PaddleConfig
+from ray_precheck.commands.bisect.targets.paddle.options import PaddleConfig
+from ray_precheck.commands.bisect.targets.paddle.target import TARGET
 from ray_precheck.searching.bisection import Finding, Kind
 
 ROOT = Path(__file__).parents[3]

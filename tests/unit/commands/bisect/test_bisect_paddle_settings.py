@@ -106,7 +106,7 @@ def test_a_fused_value_is_held_against_the_value_that_it_stands_for() -> None:
 def test_values_of_onednn_are_read_in_either_order(tmp_path: Path) -> None:
     one = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype("float32")
     golden = [SeenValue("conv", "a", one), SeenValue("reshape", "b", one)]
-    # Behind a convolution the numbers stand as N, H, W, C under a shape N, C, H, W; behind a reshape they do not.
+    # Behind a convolution the numbers stand as N, H, W, C under a shape N, C, H, W.
     turned = np.moveaxis(one, 1, -1).reshape(one.shape)
     path = tmp_path / "values.npz"
     for factor, said in ((1.0, ""), (1.01, "reshape (b) at [")):

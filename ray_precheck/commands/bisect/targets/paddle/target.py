@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from ray_precheck.commands.bisect.model_target import (
     honest_outputs,
     measure_of,
 )
-from ray_precheck.commands.bisect.options import ModelConfig
 from ray_precheck.commands.bisect.target import Lines, Survey
 from ray_precheck.commands.bisect.targets.paddle.bundle import write_bundle
 from ray_precheck.commands.bisect.targets.paddle.model_files import (
@@ -38,6 +37,7 @@ from ray_precheck.commands.bisect.targets.paddle.model_files import (
     saved_run,
     whole_params,
 )
+from ray_precheck.commands.bisect.targets.paddle.options import PaddleConfig
 from ray_precheck.commands.bisect.targets.paddle.settings import (
     ALL_OFF,
     BF16,
@@ -65,84 +65,12 @@ from ray_precheck.commands.bisect.targets.paddle.trials import (
 )
 from ray_precheck.commands.bisect.trial_process import START_S, TrialProcess, interpreter
 from ray_precheck.errors import UsageError
-from ray_precheck.options.declared import REQUIRED, Takes, option
 from ray_precheck.searching.bisection import Answer, Finding, Kind, Rung
 
 _INSIDE = Path(__file__).with_name("inside.py")
 _NOTHING_ON = {"rung": ALL_OFF, "on": [], "off": []}
 _PART = "bisect_paddle_part"
 _PART_FILES = ("part.json", "part.pdmodel", "part.pdiparams")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaddleOptions:
-    """What is run."""
-
-    section: ClassVar[str] = "the model"
-
-    model: Path = option(
-        REQUIRED,
-        "model",
-        help="a model of Paddle: .json (PIR) or .pdmodel",
-        metavar="MODEL",
-        becomes=Path,
-    )
-    params: Path | None = option(
-        None,
-        "--params",
-        help="its parameters (default: the .pdiparams beside it)",
-        metavar="FILE",
-        becomes=Path,
-    )
-    input: Path | None = option(
-        None,
-        "--input",
-        help="its inputs, an .npz file with an array for each (default: those of the golden run, or made up)",
-        metavar="FILE",
-        becomes=Path,
-    )
-    bf16: bool = option(
-        False,
-        "--bf16",
-        help="it is deployed with enable_onednn_bfloat16(), which is a rung of its own then",
-        takes=Takes.NOTHING,
-        rows="bf16",
-    )
-    gpu: bool = option(
-        False,
-        "--gpu",
-        help="it is deployed on the first GPU; TensorRT is a rung of its own then, where Paddle has it",
-        takes=Takes.NOTHING,
-        rows="gpu",
-    )
-    library: tuple[str, ...] = option(
-        (),
-        "--library",
-        help="a shared library to load first (own operators, kernels or passes); may be given again",
-        takes=Takes.EACH,
-        metavar="FILE",
-        rows="library",
-    )
-    save_run: Path | None = option(
-        None,
-        "--save-run",
-        help="write what this run is, its outputs and its operators' values with everything off into DIR",
-        more="--golden takes it on another machine or with another version",
-        metavar="DIR",
-        becomes=Path,
-    )
-    bundle: Path | None = option(
-        None,
-        "--bundle",
-        help="pack what a report needs into this .zip",
-        metavar="FILE",
-        becomes=Path,
-    )
-
-
-@dataclass(frozen=True)
-class PaddleConfig(PaddleOptions, ModelConfig):
-    """The settings of a search in Paddle Inference."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,14 @@
 """Sets attributes of modules once a Python of a bisected command has imported them.
 
-Comes in: $BISECT_ATTRIBUTES, a line `MODULE.NAME=VALUE` for each, whose value is a Python literal. This
-folder stands in front of PYTHONPATH; a sitecustomize that it hides is run as well. Only the standard library
-is used.
+Comes in: $BISECT_ATTRIBUTES, a line `MODULE.NAME=VALUE` for each, whose value is a Python literal. Goes out:
+lines in the file $BISECT_ATTRIBUTES_TOLD: `set NAME`, `missing` with a reason, `unknown MODULE`. This folder
+stands in front of PYTHONPATH; a sitecustomize that it hides is run as well. Only the standard library is
+used, since the interpreter may be any.
 """
 
 import ast
+import atexit
+import difflib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -14,10 +17,28 @@ import sys
 from typing import Any
 
 
-class _Setting:
+class _Loader:
+    """The loader of a module, after which attributes are set; else it is that loader."""
+
+    def __init__(self, loader: Any, lines: "list[tuple[str, Any]]") -> None:
+        self._loader, self._lines = loader, lines
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _set(module, self._lines)
+
+
+class _Finder:
     """Finds modules as others do, and has their attributes set when they have been loaded."""
 
-    def __init__(self, wanted: dict[str, list[tuple[str, Any]]]) -> None:
+    def __init__(self, wanted: "dict[str, list[tuple[str, Any]]]") -> None:
         self.wanted = wanted
         self.busy: set[str] = set()
 
@@ -29,25 +50,48 @@ class _Setting:
             spec = importlib.util.find_spec(name)
         finally:
             self.busy.discard(name)
-        if spec is None or spec.loader is None:
-            return None
-        load, lines = spec.loader.exec_module, self.wanted[name]
-
-        def exec_module(module: Any) -> None:
-            load(module)
-            for attribute, value in lines:
-                *inner, last = attribute.split(".")
-                holder = module
-                for each in inner:
-                    importlib.import_module(holder.__name__ + "." + each)
-                    holder = getattr(holder, each)
-                setattr(holder, last, value)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self.wanted[name])  # type: ignore[assignment]
         return spec
 
 
-def _wanted() -> dict[str, list[tuple[str, Any]]]:
+def _set(module: Any, lines: "list[tuple[str, Any]]") -> None:
+    for attribute, value in lines:
+        *inner, last = attribute.split(".")
+        holder = module
+        try:
+            for each in inner:
+                if not hasattr(holder, each):
+                    importlib.import_module(f"{holder.__name__}.{each}")
+                holder = getattr(holder, each)
+            getattr(holder, last)
+            setattr(holder, last, value)
+        except Exception as error:
+            near = difflib.get_close_matches(last, dir(holder), 1)
+            said = "it is not there"
+            if not isinstance(error, AttributeError):
+                said = f"{type(error).__name__}: {error}".splitlines()[0]
+            told = f"{said}{f'; the nearest is {near[0]}' if near else ''}"
+            _tell("missing", f"{module.__name__}.{attribute} cannot be set: {told}")
+        else:
+            _tell("set", f"{module.__name__}.{attribute}")
+
+
+def _tell(what: str, text: str) -> None:
+    told = os.environ.get("BISECT_ATTRIBUTES_TOLD")
+    if told:
+        with open(told, "a") as file:
+            file.write(f"{what} {text}\n")
+
+
+def _tell_unknown(names: "list[str]") -> None:
+    """Tell at the end of a Python which modules it does not have."""
+    for name in names:
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            _tell("unknown", name)
+
+
+def _wanted() -> "dict[str, list[tuple[str, Any]]]":
     found: dict[str, list[tuple[str, Any]]] = {}
     for line in os.environ.get("BISECT_ATTRIBUTES", "").splitlines():
         name, _, value = line.partition("=")
@@ -56,10 +100,23 @@ def _wanted() -> dict[str, list[tuple[str, Any]]]:
     return found
 
 
-sys.meta_path.insert(0, _Setting(_wanted()))
-_here = os.path.dirname(os.path.abspath(__file__))
-_spec = importlib.machinery.PathFinder.find_spec(
-    "sitecustomize", [each for each in sys.path if os.path.abspath(each) != _here]
-)
-if _spec is not None and _spec.loader is not None:
-    _spec.loader.exec_module(importlib.util.module_from_spec(_spec))
+def _begin() -> None:
+    wanted = _wanted()
+    for name in [each for each in wanted if each in sys.modules]:
+        _set(sys.modules[name], wanted.pop(name))
+    _tell("python", sys.executable)
+    sys.meta_path.insert(0, _Finder(wanted))
+    atexit.register(_tell_unknown, [*wanted])
+
+
+def _run_hidden() -> None:
+    """Run the sitecustomize that stands behind this one on the path."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = [each for each in sys.path if os.path.abspath(each) != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+_begin()
+_run_hidden()

@@ -1,0 +1,1 @@
+"""ONNX Runtime: which optimizer, and which nodes of the model."""
