@@ -1,6 +1,7 @@
 """Faults of Paddle Inference, natural ones and planted ones, are found, in Paddle's own environment."""
 
 import os
+import struct
 import subprocess
 import sys
 import zipfile
@@ -298,6 +299,12 @@ def refusal(model: Path, out: Path, *words: str | Path) -> str:
     return ended.stderr.strip()
 
 
+def tensor_of_four() -> bytes:
+    """Return a whole file of parameters with one float32 tensor of four elements."""
+    described = b"\x08\x05\x10\x04"
+    return struct.pack("<IQIi", 0, 0, 0, len(described)) + described + bytes(16)
+
+
 @pytest.mark.parametrize("form", [NEW, OLD])
 def test_files_that_are_missing_cut_or_of_another_model_are_refused(
     models: dict[str, Path], tmp_path: Path, form: str
@@ -306,6 +313,14 @@ def test_files_that_are_missing_cut_or_of_another_model_are_refused(
     copy = tmp_path / model.name
     copy.write_bytes(model.read_bytes())
     assert "there is no such file; give the parameters by --params" in refusal(copy, tmp_path)
+    elsewhere = bisected(
+        copy, tmp_path, params=model.with_suffix(".pdiparams"), input=model.with_name("inputs.npz")
+    )
+    assert set(elsewhere.kinds.values()) == {Kind.CLEAN}
+    other = tmp_path / "other.pdiparams"
+    other.write_bytes(tensor_of_four())
+    said = refusal(copy, tmp_path, "--params", other)
+    assert "holds 1 tensors that are not those of" in said or "cannot load" in said
     params = model.with_suffix(".pdiparams").read_bytes()
     copy.with_suffix(".pdiparams").write_bytes(params[:-100])
     assert "the parameters are cut: 100 bytes are missing" in refusal(copy, tmp_path)

@@ -258,7 +258,8 @@ class _Program:
                 str(Path(model).parent),
                 self._executor,
                 model_filename=Path(model).name,
-                params_filename=Path(params).name,
+                # An absolute path: it may stand in another folder.
+                params_filename=params,
             )
         self._block = self.program.global_block()
 
