@@ -400,10 +400,9 @@ def _described(process: TrialProcess, files: PaddleFiles) -> dict[str, Any]:
             raise UsageError(
                 f"{files.params}: there is no such file; give the parameters by --params"
             )
-        given = (
-            f"with the parameters {files.params}" if shapes is not None else "without parameters"
+        raise UsageError(
+            f"{files.model}: Paddle cannot load the model with the parameters {files.params}: {why}"
         )
-        raise UsageError(f"{files.model}: Paddle cannot load the model {given}: {why}")
     require_params(files, shapes, reply.answer["parameters"])
     return reply.answer
 
