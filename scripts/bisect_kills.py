@@ -64,7 +64,7 @@ def _words_of(process: psutil.Process) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class KillKind:
     """Who is killed, by which signal, and whether that ends the whole bisect: then each worker may have had a
     trial that was not finished."""
 
@@ -74,13 +74,13 @@ class Kind:
 
 
 KINDS = {
-    "kill -9 of the command": Kind(_driver, signal.SIGKILL, True),
-    "kill -9 of its guardian": Kind(lambda guardian: [guardian], signal.SIGKILL, True),
-    "kill -9 of a check process": Kind(_titled(_CHECK), signal.SIGKILL),
-    "kill -9 of what runs a trial": Kind(_titled(_KEEP), signal.SIGKILL),
-    "kill -9 of a trial's command": Kind(_trial, signal.SIGKILL),
-    "SIGTERM": Kind(lambda guardian: [guardian], signal.SIGTERM, True),
-    "Ctrl-C": Kind(lambda guardian: [guardian], signal.SIGINT, True),
+    "kill -9 of the command": KillKind(_driver, signal.SIGKILL, True),
+    "kill -9 of its guardian": KillKind(lambda guardian: [guardian], signal.SIGKILL, True),
+    "kill -9 of a check process": KillKind(_titled(_CHECK), signal.SIGKILL),
+    "kill -9 of what runs a trial": KillKind(_titled(_KEEP), signal.SIGKILL),
+    "kill -9 of a trial's command": KillKind(_trial, signal.SIGKILL),
+    "SIGTERM": KillKind(lambda guardian: [guardian], signal.SIGTERM, True),
+    "Ctrl-C": KillKind(lambda guardian: [guardian], signal.SIGINT, True),
 }
 
 
@@ -182,7 +182,7 @@ def answer_of(printed: str) -> str:
     return re.sub(r"trial [\d, ]+", "trial", "\n".join(lines))
 
 
-def left_behind(scene: Scene) -> list[psutil.Process]:
+def remaining(scene: Scene) -> list[psutil.Process]:
     """Return the processes of a bisect that there are."""
     found = []
     for process in psutil.process_iter():
@@ -241,7 +241,7 @@ def _wait(process: "subprocess.Popen[str]", seconds: float) -> None:
 def _gone(scene: Scene) -> list[psutil.Process]:
     """Wait until no process of a bisect is left; return those that are left after a while."""
     until = time.monotonic() + _END_S
-    while (stays := left_behind(scene)) and time.monotonic() < until:
+    while (stays := remaining(scene)) and time.monotonic() < until:
         time.sleep(0.05)
     return stays
 

@@ -149,7 +149,7 @@ class Answers:
     """What a strategy asks: by what is known, or by an `oracle` that is asked for what is missing.
 
     `asked` are the trials whose answers were used, in their order. `most` is how many there may be, 0 for no
-    limit.
+    limit, -1 for those that are known.
     """
 
     known: Known
@@ -172,10 +172,12 @@ class Answers:
         found = self.asked.get(trial)
         if found is not None:
             return found
-        if self.most and len(self.asked) >= self.most:
+        if 0 < self.most <= len(self.asked):
             raise BudgetSpent
         found = self.known.get(trial)
         if found is None:
+            if self.most < 0:
+                raise BudgetSpent
             if self.oracle is None:
                 raise MissingAnswer(trial, chance)
             found = self.oracle(trial)

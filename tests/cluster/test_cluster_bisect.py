@@ -39,7 +39,7 @@ def test_another_answer_and_a_process_that_stays_are_noticed(
     answers = iter(["one", "other"])
     monkeypatch.setattr(bisect_kills, "answer_of", lambda printed: next(answers, "other"))
     monkeypatch.setattr(
-        bisect_kills, "left_behind", lambda scene: [psutil.Process(os.getppid())][: scene.rows > 0]
+        bisect_kills, "remaining", lambda scene: [psutil.Process(os.getppid())][: scene.rows > 0]
     )
     monkeypatch.setattr(bisect_kills, "_END_S", 0.1)
     monkeypatch.setattr(psutil.Process, "kill", lambda process: None)

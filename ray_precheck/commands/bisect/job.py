@@ -145,6 +145,7 @@ class BisectJob:
     _rungs: dict[str, Rung] = field(default_factory=dict)
     _search: Search | None = None
     _further: "Future[Sequence[Rung]] | None" = None
+    _finished: int = 0
     _began_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -174,6 +175,7 @@ class BisectJob:
 
     def grow(self, finished: Sequence[Done], room: int) -> list[Task]:
         """Take the answers of trials, and return the next ones."""
+        self._finished += len(finished)
         for done in finished:
             payload = self._asked[done.index]
             self._answer(payload.trial, _answer_of(done.verdict))
@@ -183,7 +185,8 @@ class BisectJob:
                 self._begin(rungs)
         if self._search is None:
             return []
-        if self._is_late:
+        is_spent = 0 < self.config.trials <= len(self.history)
+        if self._is_late or is_spent:
             self._end_stage(self._search.end(), is_late=True)
             return []
         return self._next(room)
@@ -200,6 +203,9 @@ class BisectJob:
 
     def _next(self, room: int) -> list[Task]:
         tasks: list[Task] = []
+        if self.config.trials:
+            running = len(self._asked) - self._finished
+            room = min(room, self.config.trials - len(self.history) - running)
         while self._search is not None and len(tasks) < room:
             # One by one where answers are recorded: a run that was finished has no use for speculation.
             wanted = self._search.wanted(1 if self.recorded else room - len(tasks))

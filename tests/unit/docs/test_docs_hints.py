@@ -46,7 +46,13 @@ _OF_PROGRAMS = {
 # Of MegEngine's load_and_run and compare_binary_iodump, which `ray_precheck.tools` has under their names.
 _OF_MEGENGINE = {
     "-e", "-s", "--stop-on-error", "--io-dump", "--bin-io-dump", "--input", "--reproducible", "--fast-run",
-    "--cuda", "--cpu", "--iter",
+    "--cuda", "--cpu", "--iter", "--enable-nchw44",
+}  # fmt: skip
+# Of git, which `bisect run --commits` calls.
+_OF_GIT = {
+    "--bare", "--detach", "--end-of-options", "--first-parent", "--format", "--full-tree", "--git-dir",
+    "--init", "--name-only", "--quiet", "--reverse", "--shared", "--show-prefix", "--show-toplevel",
+    "--verify",
 }  # fmt: skip
 # Of CANN's msaccucmp.
 _OF_CANN = {"-out"}
@@ -76,8 +82,14 @@ _OF_FRAMEWORKS = {
     "RANK_ID",
     "LOCAL_WORLD_SIZE",
 }
+# Read by what `bisect` runs, by the sitecustomize of its attributes, and by git.
+_OF_TRIALS = {
+    "BISECT_ATTRIBUTES", "BISECT_ATTRIBUTES_TOLD", "BISECT_COMMIT", "BISECT_GOLDEN", "BISECT_OUTPUTS",
+    "BISECT_TRIAL", "GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE",
+}  # fmt: skip
 # Read by the drivers of the devices: CANN's runtime and CUDA's.
 _OF_DRIVERS = {
+    "NVIDIA_TF32_OVERRIDE",
     "DUMP_GE_GRAPH",
     "DUMP_GRAPH_LEVEL",
     "DUMP_GRAPH_PATH",
@@ -160,7 +172,7 @@ def test_every_option_of_a_message_exists() -> None:
     found = found_in_texts(_OPTION)
     assert len(found) > 40
     of_words = {option for word in WORDS for option in options_of_word(word)}
-    of_others = _OF_PROGRAMS | _OF_MEGENGINE | _OF_CANN
+    of_others = _OF_PROGRAMS | _OF_MEGENGINE | _OF_CANN | _OF_GIT
     known = options_of_ray_precheck() | of_words | of_others | _NO_OPTIONS
     assert {option: files for option, files in found.items() if option not in known} == {}
 
@@ -176,6 +188,7 @@ def test_every_variable_of_a_message_is_read_somewhere() -> None:
         set(found_in_texts(_VARIABLE))
         - _NO_VARIABLES
         - _OF_DRIVERS
+        - _OF_TRIALS
         - _OF_FRAMEWORKS
         - _OF_NUMPY
         - _OF_SHELLS

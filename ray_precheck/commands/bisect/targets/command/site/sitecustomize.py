@@ -9,12 +9,15 @@ used, since the interpreter may be any.
 import ast
 import atexit
 import difflib
-import importlib
 import importlib.machinery
 import importlib.util
 import os
+import pkgutil
 import sys
 from typing import Any
+
+# What an attribute that is not there, or does not take a value, raises.
+_REFUSALS = (AssertionError, AttributeError, ImportError, RuntimeError, TypeError, ValueError)
 
 
 class _Loader:
@@ -57,16 +60,14 @@ class _Finder:
 
 def _set(module: Any, lines: "list[tuple[str, Any]]") -> None:
     for attribute, value in lines:
-        *inner, last = attribute.split(".")
+        inner, _, last = attribute.rpartition(".")
         holder = module
         try:
-            for each in inner:
-                if not hasattr(holder, each):
-                    importlib.import_module(f"{holder.__name__}.{each}")
-                holder = getattr(holder, each)
+            if inner:
+                holder = pkgutil.resolve_name(f"{module.__name__}.{inner}")
             getattr(holder, last)
             setattr(holder, last, value)
-        except Exception as error:
+        except _REFUSALS as error:
             near = difflib.get_close_matches(last, dir(holder), 1)
             said = "it is not there"
             if not isinstance(error, AttributeError):

@@ -1,4 +1,4 @@
-"""A bisect by the own error of an operator, which `locate` measures in the captures of the trials."""
+"""A bisect by the own error of an operator, which `locate` measures in captures, and one of torch's flags."""
 
 import csv
 import sys
@@ -63,3 +63,14 @@ def test_a_tolerance_decides_instead_of_locate(
 ) -> None:
     assert bisect(tmp_path, "--own-error", "Torch.sin", "--tolerance", "1e9") == 0
     assert "switches: right" in capsys.readouterr().out
+
+
+def test_the_ready_list_of_torch_is_set_and_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import torch; raise SystemExit(torch.backends.mkldnn.enabled)"
+    words = ["--switch", "list:torch", "-o", str(tmp_path), "-d", "0", "1", "--repeats", "1"]
+    assert main(["bisect", "run", *words, "--", sys.executable, "-c", code]) == 1
+    printed = capsys.readouterr().out
+    assert "py:torch.backends.mkldnn.enabled=|False makes the result wrong" in printed
+    assert "Python: import torch; torch.backends.mkldnn.enabled = False" in printed
