@@ -11,7 +11,7 @@ speculate on both answers; what is found does not depend on how many there are.
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
@@ -115,15 +115,16 @@ class Finding:
 class Limits:
     """How a search is done.
 
-    `repeats` is how often the foot and the top of a rung are tried to see whether equal trials agree; 1 where
-    it is known that they do. `most_trials` 0 is no limit. `one_by_one`: first of all each switch that had hits
-    is switched off alone. `confidence` is that of each decision where verdicts are noisy.
+    `repeats` is how often the foot and the top of a rung are tried before it is said that it is right with all
+    of it on, or wrong with all of it off; 1 where it is known that equal trials agree: then nothing is tried
+    twice. `most_trials` 0 is no limit. `one_by_one`: first of all each switch that had hits is switched off
+    alone. `confidence` is that of each decision where verdicts are noisy.
     """
 
-    repeats: int = 3
+    repeats: int = 5
     most_trials: int = 0
     one_by_one: bool = False
-    confidence: float = 0.99
+    confidence: float = 0.995
     seed: int = 0
 
 
@@ -156,22 +157,24 @@ class Answers:
     most: int = 0
     oracle: Callable[[Trial], Answer] | None = None
     asked: dict[Trial, Answer] = field(default_factory=dict)
-    _repeats: dict[tuple[str, frozenset[str]], int] = field(default_factory=dict)
+    _of_set: dict[str, dict[frozenset[str], list[Answer]]] = field(default_factory=dict)
+
+    def so_far(self, rung: str, enabled: frozenset[str]) -> Sequence[Answer]:
+        """Return the answers of equal trials that were used already."""
+        return self._of_set.get(rung, {}).get(enabled, ())
+
+    def sets_of(self, rung: str) -> Collection[frozenset[str]]:
+        """Return the sets of a rung of which there are answers that were used already."""
+        return self._of_set.get(rung, {})
 
     def of(self, rung: str, enabled: frozenset[str], chance: float = 0.5) -> Answer:
         """Return the first answer of a trial."""
-        return self._answer(Trial(rung, enabled), chance)
+        found = self.so_far(rung, enabled)
+        return found[0] if found else self.again(rung, enabled, chance)
 
     def again(self, rung: str, enabled: frozenset[str], chance: float = 0.5) -> Answer:
-        """Return the next answer of a trial that may differ from run to run."""
-        key = rung, enabled
-        self._repeats[key] = repeat = self._repeats.get(key, 0) + 1
-        return self._answer(Trial(rung, enabled, repeat), chance)
-
-    def _answer(self, trial: Trial, chance: float) -> Answer:
-        found = self.asked.get(trial)
-        if found is not None:
-            return found
+        """Return one answer more of a trial that may differ from run to run."""
+        trial = Trial(rung, enabled, 1 + len(self.so_far(rung, enabled)))
         if self.most and len(self.asked) >= self.most:
             raise BudgetSpent
         found = self.known.get(trial)
@@ -180,6 +183,7 @@ class Answers:
                 raise MissingAnswer(trial, chance)
             found = self.oracle(trial)
         self.asked[trial] = found
+        self._of_set.setdefault(rung, {}).setdefault(enabled, []).append(found)
         return found
 
 
@@ -205,8 +209,7 @@ class Search:
 
     def end(self) -> list[Finding]:
         """End with what is known now: the time is used up."""
-        answers = Answers(self._known, most=-1)
-        self.findings = self._strategy(answers)
+        self.findings = self._strategy(Answers(self._known, self._most, _no_time))
         return self.findings
 
     def wanted(self, workers: int) -> list[Trial]:
@@ -236,9 +239,13 @@ class Search:
         return found
 
 
-def solve(strategy: Strategy, oracle: Callable[[Trial], Answer], most: int = 0) -> tuple[
-    list[Finding], Sequence[Trial]
-]:
+def _no_time(trial: Trial) -> Answer:
+    raise BudgetSpent
+
+
+def solve(
+    strategy: Strategy, oracle: Callable[[Trial], Answer], most: int = 0
+) -> tuple[list[Finding], Sequence[Trial]]:
     """Search with an oracle that answers at once; return the findings and the trials in their order."""
     answers = Answers({}, most, oracle)
     findings = strategy(answers)

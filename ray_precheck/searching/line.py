@@ -1,0 +1,115 @@
+"""Where along a line of switches a result becomes wrong, as far as noisy answers tell; pure.
+
+Comes in: the answers of trials with the first 1, 2, ... switches on. Goes out: how likely each part of the
+line is, and the trial that divides the likelihood. Called by `searching.judges.Noisy`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import accumulate, pairwise
+
+from ray_precheck.searching.bisection import Answer
+from ray_precheck.searching.evidence import Tally, log_likelihood
+
+# By which factor an explanation is less likely that contradicts a set of which it is known whether it is wrong.
+_CONTRADICTION = math.log(1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Switches from number `begin` to `end`, without that one; `share` is how likely it is one of them."""
+
+    begin: int
+    end: int
+    share: float
+
+    @property
+    def density(self) -> float:
+        """How likely each of its switches is."""
+        return self.share / (self.end - self.begin)
+
+
+@dataclass(slots=True)
+class Line:
+    """A line of switches with these weights. `answers` has the answers of the first n switches by n; `fixed`
+    those of which it is known."""
+
+    weights: Sequence[float]
+    answers: dict[int, Tally] = field(default_factory=dict)
+    fixed: dict[int, Answer] = field(default_factory=dict)
+    _summed: Sequence[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._summed = list(accumulate(self.weights, initial=0.0))
+
+    def fix(self, count: int, answer: Answer) -> None:
+        """Note what is known of the first switches."""
+        self.answers.pop(count, None)
+        self.fixed[count] = answer
+
+    def parts(self, bad: Tally, good: Tally) -> list[Part]:
+        """Return how likely each part between two trials is, given the answers of sets that are wrong and of
+        others that are not.
+
+        If the first wrong switch is number i, counted from 0, the first n are wrong where n > i.
+        """
+        cuts = sorted({0, len(self.weights), *self.answers, *self.fixed})
+        right, wrong = Tally(), reduce(Tally.plus, self.answers.values(), Tally())
+        against = sum(answer is not Answer.FAIL for answer in self.fixed.values())
+        logs = []
+        for begin, end in pairwise(cuts):
+            seen = self.answers.get(begin)
+            if seen is not None:
+                right, wrong = right.plus(seen), wrong.less(seen)
+            if begin in self.fixed:
+                against += 1 if self.fixed[begin] is Answer.FAIL else -1
+            logs.append(
+                math.log(self._summed[end] - self._summed[begin])
+                + log_likelihood(wrong, bad)
+                + log_likelihood(right, good)
+                - against * _CONTRADICTION
+            )
+        most = max(logs)
+        shares = [math.exp(each - most) for each in logs]
+        total = sum(shares)
+        return [
+            Part(*ends, share / total) for ends, share in zip(pairwise(cuts), shares, strict=True)
+        ]
+
+    def middle(self, parts: Sequence[Part]) -> tuple[int, float]:
+        """Return the number of first switches that comes nearest to half of the likelihood, and how likely the
+        switch is one of them; neither none nor all."""
+        below = 0.0
+        part = parts[0]
+        for part in parts:
+            if below + part.share >= 0.5:
+                break
+            below += part.share
+        length = part.end - part.begin
+        if length == 1:
+            step = 1 if below + part.share - 0.5 < 0.5 - below else 0
+            step = min(max(step, 1 - part.begin), len(self.weights) - 1 - part.begin)
+            return part.begin + step, below + step * part.share
+        wanted = self._summed[part.begin] + (
+            (0.5 - below) / part.share * (self._summed[part.end] - self._summed[part.begin])
+        )
+        inside = range(max(1, part.begin), min(part.end, len(self.weights) - 1) + 1)
+        count = min(inside, key=lambda each: abs(self._summed[each] - wanted))
+        weight = self._summed[part.end] - self._summed[part.begin]
+        return count, below + part.share * (self._summed[count] - self._summed[part.begin]) / weight
+
+    def likely(self, parts: Sequence[Part], confidence: float) -> tuple[int, int]:
+        """Return the begin and the end of the shortest row of parts that is so likely together."""
+        best = 0, len(self.weights)
+        for first in range(len(parts)):
+            share = 0.0
+            for part in parts[first:]:
+                share += part.share
+                if share >= confidence:
+                    best = min(
+                        best, (parts[first].begin, part.end), key=lambda ends: ends[1] - ends[0]
+                    )
+                    break
+        return best
