@@ -13,13 +13,14 @@ members may be needed only to have an answer at all.
 """
 
 import math
+import operator
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ray_precheck.searching.bisection import Answer, Answers, Limits, Rung, Trial
-from ray_precheck.searching.evidence import Tally, log_likelihood
+from ray_precheck.searching.evidence import Known, Tally, information
 from ray_precheck.searching.line import Line
 
 PASS, FAIL, UNRESOLVED = Answer.PASS, Answer.FAIL, Answer.UNRESOLVED
@@ -33,6 +34,8 @@ _WEIGHT_WITHOUT_HITS = 0.02
 _SILENT_BY_LUCK = 1e-3
 # Trials that one decision, or one search for a switch, may take where verdicts are noisy.
 _MOST_REPEATS = 300
+# How often the search for a switch begins again that ended at a place which is not the right one.
+_ATTEMPTS = 8
 # How sure the search for a switch must be; the set that it leads to is decided for itself afterwards.
 _CONFIDENCE_OF_PLACE = 0.95
 
@@ -131,7 +134,7 @@ class _Asking:
     answers: Answers
     limits: Limits
     dependencies: Dependencies
-    suspects: frozenset[str] = NONE_ON
+    suspects: frozenset[str] = field(init=False, default=NONE_ON)
     _random: random.Random = field(init=False)
     _weight: dict[str, float] = field(init=False)
 
@@ -241,37 +244,44 @@ class Exact(_Asking):
 
 @dataclass(slots=True)
 class Noisy(_Asking):
-    """Equal trials may disagree. `bad` and `good` are the answers of sets that are known to be wrong, or not."""
+    """Equal trials may disagree; `known` are the answers of the foot and of the top, and of decided sets."""
 
-    bad: Tally = Tally()
-    good: Tally = Tally()
-    _decided: dict[frozenset[str], Answer] = field(default_factory=dict)
+    known: Known
+    _decided: dict[frozenset[str], tuple[Answer, Tally]] = field(default_factory=dict)
     _silent: int = 0
 
     @property
     def error_rate(self) -> float:
         """The larger one of the chances that a wrong set passes, and that a right one fails."""
-        return max(1 - self.bad.rate, self.good.rate)
+        bad, good = self.known.rates
+        return max(1 - bad, good)
 
     def decide(self, enabled: frozenset[str], chance: float = 0.5) -> Answer:
         """Try a set until it is known whether it is wrong, with the confidence of the limits.
+
+        A decision is made again if the rates of FAIL turn out to be others.
 
         Raises:
             UndecidedError: that many trials do not tell.
         """
         if not enabled:
             return PASS
-        if enabled in self._decided:
-            return self._decided[enabled]
-        limit = _log_odds(self.limits.confidence)
+        self._forget(enabled)
+        limit = math.log(self.limits.confidence / (1 - self.limits.confidence))
         for _ in range(_MOST_REPEATS):
             tally = Tally.of(self._so_far(enabled))
-            evidence = log_likelihood(tally, self.bad) - log_likelihood(tally, self.good)
+            bad, good = self.known.plus(tally, Tally()), self.known.plus(Tally(), tally)
+            evidence = bad.log_likelihood - good.log_likelihood
             if abs(evidence) >= limit:
                 return self._learn(enabled, FAIL if evidence > 0 else PASS, tally)
             if self._is_silent(enabled):
                 return UNRESOLVED
-            self._ask(enabled, self._chance(evidence) if tally.count else chance)
+            share = 1 / (1 + math.exp(-evidence))
+            chances = [bad.rates[0], good.rates[1]]
+            ends = [(bad.rates[end], good.rates[end]) for end in (0, 1)]
+            if tally.count or chance == 0.5:
+                chance = share * chances[0] + (1 - share) * chances[1]
+            self._ask((share, 1 - share), enabled, chances, ends, chance)
         raise UndecidedError
 
     def holds(self, enabled: frozenset[str], answer: Answer) -> bool:
@@ -279,26 +289,49 @@ class Noisy(_Asking):
         return self.decide(enabled, 0.9 if answer is FAIL else 0.1) is answer
 
     def _learn(self, enabled: frozenset[str], answer: Answer, tally: Tally) -> Answer:
-        self._decided[enabled] = answer
-        if answer is FAIL:
-            self.bad = self.bad.plus(tally)
+        self._decided[enabled] = answer, tally
+        none = Tally()
+        self.known = self.known.plus(*((tally, none) if answer is FAIL else (none, tally)))
+        return answer
+
+    def _forget(self, enabled: frozenset[str]) -> None:
+        """Take the answers of a set from those that are known: they do not vouch for themselves."""
+        if enabled in self._decided:
+            answer, tally = self._decided.pop(enabled)
+            if answer is FAIL:
+                self.known = Known(self.known.bad.less(tally), self.known.good)
+            else:
+                self.known = Known(self.known.bad, self.known.good.less(tally))
+
+    def _ask(
+        self,
+        shares: Sequence[float],
+        enabled: frozenset[str],
+        chances: Sequence[float],
+        ends: Sequence[Sequence[float]],
+        chance: float,
+    ) -> None:
+        """Try a set, or the top or the foot of the rung, whichever is expected to tell most.
+
+        For each explanation there are its share and the chances that the set, and the ends, fail.
+        """
+        told = [information(shares, each) for each in (chances, *ends)]
+        if told[0] >= max(told[1:]):
+            self._silent += self._again(enabled, chance) is UNRESOLVED
         else:
-            self.good = self.good.plus(tally)
-        return answer
+            self.ask_end(is_top=told[1] > told[2])
 
-    def _ask(self, enabled: frozenset[str], chance: float) -> Answer:
-        answer = self._again(enabled, chance)
-        self._silent += answer is UNRESOLVED
-        return answer
-
-    def _chance(self, evidence: float) -> float:
-        share = 1 / (1 + math.exp(-evidence))
-        return share * self.bad.rate + (1 - share) * self.good.rate
+    def ask_end(self, *, is_top: bool) -> None:
+        """Try the top of the rung, or its foot."""
+        rates, none = self.known.rates, Tally()
+        answer = self._again(frozenset(self.rung.members) if is_top else NONE_ON, rates[not is_top])
+        seen = Tally.of([answer])
+        self.known = self.known.plus(*((seen, none) if is_top else (none, seen)))
 
     def _is_silent(self, enabled: frozenset[str]) -> bool:
         """Return whether a set has no answer at all, other than by luck."""
         answers = self._so_far(enabled)
-        if not answers or not set(answers) == {UNRESOLVED}:
+        if not answers or set(answers) != {UNRESOLVED}:
             return False
         # Of the trials of other sets; one answer and one silent trial are assumed.
         silent = self._silent - len(answers) + 1
@@ -312,40 +345,43 @@ class Noisy(_Asking):
         return pool[place], on.union(pool[:place])
 
     def first_wrong(self, order: Sequence[str]) -> tuple[int, int]:
-        """Find it in the same way."""
-        for _ in range(4):
+        """Find it in the same way, and decide the sets of both sides."""
+        for _ in range(_ATTEMPTS):
             right = self._place(NONE_ON, order)
             wrong = right + 1
             while right and self._is_silent(frozenset(order[:right])):
                 right -= 1
-            if self.decide(frozenset(order[:wrong]), 0.8) is FAIL:
-                if self.decide(frozenset(order[:right]), 0.2) is PASS:
-                    return right, wrong
+            is_wrong = self.decide(frozenset(order[:wrong]), 0.8) is FAIL
+            if is_wrong and self.decide(frozenset(order[:right]), 0.2) is PASS:
+                return right, wrong
         raise UndecidedError
 
     def _place(self, on: frozenset[str], pool: Sequence[str]) -> int:
         """Return the number of the switch in the pool with which it becomes wrong."""
         if len(pool) == 1:
             return 0
-        line = self._line(on, pool)
+        line = self._begun(on, pool)
         for _ in range(_MOST_REPEATS):
-            parts = line.parts(self.bad, self.good)
+            parts = line.parts(self.known)
+            shares = [part.share for part in parts]
             best = max(parts, key=lambda part: part.density)
             begin, end = line.likely(parts, self.limits.confidence)
             self.suspects = frozenset(pool[begin:end])
             if best.end - best.begin == 1 and best.share >= _CONFIDENCE_OF_PLACE:
                 return best.begin
-            count, below = line.middle(parts)
+            count = line.middle(parts)
             if count in line.fixed:  # Other answers contradict it.
                 if best.end - best.begin == 1:
                     return best.begin
-                count, below = (best.begin + best.end) // 2, 0.5
-            enabled = on.union(pool[:count])
-            self._ask(enabled, below * self.bad.rate + (1 - below) * self.good.rate)
+                count = (best.begin + best.end) // 2
+            enabled, chances = on.union(pool[:count]), line.chances(parts, count)
+            ends = [[part.rates[end] for part in parts] for end in (0, 1)]
+            chance = sum(map(operator.mul, shares, chances))
+            self._ask(shares, enabled, chances, ends, chance)
             self._note(line, count, enabled)
         raise UndecidedError
 
-    def _line(self, on: frozenset[str], pool: Sequence[str]) -> Line:
+    def _begun(self, on: frozenset[str], pool: Sequence[str]) -> Line:
         """Return what earlier trials say of the first switches of the pool."""
         line = Line([self._weight[name] for name in pool])
         for each in self.answers.sets_of(self.rung.name):
@@ -355,14 +391,9 @@ class Noisy(_Asking):
         return line
 
     def _note(self, line: Line, count: int, enabled: frozenset[str]) -> None:
-        known = self._decided.get(enabled)
-        if known is None and self._is_silent(enabled):
-            known = PASS  # A set that has no answer at all is taken as not wrong.
-        if known is None:
-            line.answers[count] = Tally.of(self._so_far(enabled))
-        else:
-            line.fix(count, known)
-
-
-def _log_odds(share: float) -> float:
-    return math.log(share / (1 - share))
+        if enabled in self._decided:
+            line.fix(count, self._decided[enabled][0])
+        elif self._is_silent(enabled):
+            line.fix(count, PASS)  # A set that has no answer at all is taken as not wrong.
+        elif answers := self._so_far(enabled):
+            line.answers[count] = Tally.of(answers)

@@ -6,12 +6,12 @@ line is, and the trial that divides the likelihood. Called by `searching.judges.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import accumulate, pairwise
 
 from ray_precheck.searching.bisection import Answer
-from ray_precheck.searching.evidence import Tally, log_likelihood
+from ray_precheck.searching.evidence import Known, Tally
 
 # By which factor an explanation is less likely that contradicts a set of which it is known whether it is wrong.
 _CONTRADICTION = math.log(1000)
@@ -19,11 +19,16 @@ _CONTRADICTION = math.log(1000)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Switches from number `begin` to `end`, without that one; `share` is how likely it is one of them."""
+    """Switches from number `begin` to `end`, without that one.
+
+    `share` is how likely it is one of them that makes the result wrong; `rates` are then the chances that a
+    wrong set fails, and that another one does.
+    """
 
     begin: int
     end: int
     share: float
+    rates: tuple[float, float]
 
     @property
     def density(self) -> float:
@@ -49,56 +54,55 @@ class Line:
         self.answers.pop(count, None)
         self.fixed[count] = answer
 
-    def parts(self, bad: Tally, good: Tally) -> list[Part]:
-        """Return how likely each part between two trials is, given the answers of sets that are wrong and of
-        others that are not.
+    def parts(self, known: Known) -> list[Part]:
+        """Return how likely each part between two trials is; `known` are answers of other sets.
 
         If the first wrong switch is number i, counted from 0, the first n are wrong where n > i.
         """
         cuts = sorted({0, len(self.weights), *self.answers, *self.fixed})
         right, wrong = Tally(), reduce(Tally.plus, self.answers.values(), Tally())
         against = sum(answer is not Answer.FAIL for answer in self.fixed.values())
-        logs = []
+        found = []
         for begin, end in pairwise(cuts):
             seen = self.answers.get(begin)
             if seen is not None:
                 right, wrong = right.plus(seen), wrong.less(seen)
             if begin in self.fixed:
                 against += 1 if self.fixed[begin] is Answer.FAIL else -1
-            logs.append(
-                math.log(self._summed[end] - self._summed[begin])
-                + log_likelihood(wrong, bad)
-                + log_likelihood(right, good)
-                - against * _CONTRADICTION
-            )
-        most = max(logs)
-        shares = [math.exp(each - most) for each in logs]
-        total = sum(shares)
-        return [
-            Part(*ends, share / total) for ends, share in zip(pairwise(cuts), shares, strict=True)
-        ]
+            then = known.plus(wrong, right)
+            likelihood = then.log_likelihood - against * _CONTRADICTION
+            weight = math.log(self._summed[end] - self._summed[begin])
+            found.append(Part(begin, end, weight + likelihood, then.rates))
+        most = max(part.share for part in found)
+        total = sum(math.exp(part.share - most) for part in found)
+        return [replace(part, share=math.exp(part.share - most) / total) for part in found]
 
-    def middle(self, parts: Sequence[Part]) -> tuple[int, float]:
-        """Return the number of first switches that comes nearest to half of the likelihood, and how likely the
-        switch is one of them; neither none nor all."""
+    def middle(self, parts: Sequence[Part]) -> int:
+        """Return the number of first switches that comes nearest to half of the likelihood; neither none nor
+        all."""
         below = 0.0
         part = parts[0]
         for part in parts:
             if below + part.share >= 0.5:
                 break
             below += part.share
-        length = part.end - part.begin
-        if length == 1:
-            step = 1 if below + part.share - 0.5 < 0.5 - below else 0
-            step = min(max(step, 1 - part.begin), len(self.weights) - 1 - part.begin)
-            return part.begin + step, below + step * part.share
-        wanted = self._summed[part.begin] + (
-            (0.5 - below) / part.share * (self._summed[part.end] - self._summed[part.begin])
-        )
+        if part.end - part.begin == 1:
+            nearest = part.end if below + part.share - 0.5 < 0.5 - below else part.begin
+            return min(max(nearest, 1), len(self.weights) - 1)
+        begin, end = self._summed[part.begin], self._summed[part.end]
+        wanted = begin + (0.5 - below) / part.share * (end - begin)
         inside = range(max(1, part.begin), min(part.end, len(self.weights) - 1) + 1)
-        count = min(inside, key=lambda each: abs(self._summed[each] - wanted))
-        weight = self._summed[part.end] - self._summed[part.begin]
-        return count, below + part.share * (self._summed[count] - self._summed[part.begin]) / weight
+        return min(inside, key=lambda count: abs(self._summed[count] - wanted))
+
+    def chances(self, parts: Sequence[Part], count: int) -> list[float]:
+        """Return by each part how likely the first switches fail."""
+        found = []
+        for part in parts:
+            inside = min(max(count, part.begin), part.end)
+            weight = self._summed[inside] - self._summed[part.begin]
+            share = weight / (self._summed[part.end] - self._summed[part.begin])
+            found.append(share * part.rates[0] + (1 - share) * part.rates[1])
+        return found
 
     def likely(self, parts: Sequence[Part], confidence: float) -> tuple[int, int]:
         """Return the begin and the end of the shortest row of parts that is so likely together."""
@@ -108,8 +112,7 @@ class Line:
             for part in parts[first:]:
                 share += part.share
                 if share >= confidence:
-                    best = min(
-                        best, (parts[first].begin, part.end), key=lambda ends: ends[1] - ends[0]
-                    )
+                    ends = parts[first].begin, part.end
+                    best = min(best, ends, key=lambda ends: ends[1] - ends[0])
                     break
         return best

@@ -27,7 +27,7 @@ from ray_precheck.searching.bisection import (
     Trial,
     solve,
 )
-from ray_precheck.searching.evidence import Tally, log_evidence_of_two
+from ray_precheck.searching.evidence import Known, Tally
 from ray_precheck.searching.judges import (
     FAIL,
     NONE_ON,
@@ -121,10 +121,8 @@ class _RungSearch:
     def _search_noisy(self) -> Finding:
         """Search again with a judge that expects equal trials to disagree."""
         noise = Finding(self.rung, Kind.NOISE, is_complete=False)
-        foot, top = (Tally.of(self._so_far(each)) for each in (self.foot, self.top))
-        judge = Noisy(
-            self.rung, self.foot, self.answers, self.limits, self.dependencies, bad=top, good=foot
-        )
+        known = Known(Tally.of(self._so_far(self.top)), Tally.of(self._so_far(self.foot)))
+        judge = Noisy(self.rung, self.foot, self.answers, self.limits, self.dependencies, known)
         self._begin(judge)
         if not self.top.enabled or not self._tells_apart(judge, _BEGIN):
             return noise
@@ -137,7 +135,7 @@ class _RungSearch:
     def _unfinished(self) -> Finding:
         """Return what is known before the end of a search."""
         sets, judge = self._sets, self._sets.judge
-        if isinstance(judge, Noisy) and log_evidence_of_two(judge.good, judge.bad) <= _REPORT:
+        if isinstance(judge, Noisy) and judge.known.log_evidence_of_two <= _REPORT:
             return Finding(self.rung, Kind.BUDGET, is_complete=False)
         return Finding(
             self.rung,
@@ -267,20 +265,13 @@ class _RungSearch:
 
     def _tells_apart(self, judge: Noisy, limit: float) -> bool:
         """Try the foot and the top until their rates of FAIL are told apart, if that many trials tell."""
-        while True:
-            evidence = log_evidence_of_two(judge.good, judge.bad)
-            if evidence > limit:
-                return True
-            ends = len(self._so_far(self.foot)), len(self._so_far(self.top))
-            least = min(judge.good.count, judge.bad.count)
-            if (least >= _LEAST_ENDS and evidence < _NOISE) or min(ends) >= _MOST_ENDS:
+        while (evidence := judge.known.log_evidence_of_two) <= limit:
+            counts = judge.known.bad.count, judge.known.good.count
+            tried = len(self._so_far(self.foot)) + len(self._so_far(self.top))
+            if (min(counts) >= _LEAST_ENDS and evidence < _NOISE) or tried >= 2 * _MOST_ENDS:
                 return False
-            if ends[0] <= ends[1]:
-                answer = self.answers.again(self.foot.rung, self.foot.enabled, judge.good.rate)
-                judge.good = judge.good.plus(Tally.of([answer]))
-            else:
-                answer = self.answers.again(self.top.rung, self.top.enabled, judge.bad.rate)
-                judge.bad = judge.bad.plus(Tally.of([answer]))
+            judge.ask_end(is_top=counts[0] <= counts[1])
+        return True
 
     def _so_far(self, trial: Trial) -> Sequence[Answer]:
         return self.answers.so_far(trial.rung, trial.enabled)
