@@ -249,6 +249,7 @@ class Noisy(_Asking):
     known: Known
     _decided: dict[frozenset[str], tuple[Answer, Tally]] = field(default_factory=dict)
     _silent: int = 0
+    _line: Known = field(default_factory=Known)
 
     @property
     def error_rate(self) -> float:
@@ -267,10 +268,11 @@ class Noisy(_Asking):
         if not enabled:
             return PASS
         self._forget(enabled)
-        limit = math.log(self.limits.confidence / (1 - self.limits.confidence))
+        limit = _log_odds(self.limits.confidence)
         for _ in range(_MOST_REPEATS):
             tally = Tally.of(self._so_far(enabled))
-            bad, good = self.known.plus(tally, Tally()), self.known.plus(Tally(), tally)
+            known = self.known.plus(self._line.bad, self._line.good)
+            bad, good = known.plus(tally, Tally()), known.plus(Tally(), tally)
             evidence = bad.log_likelihood - good.log_likelihood
             if abs(evidence) >= limit:
                 return self._learn(enabled, FAIL if evidence > 0 else PASS, tally)
@@ -279,14 +281,13 @@ class Noisy(_Asking):
             share = 1 / (1 + math.exp(-evidence))
             chances = [bad.rates[0], good.rates[1]]
             ends = [(bad.rates[end], good.rates[end]) for end in (0, 1)]
-            if tally.count or chance == 0.5:
-                chance = share * chances[0] + (1 - share) * chances[1]
-            self._ask((share, 1 - share), enabled, chances, ends, chance)
+            fails = share * chances[0] + (1 - share) * chances[1]
+            self._ask((share, 1 - share), enabled, chances, ends, fails)
         raise UndecidedError
 
     def holds(self, enabled: frozenset[str], answer: Answer) -> bool:
         """Decide the set, if it is not decided yet."""
-        return self.decide(enabled, 0.9 if answer is FAIL else 0.1) is answer
+        return self.decide(enabled, 0.7 if answer is FAIL else 0.3) is answer
 
     def _learn(self, enabled: frozenset[str], answer: Answer, tally: Tally) -> Answer:
         self._decided[enabled] = answer, tally
@@ -360,6 +361,7 @@ class Noisy(_Asking):
         """Return the number of the switch in the pool with which it becomes wrong."""
         if len(pool) == 1:
             return 0
+        self._line = Known()
         line = self._begun(on, pool)
         for _ in range(_MOST_REPEATS):
             parts = line.parts(self.known)
@@ -368,6 +370,7 @@ class Noisy(_Asking):
             begin, end = line.likely(parts, self.limits.confidence)
             self.suspects = frozenset(pool[begin:end])
             if best.end - best.begin == 1 and best.share >= _CONFIDENCE_OF_PLACE:
+                self._line = line.known(best.begin)
                 return best.begin
             count = line.middle(parts)
             if count in line.fixed:  # Other answers contradict it.
@@ -397,3 +400,7 @@ class Noisy(_Asking):
             line.fix(count, PASS)  # A set that has no answer at all is taken as not wrong.
         elif answers := self._so_far(enabled):
             line.answers[count] = Tally.of(answers)
+
+
+def _log_odds(chance: float) -> float:
+    return math.log(chance / (1 - chance))

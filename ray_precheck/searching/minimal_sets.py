@@ -12,7 +12,7 @@ Comes in: a judge, and members that are wrong together. Goes out: sets. Called b
 
 import random
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -72,6 +72,7 @@ class MinimalSets:
                 if deeper not in seen:
                     seen.add(deeper)
                     queue.append(deeper)
+        self.found = [one for one in self.found if not any(other < one for other in self.found)]
         return True
 
     def _set_without(self, deleted: frozenset[str]) -> frozenset[str] | None:
@@ -147,7 +148,7 @@ class MinimalSets:
                 break
         return gone, passed
 
-    def _one_set(self, members: Iterable[str]) -> frozenset[str]:
+    def _one_set(self, members: Sequence[str]) -> frozenset[str]:
         """Return a smallest set that is wrong alone, of members that are wrong together.
 
         Raises:
@@ -165,6 +166,7 @@ class MinimalSets:
             rest = [name for name in pool if name in around and name not in alone]
             if not self.judge.holds(alone | around, FAIL):
                 attempts += 1
+                kept, pool = NONE_ON, list(members)
                 continue
             if not rest:
                 raise DisagreementError
@@ -202,4 +204,4 @@ class MinimalSets:
         return None
 
     def _alone(self, names: frozenset[str]) -> Answer:
-        return self.judge.decide(self.dependencies.closed(names), 0.1) if names else PASS
+        return self.judge.decide(self.dependencies.closed(names), 0.3) if names else PASS
