@@ -121,7 +121,7 @@ class Limits:
     alone. `confidence` is that of each decision where verdicts are noisy.
     """
 
-    repeats: int = 5
+    repeats: int = 6
     most_trials: int = 0
     one_by_one: bool = False
     confidence: float = 0.995

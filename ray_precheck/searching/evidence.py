@@ -14,6 +14,8 @@ place of a culprit of 500 took 80 trials with the rates given, 115 so, 150 with 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 from ray_precheck.searching.bisection import Answer
 
@@ -21,11 +23,10 @@ from ray_precheck.searching.bisection import Answer
 _ONE, _TWO, _SELDOM = math.log(0.8), math.log(0.1), math.log(0.1)
 # Beta priors of rates: of wrong verdicts, which are fewer than half, else nobody would ask; of FAIL, that of
 # Jeffreys where nothing is known; of FAIL of right sets that seldom do.
-_WRONG, _ANY, _RARE = (1.0, 3.0), (0.5, 0.5), (0.5, 20.0)
+_WRONG, _ANY, _RARE = (1.5, 5.0), (0.5, 0.5), (0.5, 20.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(NamedTuple):
     """How many trials failed, and how many passed; those without an answer are not counted."""
 
     fails: int = 0
@@ -45,7 +46,7 @@ class Tally:
         return Tally(self.fails - other.fails, self.passes - other.passes)
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many trials have an answer."""
         return self.fails + self.passes
 
@@ -65,38 +66,31 @@ class Known:
         return Known(self.bad.plus(bad), self.good.plus(good))
 
     @property
-    def _errors(self) -> Tally:
-        return Tally(
-            self.bad.passes + self.good.fails,
-            self.bad.fails + self.good.passes,
-        )
-
-    @property
     def log_likelihood(self) -> float:
         """The logarithm of how likely these answers are."""
-        logs = self._logs()
-        most = max(logs)
-        return most + math.log(sum(math.exp(each - most) for each in logs))
-
-    def _logs(self) -> tuple[float, float, float]:
-        """Return the logarithms of the shares that the models have in the likelihood."""
-        bad = _log_beta(self.bad, _ANY)
-        return (
-            _ONE + _log_beta(self._errors, _WRONG),
-            _TWO + bad + _log_beta(self.good, _ANY),
-            _SELDOM + bad + _log_beta(self.good, _RARE),
-        )
+        return self.weighed()[0]
 
     @property
     def rates(self) -> tuple[float, float]:
         """The chances that a wrong set fails, and that another one does."""
-        logs = self._logs()
+        return self.weighed()[1]
+
+    def weighed(self) -> tuple[float, tuple[float, float]]:
+        """Return `log_likelihood` and `rates`."""
+        errors = Tally(self.bad.passes + self.good.fails, self.bad.fails + self.good.passes)
+        any_bad = _log_beta(self.bad, _ANY)
+        logs = (
+            _ONE + _log_beta(errors, _WRONG),
+            _TWO + any_bad + _log_beta(self.good, _ANY),
+            _SELDOM + any_bad + _log_beta(self.good, _RARE),
+        )
         most = max(logs)
         one, two, seldom = (math.exp(each - most) for each in logs)
-        error = _mean(self._errors, _WRONG)
+        total = one + two + seldom
+        error = _mean(errors, _WRONG)
         bad = one * (1 - error) + (two + seldom) * _mean(self.bad, _ANY)
         good = one * error + two * _mean(self.good, _ANY) + seldom * _mean(self.good, _RARE)
-        return bad / (one + two + seldom), good / (one + two + seldom)
+        return most + math.log(total), (bad / total, good / total)
 
     @property
     def log_evidence_of_two(self) -> float:
@@ -109,7 +103,7 @@ class Known:
         good, bad = self.good, self.bad
         rates = _mean(good, _ANY), _mean(bad, _ANY)
         two = _log_beta(good, _ANY) + _log_beta(bad, _ANY)
-        counts = good.count + 2, bad.count + 2
+        counts = good.total + 2, bad.total + 2
         variance = sum(rate * (1 - rate) / count for rate, count in zip(rates, counts, strict=True))
         larger = 0.5 * math.erfc((rates[0] - rates[1]) / math.sqrt(2 * variance))
         return two - _log_beta(good.plus(bad), _ANY) + math.log(max(2 * larger, 1e-12))
@@ -137,18 +131,18 @@ def _log_beta(seen: Tally, prior: tuple[float, float]) -> float:
     """Return the logarithm of how likely answers are in an order, if the rate of FAIL has this Beta prior."""
     fails, passes = prior
     return (
-        math.lgamma(seen.fails + fails)
-        + math.lgamma(seen.passes + passes)
-        - math.lgamma(seen.count + fails + passes)
-        - _LOG_BETA[prior]
+        _log_rising(seen.fails, fails)
+        + _log_rising(seen.passes, passes)
+        - _log_rising(seen.fails + seen.passes, fails + passes)
     )
 
 
+@cache
+def _log_rising(count: int, begin: float) -> float:
+    """Return the logarithm of begin (begin + 1) ..., so many factors."""
+    return math.lgamma(count + begin) - math.lgamma(begin)
+
+
 def _mean(seen: Tally, prior: tuple[float, float]) -> float:
-    return (seen.fails + prior[0]) / (seen.count + sum(prior))
-
-
-_LOG_BETA = {
-    prior: math.lgamma(prior[0]) + math.lgamma(prior[1]) - math.lgamma(sum(prior))
-    for prior in (_WRONG, _ANY, _RARE)
-}
+    fails, passes = prior
+    return (seen.fails + fails) / (seen.fails + seen.passes + fails + passes)

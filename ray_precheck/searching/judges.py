@@ -37,7 +37,7 @@ _MOST_REPEATS = 300
 # How often the search for a switch begins again that ended at a place which is not the right one.
 _ATTEMPTS = 8
 # How sure the search for a switch must be; the set that it leads to is decided for itself afterwards.
-_CONFIDENCE_OF_PLACE = 0.95
+_CONFIDENCE_OF_PLACE = 0.9
 
 
 class DisagreementError(Exception):
@@ -287,7 +287,7 @@ class Noisy(_Asking):
 
     def holds(self, enabled: frozenset[str], answer: Answer) -> bool:
         """Decide the set, if it is not decided yet."""
-        return self.decide(enabled, 0.7 if answer is FAIL else 0.3) is answer
+        return self.decide(enabled) is answer
 
     def _learn(self, enabled: frozenset[str], answer: Answer, tally: Tally) -> Answer:
         self._decided[enabled] = answer, tally

@@ -6,7 +6,7 @@ line is, and the trial that divides the likelihood. Called by `searching.judges.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate, pairwise
 
@@ -69,20 +69,24 @@ class Line:
         cuts = sorted({0, len(self.weights), *self.answers, *self.fixed})
         right, wrong = Tally(), reduce(Tally.plus, self.answers.values(), Tally())
         against = sum(answer is not Answer.FAIL for answer in self.fixed.values())
-        found = []
+        logs, rates = [], []
         for begin, end in pairwise(cuts):
             seen = self.answers.get(begin)
             if seen is not None:
                 right, wrong = right.plus(seen), wrong.less(seen)
             if begin in self.fixed:
                 against += 1 if self.fixed[begin] is Answer.FAIL else -1
-            then = known.plus(wrong, right)
-            likelihood = then.log_likelihood - against * _CONTRADICTION
+            likelihood, then = known.plus(wrong, right).weighed()
             weight = math.log(self._summed[end] - self._summed[begin])
-            found.append(Part(begin, end, weight + likelihood, then.rates))
-        most = max(part.share for part in found)
-        total = sum(math.exp(part.share - most) for part in found)
-        return [replace(part, share=math.exp(part.share - most) / total) for part in found]
+            logs.append(weight + likelihood - against * _CONTRADICTION)
+            rates.append(then)
+        most = max(logs)
+        shares = [math.exp(each - most) for each in logs]
+        total = sum(shares)
+        return [
+            Part(*ends, share / total, then)
+            for ends, share, then in zip(pairwise(cuts), shares, rates, strict=True)
+        ]
 
     def middle(self, parts: Sequence[Part]) -> int:
         """Return the number of first switches that comes nearest to half of the likelihood; neither none nor

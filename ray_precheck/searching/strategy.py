@@ -46,7 +46,7 @@ from ray_precheck.searching.minimal_sets import MinimalSets
 _BEGIN, _REPORT = math.log(4), math.log(150)
 # By how much one rate must be likelier than two before it is called noise: for rates near 1/2 that many trials
 # of each end do not tell more.
-_NOISE, _LEAST_ENDS, _MOST_ENDS = -math.log(20), 30, 60
+_NOISE, _LEAST_ENDS, _MOST_ENDS = -math.log(20), 30, 80
 
 
 def ladder(rungs: Sequence[Rung], limits: Limits) -> Strategy:
@@ -256,17 +256,17 @@ class _RungSearch:
             tally = Tally.of(answers)
             if tally.fails and tally.passes:
                 raise DisagreementError
-            if tally.count >= repeats or len(answers) - tally.count >= self.limits.repeats:
+            if tally.total >= repeats or len(answers) - tally.total >= self.limits.repeats:
                 break
             self.answers.again(*key, chance)
-        if not tally.count:
+        if not tally.total:
             return UNRESOLVED
         return FAIL if tally.fails else PASS
 
     def _tells_apart(self, judge: Noisy, limit: float) -> bool:
         """Try the foot and the top until their rates of FAIL are told apart, if that many trials tell."""
         while (evidence := judge.known.log_evidence_of_two) <= limit:
-            counts = judge.known.bad.count, judge.known.good.count
+            counts = judge.known.bad.total, judge.known.good.total
             tried = len(self._so_far(self.foot)) + len(self._so_far(self.top))
             if (min(counts) >= _LEAST_ENDS and evidence < _NOISE) or tried >= 2 * _MOST_ENDS:
                 return False
