@@ -12,9 +12,9 @@ Comes in: a judge, and members that are wrong together. Goes out: sets. Called b
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import chain, combinations
 
 from ray_precheck.searching.bisection import Answer
 from ray_precheck.searching.judges import (
@@ -39,7 +39,8 @@ _OTHERS = 4
 @dataclass(slots=True)
 class MinimalSets:
     """The search, and what it has found. `cure` is None until a deletion has made the result right, `without`
-    is what was on then; `silent` are sets of which a part has no answer."""
+    is what was on then; `silent` are sets of which a part has no answer. Not `is_complete`: there may be more
+    sets."""
 
     judge: Judge
     dependencies: Dependencies
@@ -49,9 +50,10 @@ class MinimalSets:
     silent: list[frozenset[str]] = field(default_factory=list)
     cure: frozenset[str] | None = None
     without: frozenset[str] | None = None
+    is_complete: bool = True
 
-    def search(self) -> bool:
-        """Find all sets; return whether all deletions were looked at."""
+    def search(self) -> None:
+        """Find all sets."""
         queue = deque([NONE_ON])
         seen, cures, looked = {NONE_ON}, list[frozenset[str]](), 0
         while queue:
@@ -62,7 +64,8 @@ class MinimalSets:
             if found is None:
                 looked += 1
                 if looked > _MOST_DELETIONS:
-                    return False
+                    self.is_complete = False
+                    break
                 found = self._set_without(deleted)
             if found is None:
                 cures.append(deleted)
@@ -73,7 +76,6 @@ class MinimalSets:
                     seen.add(deeper)
                     queue.append(deeper)
         self.found = [one for one in self.found if not any(other < one for other in self.found)]
-        return True
 
     def _set_without(self, deleted: frozenset[str]) -> frozenset[str] | None:
         """Return a set that is wrong without these switches; None where there is none."""
@@ -81,6 +83,8 @@ class MinimalSets:
         if deleted:
             failed, passed = self._wrong_part(rest)
             if failed is None:
+                if passed is not None:
+                    self.judge.holds(passed, PASS)
                 if self.cure is None:
                     self.cure, self.without = deleted, passed
                 return None
@@ -93,60 +97,42 @@ class MinimalSets:
     def _wrong_part(
         self, rest: frozenset[str]
     ) -> tuple[frozenset[str] | None, frozenset[str] | None]:
-        """Return a wrong part of some switches, or the largest part that is right.
+        """Return a wrong part of some switches, or a part that is right, as large as can be.
 
-        That is all of them, unless there is no answer with all of them.
+        That is all of them, unless there is no answer with all of them: then more and more of them are taken
+        away until there is one, and put back as long as there is.
         """
-        answer = self.judge.decide(rest, 0.3)
-        if answer is not UNRESOLVED:
-            return (rest, None) if answer is FAIL else (None, rest)
-        gone, passed = self._least_gone(rest)
-        if gone is None:
-            return passed, None
-        # What is gone may be what was wrong: other switches of as many are taken away.
-        for _ in range(_OTHERS):
-            left = sorted(rest - gone)
-            other = frozenset(self.random.sample(left, min(len(gone), len(left))))
-            part = self.dependencies.without(rest, other)
-            answer = self.judge.decide(part, 0.2)
-            if answer is FAIL:
-                return part, None
-            if answer is PASS:
+        order, gone, answer = sorted(rest), NONE_ON, self.judge.decide(rest, 0.3)
+        for size in _sizes(len(order)):
+            if answer is not UNRESOLVED:
                 break
-        return None, passed
-
-    def _least_gone(
-        self, rest: frozenset[str]
-    ) -> tuple[frozenset[str] | None, frozenset[str] | None]:
-        """Return the fewest switches without which some are right, and these; None and a wrong part where
-        there is one."""
-        order = sorted(rest)
-        gone, size = NONE_ON, 1
-        for attempt in range(4 * _OTHERS):
-            gone = frozenset(self.random.sample(order, min(size, len(order))))
-            part = self.dependencies.without(rest, gone)
-            answer = self.judge.decide(part, 0.2)
-            if answer is FAIL:
-                return None, part
-            if answer is PASS:
-                break
-            size = min(len(order), size * 2 if attempt % 2 else size)
-        else:
-            return NONE_ON, None
-        passed = part
-        while len(gone) > 1:
-            names = self.random.sample(sorted(gone), len(gone))
-            for half in (names[: len(names) // 2], names[len(names) // 2 :]):
-                part = self.dependencies.without(rest, frozenset(half))
-                answer = self.judge.decide(part, 0.2)
-                if answer is FAIL:
-                    return None, part
-                if answer is PASS:
-                    gone, passed = frozenset(half), part
+            gone = frozenset(self.random.sample(order, size))
+            answer = self._answer_without(rest, gone)
+        pieces = deque([gone] if gone and answer is PASS else [])
+        while pieces:
+            piece = pieces.popleft()
+            # Another switch beside them may have to go: then the piece is not wrong, and stays away.
+            for others in range(1 + (_OTHERS if len(piece) == 1 else 0)):
+                more = self.random.sample(order, min(others, 1))
+                answer = self._answer_without(rest, (gone - piece).union(more))
+                if answer is not UNRESOLVED:
                     break
-            else:
-                break
-        return gone, passed
+            if answer is FAIL:
+                return self.dependencies.without(rest, (gone - piece).union(more)), None
+            if answer is PASS and not more:
+                gone -= piece
+            elif len(piece) > 1:
+                names = sorted(piece)
+                half = len(names) // 2
+                pieces.extend((frozenset(names[:half]), frozenset(names[half:])))
+            answer = PASS
+        self.is_complete &= answer is not UNRESOLVED
+        part = self.dependencies.without(rest, gone)
+        return (part, None) if answer is FAIL else (None, part if answer is PASS else None)
+
+    def _answer_without(self, rest: frozenset[str], gone: frozenset[str]) -> Answer:
+        part = self.dependencies.without(rest, gone)
+        return self.judge.decide(part, 0.2) if part else PASS
 
     def _one_set(self, members: Sequence[str]) -> frozenset[str]:
         """Return a smallest set that is wrong alone, of members that are wrong together.
@@ -174,34 +160,41 @@ class MinimalSets:
         raise UndecidedError
 
     def _minimal(self, kept: frozenset[str]) -> frozenset[str]:
-        """Return a wrong set without the members that it can do without."""
-        is_silent = True
-        while len(kept) > 1:
-            answers = {}
-            for name in sorted(kept, key=self.members.index):
-                less = self.dependencies.without(kept, frozenset((name,)))
-                answers[less] = self._alone(less)
-                if answers[less] is FAIL:
-                    kept = less
-                    break
-            else:
-                is_silent = UNRESOLVED in answers.values()
-                smaller = self._smaller(kept) if is_silent else None
-                if smaller is None:
-                    break
-                kept = smaller
-        if len(kept) > 1 and is_silent:
-            self.silent.append(kept)
-        return kept
+        """Return a wrong set without the members that it can do without, and without those that others need."""
+        whole = self.dependencies.closed(kept)
+        while smaller := self._smaller(whole):
+            whole = smaller
+        parts = [self.dependencies.without(whole, frozenset((name,))) for name in sorted(whole)]
+        answers = {part: self.judge.decide(part, 0.1) for part in parts if part}
+        for part, answer in answers.items():
+            if answer is PASS:
+                self.judge.holds(part, PASS)
+        needed = frozenset().union(*(self.dependencies.needs.get(name, ()) for name in whole))
+        found = whole - needed or whole
+        if len(found) > 1 and UNRESOLVED in answers.values():
+            self.silent.append(found)
+        return found
 
-    def _smaller(self, kept: frozenset[str]) -> frozenset[str] | None:
-        """Return a single member, or a pair, that is wrong alone; its neighbours may have no answer."""
-        order = sorted(kept, key=self.members.index)
-        for size in (1, 2):
-            for names in combinations(order, size):
-                if size < len(kept) and self._alone(frozenset(names)) is FAIL:
-                    return frozenset(names)
+    def _smaller(self, whole: frozenset[str]) -> frozenset[str] | None:
+        """Return a smaller set that is wrong: without a member, or, where there is no answer without one, a
+        member or two alone."""
+        order = [name for name in reversed(self.members) if name in whole]
+        parts = [self.dependencies.without(whole, frozenset((name,))) for name in order]
+        answers = [self.judge.decide(part, 0.1) if part else PASS for part in parts]
+        if FAIL in answers:
+            return parts[answers.index(FAIL)]
+        if UNRESOLVED in answers:
+            for names in chain(combinations(order, 1), combinations(order, 2)):
+                part = self.dependencies.closed(frozenset(names))
+                if part < whole and self.judge.decide(part, 0.1) is FAIL:
+                    return part
         return None
 
-    def _alone(self, names: frozenset[str]) -> Answer:
-        return self.judge.decide(self.dependencies.closed(names), 0.3) if names else PASS
+
+def _sizes(count: int) -> Iterator[int]:
+    """Yield how many of some switches are taken away: twice as many each time, at last one half."""
+    size = 1
+    while 2 * size < count:
+        yield size
+        size *= 2
+    yield from [max(1, count // 2)] * 2 * _OTHERS

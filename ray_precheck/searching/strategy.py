@@ -43,7 +43,7 @@ from ray_precheck.searching.judges import (
 from ray_precheck.searching.minimal_sets import MinimalSets
 
 # By how much two rates must be likelier than one before they are searched for, and before they are reported.
-_BEGIN, _REPORT = math.log(4), math.log(150)
+_BEGIN, _REPORT = math.log(4), math.log(1000)
 # By how much one rate must be likelier than two before it is called noise: for rates near 1/2 that many trials
 # of each end do not tell more.
 _NOISE, _LEAST_ENDS, _MOST_ENDS = -math.log(20), 30, 80
@@ -152,7 +152,7 @@ class _RungSearch:
         sets, judge = self._sets, self._sets.judge
         if self.limits.one_by_one:
             self._one_by_one()
-        is_complete = sets.search()
+        sets.search()
         alone = [self.dependencies.closed(each) for each in sets.found]
         wrong = [each for each in alone if judge.decide(each, 0.95) is FAIL]
         right = [] if sets.without is None else [sets.without]
@@ -163,7 +163,7 @@ class _RungSearch:
                 tuple(sets.found),
                 sets.cure or NONE_ON,
                 grouped=tuple(sets.silent),
-                is_complete=is_complete,
+                is_complete=sets.is_complete,
             ),
             wrong,
             right,
@@ -198,6 +198,11 @@ class _RungSearch:
         for answer, sets in ((FAIL, wrong), (PASS, right)):
             for each in sets:
                 judge.holds(each, answer)
+        if isinstance(judge, Exact):
+            # By luck alone equal rates of FAIL give two answers like these in one of 16 rungs at most, and three
+            # in one of 64.
+            self._end(self.foot, min(3, self.limits.repeats), 0.05)
+            self._end(self.top, min(3, self.limits.repeats), 0.95)
         return replace(
             finding,
             sufficient=tuple(self._proof(each, FAIL) for each in wrong),
