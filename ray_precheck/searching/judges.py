@@ -249,7 +249,7 @@ class Noisy(_Asking):
     known: Known
     _decided: dict[frozenset[str], tuple[Answer, Tally]] = field(default_factory=dict)
     _silent: int = 0
-    _line: Known = field(default_factory=Known)
+    _line: dict[frozenset[str], bool] = field(default_factory=dict)
 
     @property
     def error_rate(self) -> float:
@@ -268,10 +268,11 @@ class Noisy(_Asking):
         if not enabled:
             return PASS
         self._forget(enabled)
+        others = self._of_line(enabled)
         limit = _log_odds(self.limits.confidence)
         for _ in range(_MOST_REPEATS):
             tally = Tally.of(self._so_far(enabled))
-            known = self.known.plus(self._line.bad, self._line.good)
+            known = self.known.plus(others.bad, others.good)
             bad, good = known.plus(tally, Tally()), known.plus(Tally(), tally)
             evidence = bad.log_likelihood - good.log_likelihood
             if abs(evidence) >= limit:
@@ -294,6 +295,15 @@ class Noisy(_Asking):
         none = Tally()
         self.known = self.known.plus(*((tally, none) if answer is FAIL else (none, tally)))
         return answer
+
+    def _of_line(self, enabled: frozenset[str]) -> Known:
+        """Return the answers of the last search for a switch, by what it found, but for those of a set."""
+        found = Known()
+        for each, is_wrong in self._line.items():
+            if each != enabled and each not in self._decided:
+                seen = Tally.of(self._so_far(each))
+                found = found.plus(*((seen, Tally()) if is_wrong else (Tally(), seen)))
+        return found
 
     def _forget(self, enabled: frozenset[str]) -> None:
         """Take the answers of a set from those that are known: they do not vouch for themselves."""
@@ -361,7 +371,7 @@ class Noisy(_Asking):
         """Return the number of the switch in the pool with which it becomes wrong."""
         if len(pool) == 1:
             return 0
-        self._line = Known()
+        self._line = {}
         line = self._begun(on, pool)
         for _ in range(_MOST_REPEATS):
             parts = line.parts(self.known)
@@ -370,7 +380,8 @@ class Noisy(_Asking):
             begin, end = line.likely(parts, self.limits.confidence)
             self.suspects = frozenset(pool[begin:end])
             if best.end - best.begin == 1 and best.share >= _CONFIDENCE_OF_PLACE:
-                self._line = line.known(best.begin)
+                for count in line.answers:
+                    self._line[on.union(pool[:count])] = count > best.begin
                 return best.begin
             count = line.middle(parts)
             if count in line.fixed:  # Other answers contradict it.

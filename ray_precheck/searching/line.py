@@ -54,13 +54,6 @@ class Line:
         self.answers.pop(count, None)
         self.fixed[count] = answer
 
-    def known(self, switch: int) -> Known:
-        """Return the answers if this is the switch that makes the result wrong."""
-        found = Known()
-        for count, seen in self.answers.items():
-            found = found.plus(*((seen, Tally()) if count > switch else (Tally(), seen)))
-        return found
-
     def parts(self, known: Known) -> list[Part]:
         """Return how likely each part between two trials is; `known` are answers of other sets.
 

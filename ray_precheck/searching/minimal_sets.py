@@ -2,7 +2,7 @@
 
 Comes in: a judge, and members that are wrong together. Goes out: sets. Called by `searching.strategy`.
 
-- **One set** (`_one_set`): the last switch in their order without which the earlier ones are not wrong is
+- **One set** (`one_set`): the last switch in their order without which the earlier ones are not wrong is
   found; it is kept on, and the search goes on among the earlier ones, until those that are kept are wrong
   alone. A set of k among N takes k (log2 N + 1) trials.
 - **All sets** (`search`): a set that is wrong alone need not be all. Where the result is still wrong without
@@ -89,7 +89,7 @@ class MinimalSets:
                     self.cure, self.without = deleted, passed
                 return None
             rest = failed
-        found = self._one_set([name for name in self.members if name in rest])
+        found = self.one_set([name for name in self.members if name in rest])
         if found not in self.found:
             self.found.append(found)
         return found
@@ -134,7 +134,7 @@ class MinimalSets:
         part = self.dependencies.without(rest, gone)
         return self.judge.decide(part, 0.2) if part else PASS
 
-    def _one_set(self, members: Sequence[str]) -> frozenset[str]:
+    def one_set(self, members: Sequence[str]) -> frozenset[str]:
         """Return a smallest set that is wrong alone, of members that are wrong together.
 
         Raises:

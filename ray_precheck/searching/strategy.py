@@ -25,7 +25,6 @@ from ray_precheck.searching.bisection import (
     Strategy,
     Switch,
     Trial,
-    solve,
 )
 from ray_precheck.searching.evidence import Known, Tally
 from ray_precheck.searching.judges import (
@@ -81,8 +80,12 @@ def smallest_set(names: Sequence[str], holds: Callable[[frozenset[str]], bool]) 
         held = known[trial.enabled] if trial.enabled in known else holds(trial.enabled)
         return FAIL if held else PASS
 
-    findings, _ = solve(ladder([rung], Limits(repeats=1)), oracle)
-    return min(findings[-1].sets, key=lambda each: (len(each), sorted(map(names.index, each))))
+    search = _RungSearch(rung, Trial("", NONE_ON), Limits(repeats=1), Answers({}, oracle=oracle))
+    first = search.sets.one_set(names)
+    if len(first) == 1:
+        return first
+    search.sets.search()
+    return min(search.sets.found, key=lambda each: (len(each), sorted(map(names.index, each))))
 
 
 @dataclass(slots=True)
@@ -95,7 +98,7 @@ class _RungSearch:
     answers: Answers
     top: Trial = field(init=False)
     dependencies: Dependencies = field(init=False)
-    _sets: MinimalSets = field(init=False)
+    sets: MinimalSets = field(init=False)
 
     def __post_init__(self) -> None:
         self.top = Trial(self.rung.name, frozenset(self.rung.members))
@@ -105,7 +108,7 @@ class _RungSearch:
     def _begin(self, judge: Judge) -> None:
         members = self.dependencies.in_order(self.rung.members)
         numbers = random.Random(f"{self.limits.seed}.{self.rung.name}")
-        self._sets = MinimalSets(judge, self.dependencies, members, numbers)
+        self.sets = MinimalSets(judge, self.dependencies, members, numbers)
 
     def finding(self) -> Finding:
         """Search; whatever ends the search, what is known by then is in the finding."""
@@ -134,7 +137,7 @@ class _RungSearch:
 
     def _unfinished(self) -> Finding:
         """Return what is known before the end of a search."""
-        sets, judge = self._sets, self._sets.judge
+        sets, judge = self.sets, self.sets.judge
         if isinstance(judge, Noisy) and judge.known.log_evidence_of_two <= _REPORT:
             return Finding(self.rung, Kind.BUDGET, is_complete=False)
         return Finding(
@@ -149,7 +152,7 @@ class _RungSearch:
     def _search(self) -> Finding:
         if self.rung.is_ordered:
             return self._search_ordered()
-        sets, judge = self._sets, self._sets.judge
+        sets, judge = self.sets, self.sets.judge
         if self.limits.one_by_one:
             self._one_by_one()
         sets.search()
@@ -172,7 +175,7 @@ class _RungSearch:
     def _search_ordered(self) -> Finding:
         """Find the first switch with which the result is wrong."""
         order = self.rung.members
-        right, wrong = self._sets.judge.first_wrong(order)
+        right, wrong = self.sets.judge.first_wrong(order)
         found = frozenset(order[right:wrong])
         return self._found(
             Finding(
@@ -194,15 +197,18 @@ class _RungSearch:
         Raises:
             DisagreementError: one of them does not hold.
         """
-        judge = self._sets.judge
+        judge = self.sets.judge
         for answer, sets in ((FAIL, wrong), (PASS, right)):
             for each in sets:
                 judge.holds(each, answer)
-        if isinstance(judge, Exact):
+        if isinstance(judge, Exact) and self.limits.repeats > 1:
             # By luck alone equal rates of FAIL give two answers like these in one of 16 rungs at most, and three
-            # in one of 64.
-            self._end(self.foot, min(3, self.limits.repeats), 0.05)
-            self._end(self.top, min(3, self.limits.repeats), 0.95)
+            # in one of 64. In an ordered rung a single wrong verdict misleads to a place whose one proof is true.
+            self._end(self.foot, 3, 0.05)
+            self._end(self.top, 3, 0.95)
+            for answer, sets in ((FAIL, wrong), (PASS, right)):
+                for each in sets if self.rung.is_ordered else ():
+                    self._end(self._trial(each), 4, 0.95 if answer is FAIL else 0.05)
         return replace(
             finding,
             sufficient=tuple(self._proof(each, FAIL) for each in wrong),
@@ -210,14 +216,17 @@ class _RungSearch:
             error_rate=judge.error_rate,
         )
 
+    def _trial(self, enabled: frozenset[str]) -> Trial:
+        return replace(self.top, enabled=enabled) if enabled else self.foot
+
     def _proof(self, enabled: frozenset[str], answer: Answer) -> Trial:
-        trial = replace(self.top, enabled=enabled) if enabled else self.foot
+        trial = self._trial(enabled)
         answers = self._so_far(trial)
         return replace(trial, repeat=1 + (answers.index(answer) if answer in answers else 0))
 
     def _one_by_one(self) -> None:
         """Switch those with hits off one by one, until the result is right without one that is wrong alone."""
-        sets, judge = self._sets, self._sets.judge
+        sets, judge = self.sets, self.sets.judge
         for switch in self.rung.switches:
             if switch.stays or not switch.hits:
                 continue
@@ -246,7 +255,7 @@ class _RungSearch:
             return Kind.CLEAN
         if UNRESOLVED in (foot, top):
             return Kind.UNRESOLVED
-        self._sets.judge.suspects = self.top.enabled
+        self.sets.judge.suspects = self.top.enabled
         return None
 
     def _end(self, trial: Trial, repeats: int, chance: float) -> Answer:
