@@ -42,7 +42,7 @@ from ray_precheck.searching.judges import (
 from ray_precheck.searching.minimal_sets import MinimalSets
 
 # By how much two rates must be likelier than one before they are searched for, and before they are reported.
-_BEGIN, _REPORT = math.log(4), math.log(1000)
+_BEGIN, _REPORT = math.log(4), math.log(300)
 # By how much one rate must be likelier than two before it is called noise: for rates near 1/2 that many trials
 # of each end do not tell more.
 _NOISE, _LEAST_ENDS, _MOST_ENDS = -math.log(20), 30, 80
