@@ -2,10 +2,10 @@
 
     python -m scripts.bisect_worlds [--worlds 10000] [--seed 0]
 
-Comes in: nothing. Goes out: the table of ray_precheck/searching/README.md, and exit code 1 where a bound is not
-met. A world has switches, of which some are wrong alone, in pairs, or as alternatives; dependencies, declared
-or hidden; trials without an answer; verdicts that are wrong now and then. tests/unit/searching has worlds of
-other people.
+Comes in: nothing. Goes out: the table of ray_precheck/searching/README.md, and exit code 1 where a bound is
+not met. A world has switches, of which some are wrong alone, in pairs, or as alternatives; dependencies,
+declared or hidden; trials without an answer; verdicts that are wrong now and then. tests/unit/searching has
+worlds of other people.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from ray_precheck.searching.bisection import (
 )
 from ray_precheck.searching.strategy import ladder
 
+_LIMITS = Limits()
 # In how many ways k culprits are divided into singles and pairs (involutions).
 _PARTITIONS = {1: 1, 2: 2, 3: 4, 4: 10, 5: 26}
 
@@ -41,10 +42,11 @@ _PARTITIONS = {1: 1, 2: 2, 3: 4, 4: 10, 5: 26}
 class World:
     """What the search does not know.
 
-    A trial is wrong where all of a group is on. `hidden` are dependencies that are not declared: a trial has no
-    answer where one is not met. `unresolved` is the share of sets, or with noise of trials, without an answer;
-    `noise` are the shares of wrong verdicts of right and of wrong sets; with `fails` verdicts are FAIL at that
-    rate whatever is on. Foot, top and the groups alone have an answer: else nothing could be known of them.
+    A trial is wrong where all of a group is on. `hidden` are dependencies that are not declared: a trial has
+    no answer where one is not met. `unresolved` is the share of sets, or with noise of trials, without an
+    answer; `noise` are the shares of wrong verdicts of right and of wrong sets; with `fails` verdicts are
+    FAIL at that rate whatever is on. Foot, top and the groups alone have an answer: else nothing could be
+    known of them.
     """
 
     rung: Rung
@@ -147,8 +149,8 @@ def make_world(
     count: int = 0,
     is_plain: bool = False,
 ) -> World:
-    """Return a world of 1 to 5 culprits among 10 to 500 switches; `is_plain` ones have neither dependencies nor
-    trials without an answer."""
+    """Return a world of 1 to 5 culprits among 10 to 500 switches; `is_plain` ones have neither dependencies
+    nor trials without an answer."""
     rng = random.Random(seed)
     count = count or int(10 * 50 ** rng.random())
     names = [f"s{number}" for number in range(count)]
@@ -174,12 +176,12 @@ def make_world(
     return World(rung, frozenset(groups), hidden, unresolved, (noise, noise), seed=seed)
 
 
-def searched(world: World, limits: Limits = Limits()) -> Finding:
+def searched(world: World, limits: Limits = _LIMITS) -> Finding:
     """Search a world by an oracle that answers at once."""
     return solve(ladder([world.rung], limits), world, limits.most_trials)[0][-1]
 
 
-def rounds(world: World, workers: int, limits: Limits = Limits()) -> tuple[Finding, int]:
+def rounds(world: World, workers: int, limits: Limits = _LIMITS) -> tuple[Finding, int]:
     """Search with so many trials at once; return the finding and the rounds."""
     search, number = Search(ladder([world.rung], limits)), 0
     while trials := search.wanted(workers):

@@ -4,10 +4,10 @@ Comes in: rungs (a ladder of settings, each with its switches), and the answers 
 trials, as many as there are workers, and in the end a `Finding` for each rung that was looked at. Called by
 `commands.bisect`, which runs the trials, and by `commands.naive`.
 
-A strategy (`searching.strategy`) is sequential code that asks for one answer after the other. `Search` runs it
-again from its beginning with the answers that there are: the first answer that it misses is the next trial.
-For more trials at once it is run with assumed answers, the likelier assumptions first, so that workers
-speculate on both answers; what is found does not depend on how many there are.
+A strategy (`searching.strategy`) is sequential code that asks for one answer after the other. `Search` runs
+it again from its beginning with the answers that there are: the first answer that it misses is the next
+trial. For more trials at once it is run with assumed answers, the likelier assumptions first, so that
+workers speculate on both answers; what is found does not depend on how many there are.
 """
 
 import heapq
@@ -33,9 +33,9 @@ class Answer(Enum):
 class Switch:
     """Something that can be on or off.
 
-    It can be on only where all that it `needs` is on. `stays`: it is structural, on in every trial. `hits` is
-    how often it did something, None where that is not known: what had no hit is suspected last. `lines` switch
-    it off in the user's code: pairs of a language and a line.
+    It can be on only where all that it `needs` is on. `stays`: it is structural, on in every trial. `hits`
+    is how often it did something, None where that is not known: what had no hit is suspected last. `lines`
+    switch it off in the user's code: pairs of a language and a line.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Switch:
 class Rung:
     """A step of the ladder: switches that are all off at its foot and all on at its top.
 
-    Its foot is the top of the rung `over`; "" for a foot of its own. With `is_ordered` only the first switches
-    in their order can be on without the later ones (commits, the operators of a cropped model). `title` says
-    what it is in a sentence ("oneDNN kernels"), `lines` switch all of it off.
+    Its foot is the top of the rung `over`; "" for a foot of its own. With `is_ordered` only the first
+    switches in their order can be on without the later ones (commits, the operators of a cropped model).
+    `title` says what it is in a sentence ("oneDNN kernels"), `lines` switch all of it off.
     """
 
     name: str
@@ -95,8 +95,8 @@ class Finding:
     without which the result is right. `sufficient` are trials that failed with one of the sets alone,
     `necessary` those that passed without the cure; both are empty where there is no such trial. `suspects`
     is the smallest set known to hold a culprit where the search could not end. `grouped` are sets of which
-    parts could not be told apart, since these trials gave no answer. `error_rate` is the chance that a verdict
-    is wrong, where verdicts differ between equal trials.
+    parts could not be told apart, since these trials gave no answer. `error_rate` is the chance that a
+    verdict is wrong, where verdicts differ between equal trials.
     """
 
     rung: Rung
@@ -115,10 +115,10 @@ class Finding:
 class Limits:
     """How a search is done.
 
-    `repeats` is how often the foot and the top of a rung are tried before it is said that it is right with all
-    of it on, or wrong with all of it off; 1 where it is known that equal trials agree: then nothing is tried
-    twice. `most_trials` 0 is no limit. `one_by_one`: first of all each switch that had hits is switched off
-    alone. `confidence` is that of each decision where verdicts are noisy.
+    `repeats` is how often the foot and the top of a rung are tried before it is said that it is right with
+    all of it on, or wrong with all of it off; 1 where it is known that equal trials agree: then nothing is
+    tried twice. `most_trials` 0 is no limit. `one_by_one`: first of all each switch that had hits is
+    switched off alone. `confidence` is that of each decision where verdicts are noisy.
     """
 
     repeats: int = 6

@@ -3,12 +3,13 @@
 Comes in: counts of answers. Goes out: logarithms of likelihoods. Called by `searching.judges` and
 `searching.line`.
 
-How often a wrong set fails, and how often a right one does, is not known beforehand. Each explanation says which
-trials were of wrong sets; its likelihood is that of their answers, averaged over all rates, by three models:
-verdicts of both kinds are wrong at one rate; each kind has a rate of its own; right sets seldom fail, and wrong
-ones now and then. So the answers that tell where the culprit is tell the rates, too. At 30 % wrong verdicts the
-place of a culprit of 500 took 80 trials with the rates given, 115 so, 150 with two rates of their own alone; at
-2 % and 50 % (a fault that shows now and then) 115, and 200 with one rate alone (150 worlds each).
+How often a wrong set fails, and how often a right one does, is not known beforehand. Each explanation says
+which trials were of wrong sets; its likelihood is that of their answers, averaged over all rates, by three
+models: verdicts of both kinds are wrong at one rate; each kind has a rate of its own; right sets seldom
+fail, and wrong ones now and then. So the answers that tell where the culprit is tell the rates, too. At 30 %
+wrong verdicts the place of a culprit of 500 took 80 trials with the rates given, 115 so, 150 with two rates
+of their own alone; at 2 % and 50 % (a fault that shows now and then) 115, and 200 with one rate alone (150
+worlds each).
 """
 
 import math
@@ -94,8 +95,8 @@ class Known:
 
     @property
     def log_evidence_of_two(self) -> float:
-        """The logarithm of the Bayes factor of two rates of FAIL, that of wrong sets the larger one, against one
-        rate, whichever set it is.
+        """The logarithm of the Bayes factor of two rates of FAIL, that of wrong sets the larger one, against
+        one rate, whichever set it is.
 
         That it is the larger one has the prior probability 1/2; its posterior probability is taken from a
         normal approximation of both rates.

@@ -2,10 +2,10 @@
 
 Comes in: `Answers` to ask. Goes out: decisions. Called by `searching.strategy` and `searching.minimal_sets`.
 
-Two judges have the same face. For `Exact` one trial decides, and the switch is found by halving. For `Noisy`
-equal trials may disagree: a set is decided by Wald's sequential test (1945), and the switch is found as in the
-search of Burnashev and Zigangirov (1974): each trial moves the weights of all switches, the next one divides
-the weight.
+Two judges have the same face. For `ExactJudge` one trial decides, and the switch is found by halving. For
+`NoisyJudge` equal trials may disagree: a set is decided by Wald's sequential test (1945), and the switch is
+found as in the search of Burnashev and Zigangirov (1974): each trial moves the weights of all switches, the
+next one divides the weight.
 
 A trial without an answer is replaced by another division of the same switches. Where none of them has an
 answer, the set is taken as not wrong: what is found is then a set with which it is wrong, of which some
@@ -21,7 +21,7 @@ from typing import Protocol
 
 from ray_precheck.searching.bisection import Answer, Answers, Limits, Rung, Trial
 from ray_precheck.searching.evidence import Known, Tally, information
-from ray_precheck.searching.line import Line
+from ray_precheck.searching.line import SwitchLine
 
 PASS, FAIL, UNRESOLVED = Answer.PASS, Answer.FAIL, Answer.UNRESOLVED
 NONE_ON: frozenset[str] = frozenset()
@@ -95,7 +95,7 @@ class Dependencies:
         return list(found)
 
 
-class Judge(Protocol):
+class SetJudge(Protocol):
     """Decides by trials. `suspects` are switches among which one is that makes the result wrong."""
 
     suspects: frozenset[str]
@@ -157,7 +157,7 @@ class _Asking:
 
 
 @dataclass(slots=True)
-class Exact(_Asking):
+class ExactJudge(_Asking):
     """One trial decides. With `limits.repeats` other than 1 what was found is looked at twice."""
 
     @property
@@ -243,7 +243,7 @@ class Exact(_Asking):
 
 
 @dataclass(slots=True)
-class Noisy(_Asking):
+class NoisyJudge(_Asking):
     """Equal trials may disagree; `known` are the answers of the foot and of the top, and of decided sets."""
 
     known: Known
@@ -395,16 +395,16 @@ class Noisy(_Asking):
             self._note(line, count, enabled)
         raise UndecidedError
 
-    def _begun(self, on: frozenset[str], pool: Sequence[str]) -> Line:
+    def _begun(self, on: frozenset[str], pool: Sequence[str]) -> SwitchLine:
         """Return what earlier trials say of the first switches of the pool."""
-        line = Line([self._weight[name] for name in pool])
+        line = SwitchLine([self._weight[name] for name in pool])
         for each in self.answers.sets_of(self.rung.name):
             size = len(each) - len(on)
             if 0 < size < len(pool) and each == on.union(pool[:size]):
                 self._note(line, size, each)
         return line
 
-    def _note(self, line: Line, count: int, enabled: frozenset[str]) -> None:
+    def _note(self, line: SwitchLine, count: int, enabled: frozenset[str]) -> None:
         if enabled in self._decided:
             line.fix(count, self._decided[enabled][0])
         elif self._is_silent(enabled):

@@ -1,7 +1,7 @@
 """Where along a line of switches a result becomes wrong, as far as noisy answers tell; pure.
 
 Comes in: the answers of trials with the first 1, 2, ... switches on. Goes out: how likely each part of the
-line is, and the trial that divides the likelihood. Called by `searching.judges.Noisy`.
+line is, and the trial that divides the likelihood. Called by `searching.judges.NoisyJudge`.
 """
 
 import math
@@ -13,12 +13,13 @@ from itertools import accumulate, pairwise
 from ray_precheck.searching.bisection import Answer
 from ray_precheck.searching.evidence import Known, Tally
 
-# By which factor an explanation is less likely that contradicts a set of which it is known whether it is wrong.
+# By which factor an explanation is less likely that contradicts a set of which it is known whether it is
+# wrong.
 _CONTRADICTION = math.log(1000)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Stretch:
     """Switches from number `begin` to `end`, without that one.
 
     `share` is how likely it is one of them that makes the result wrong; `rates` are then the chances that a
@@ -37,7 +38,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Line:
+class SwitchLine:
     """A line of switches with these weights. `answers` has the answers of the first n switches by n; `fixed`
     those of which it is known."""
 
@@ -54,7 +55,7 @@ class Line:
         self.answers.pop(count, None)
         self.fixed[count] = answer
 
-    def parts(self, known: Known) -> list[Part]:
+    def parts(self, known: Known) -> list[Stretch]:
         """Return how likely each part between two trials is; `known` are answers of other sets.
 
         If the first wrong switch is number i, counted from 0, the first n are wrong where n > i.
@@ -77,11 +78,11 @@ class Line:
         shares = [math.exp(each - most) for each in logs]
         total = sum(shares)
         return [
-            Part(*ends, share / total, then)
+            Stretch(*ends, share / total, then)
             for ends, share, then in zip(pairwise(cuts), shares, rates, strict=True)
         ]
 
-    def middle(self, parts: Sequence[Part]) -> int:
+    def middle(self, parts: Sequence[Stretch]) -> int:
         """Return the number of first switches that comes nearest to half of the likelihood; neither none nor
         all."""
         below = 0.0
@@ -98,7 +99,7 @@ class Line:
         inside = range(max(1, part.begin), min(part.end, len(self.weights) - 1) + 1)
         return min(inside, key=lambda count: abs(self._summed[count] - wanted))
 
-    def chances(self, parts: Sequence[Part], count: int) -> list[float]:
+    def chances(self, parts: Sequence[Stretch], count: int) -> list[float]:
         """Return by each part how likely the first switches fail."""
         found = []
         for part in parts:
@@ -108,7 +109,7 @@ class Line:
             found.append(share * part.rates[0] + (1 - share) * part.rates[1])
         return found
 
-    def likely(self, parts: Sequence[Part], confidence: float) -> tuple[int, int]:
+    def likely(self, parts: Sequence[Stretch], confidence: float) -> tuple[int, int]:
         """Return the begin and the end of the shortest row of parts that is so likely together."""
         best = 0, len(self.weights)
         for first in range(len(parts)):

@@ -24,7 +24,7 @@ from ray_precheck.searching.judges import (
     UNRESOLVED,
     Dependencies,
     DisagreementError,
-    Judge,
+    SetJudge,
     UndecidedError,
 )
 
@@ -42,7 +42,7 @@ class MinimalSets:
     is what was on then; `silent` are sets of which a part has no answer. Not `is_complete`: there may be more
     sets."""
 
-    judge: Judge
+    judge: SetJudge
     dependencies: Dependencies
     members: Sequence[str]
     random: random.Random
@@ -160,7 +160,8 @@ class MinimalSets:
         raise UndecidedError
 
     def _minimal(self, kept: frozenset[str]) -> frozenset[str]:
-        """Return a wrong set without the members that it can do without, and without those that others need."""
+        """Return a wrong set without the members that it can do without, and without those that others
+        need."""
         whole = self.dependencies.closed(kept)
         while smaller := self._smaller(whole):
             whole = smaller

@@ -4,9 +4,9 @@ Comes in: rungs, limits, and `Answers` to ask. Goes out: a finding for each rung
 one that is wrong ends the ladder. Used as the strategy of a `bisection.Search`.
 
 A rung is wrong if all of it on fails and all of it off passes; both are tried twice. If these trials agree,
-each set is decided by one trial (`judges.Exact`), and what is found is tried twice. As soon as equal trials
-disagree, their rates of FAIL are told apart by a Bayes factor, or it is said that they are not, and the search
-begins anew with `judges.Noisy`, which uses all answers that there are.
+each set is decided by one trial (`judges.ExactJudge`), and what is found is tried twice. As soon as equal
+trials disagree, their rates of FAIL are told apart by a Bayes factor, or it is said that they are not, and
+the search begins anew with `judges.NoisyJudge`, which uses all answers that there are.
 """
 
 import math
@@ -34,17 +34,17 @@ from ray_precheck.searching.judges import (
     UNRESOLVED,
     Dependencies,
     DisagreementError,
-    Exact,
-    Judge,
-    Noisy,
+    ExactJudge,
+    NoisyJudge,
+    SetJudge,
     UndecidedError,
 )
 from ray_precheck.searching.minimal_sets import MinimalSets
 
 # By how much two rates must be likelier than one before they are searched for, and before they are reported.
 _BEGIN, _REPORT = math.log(4), math.log(300)
-# By how much one rate must be likelier than two before it is called noise: for rates near 1/2 that many trials
-# of each end do not tell more.
+# By how much one rate must be likelier than two before it is called noise: for rates near 1/2 that many
+# trials of each end do not tell more.
 _NOISE, _LEAST_ENDS, _MOST_ENDS = -math.log(20), 30, 80
 
 
@@ -103,9 +103,9 @@ class _RungSearch:
     def __post_init__(self) -> None:
         self.top = Trial(self.rung.name, frozenset(self.rung.members))
         self.dependencies = Dependencies.of(self.rung)
-        self._begin(Exact(self.rung, self.foot, self.answers, self.limits, self.dependencies))
+        self._begin(ExactJudge(self.rung, self.foot, self.answers, self.limits, self.dependencies))
 
-    def _begin(self, judge: Judge) -> None:
+    def _begin(self, judge: SetJudge) -> None:
         members = self.dependencies.in_order(self.rung.members)
         numbers = random.Random(f"{self.limits.seed}.{self.rung.name}")
         self.sets = MinimalSets(judge, self.dependencies, members, numbers)
@@ -125,7 +125,9 @@ class _RungSearch:
         """Search again with a judge that expects equal trials to disagree."""
         noise = Finding(self.rung, Kind.NOISE, is_complete=False)
         known = Known(Tally.of(self._so_far(self.top)), Tally.of(self._so_far(self.foot)))
-        judge = Noisy(self.rung, self.foot, self.answers, self.limits, self.dependencies, known)
+        judge = NoisyJudge(
+            self.rung, self.foot, self.answers, self.limits, self.dependencies, known
+        )
         self._begin(judge)
         if not self.top.enabled or not self._tells_apart(judge, _BEGIN):
             return noise
@@ -138,7 +140,7 @@ class _RungSearch:
     def _unfinished(self) -> Finding:
         """Return what is known before the end of a search."""
         sets, judge = self.sets, self.sets.judge
-        if isinstance(judge, Noisy) and judge.known.log_evidence_of_two <= _REPORT:
+        if isinstance(judge, NoisyJudge) and judge.known.log_evidence_of_two <= _REPORT:
             return Finding(self.rung, Kind.BUDGET, is_complete=False)
         return Finding(
             self.rung,
@@ -201,9 +203,10 @@ class _RungSearch:
         for answer, sets in ((FAIL, wrong), (PASS, right)):
             for each in sets:
                 judge.holds(each, answer)
-        if isinstance(judge, Exact) and self.limits.repeats > 1:
-            # By luck alone equal rates of FAIL give two answers like these in one of 16 rungs at most, and three
-            # in one of 64. In an ordered rung a single wrong verdict misleads to a place whose one proof is true.
+        if isinstance(judge, ExactJudge) and self.limits.repeats > 1:
+            # By luck alone equal rates of FAIL give two answers like these in one of 16 rungs at most, and
+            # three in one of 64. In an ordered rung a single wrong verdict misleads to a place whose one
+            # proof is true.
             self._end(self.foot, 3, 0.05)
             self._end(self.top, 3, 0.95)
             for answer, sets in ((FAIL, wrong), (PASS, right)):
@@ -225,7 +228,8 @@ class _RungSearch:
         return replace(trial, repeat=1 + (answers.index(answer) if answer in answers else 0))
 
     def _one_by_one(self) -> None:
-        """Switch those with hits off one by one, until the result is right without one that is wrong alone."""
+        """Switch those with hits off one by one, until the result is right without one that is wrong
+        alone."""
         sets, judge = self.sets, self.sets.judge
         for switch in self.rung.switches:
             if switch.stays or not switch.hits:
@@ -277,7 +281,7 @@ class _RungSearch:
             return UNRESOLVED
         return FAIL if tally.fails else PASS
 
-    def _tells_apart(self, judge: Noisy, limit: float) -> bool:
+    def _tells_apart(self, judge: NoisyJudge, limit: float) -> bool:
         """Try the foot and the top until their rates of FAIL are told apart, if that many trials tell."""
         while (evidence := judge.known.log_evidence_of_two) <= limit:
             counts = judge.known.bad.total, judge.known.good.total

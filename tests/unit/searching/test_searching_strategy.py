@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from scripts.bisect_worlds import World, make_world, rounds, searched
 
 from ray_precheck.searching.bisection import (
     Answer,
@@ -19,6 +18,7 @@ from ray_precheck.searching.bisection import (
     solve,
 )
 from ray_precheck.searching.strategy import ladder
+from scripts.bisect_worlds import World, make_world, rounds, searched
 
 pytestmark = pytest.mark.unit
 EXACT = Limits(repeats=1)

@@ -9,7 +9,6 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripts.bisect_worlds import make_world, searched
 
 from ray_precheck.searching.bisection import (
     Answer,
@@ -18,10 +17,10 @@ from ray_precheck.searching.bisection import (
     Limits,
     Rung,
     Switch,
-    Trial,
     solve,
 )
 from ray_precheck.searching.strategy import ladder
+from scripts.bisect_worlds import make_world, searched
 
 pytestmark = pytest.mark.unit
 EXACT = Limits(repeats=1)
@@ -58,8 +57,8 @@ def test_noise_alone_accuses_nothing() -> None:
 
 
 def searched_by(answer: Callable[[frozenset[str]], Answer], found: Rung) -> Finding:
-    """Search and check what is claimed, by the answers alone: sets fail, none of their members can go, and the
-    proofs are what they are said to be."""
+    """Search and check what is claimed, by the answers alone: sets fail, none of their members can go, and
+    the proofs are what they are said to be."""
     (finding,), _ = solve(ladder([found], EXACT), lambda trial: answer(trial.enabled))
     assert finding.kind is Kind.FOUND
     needs = {each.name: each.needs for each in found.switches}
