@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from markdown_text import ROOT
-from test_docs_references import parsers
+from test_docs_references import options_of_ray_precheck
 
-from ray_precheck.cli.command_line import build_parser
 from ray_precheck.commands.inspect.options import WORDS
 from ray_precheck.commands.inspect.words import options_of_word
 
@@ -157,15 +156,6 @@ def found_in_texts(pattern: re.Pattern[str]) -> dict[str, set[str]]:
         for name in pattern.findall(text):
             found.setdefault(name, set()).add(str(file))
     return found
-
-
-def options_of_ray_precheck() -> set[str]:
-    return {
-        option
-        for parser in parsers(build_parser())
-        for action in parser._actions
-        for option in action.option_strings
-    }
 
 
 def test_every_option_of_a_message_exists() -> None:
