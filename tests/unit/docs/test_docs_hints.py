@@ -85,6 +85,10 @@ _OF_FRAMEWORKS = {
 _OF_TRIALS = {
     "BISECT_ATTRIBUTES", "BISECT_ATTRIBUTES_TOLD", "BISECT_COMMIT", "BISECT_GOLDEN", "BISECT_OUTPUTS",
     "BISECT_TRIAL", "GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE",
+    # Read by Paddle, and by torch's compiler with a prefix in front; levels of ONNX Runtime.
+    "FLAGS_enable_pir_api", "GLOG_minloglevel", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS",
+    "AUTOGRAD_CACHE", "AUTOGRAD_REMOTE_CACHE", "FX_GRAPH_CACHE", "FX_GRAPH_REMOTE_CACHE",
+    "DISABLE_ALL", "ENABLE_LAYOUT", "ORT_ENABLE_LAYOUT",
 }  # fmt: skip
 # Read by the drivers of the devices: CANN's runtime and CUDA's.
 _OF_DRIVERS = {
