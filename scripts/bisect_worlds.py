@@ -39,7 +39,7 @@ _PARTITIONS = {1: 1, 2: 2, 3: 4, 4: 10, 5: 26}
 
 
 @dataclass
-class World:
+class SwitchWorld:
     """What the search does not know.
 
     A trial is wrong where all of a group is on. `hidden` are dependencies that are not declared: a trial has
@@ -148,7 +148,7 @@ def make_world(
     culprits: int = 0,
     count: int = 0,
     is_plain: bool = False,
-) -> World:
+) -> SwitchWorld:
     """Return a world of 1 to 5 culprits among 10 to 500 switches; `is_plain` ones have neither dependencies
     nor trials without an answer."""
     rng = random.Random(seed)
@@ -173,15 +173,15 @@ def make_world(
                 hidden[name] = other
     rung = Rung("r", tuple(Switch(name, needs[name]) for name in names))
     unresolved = 0.0 if is_plain or rng.random() < 0.4 else rng.uniform(0, 0.3)
-    return World(rung, frozenset(groups), hidden, unresolved, (noise, noise), seed=seed)
+    return SwitchWorld(rung, frozenset(groups), hidden, unresolved, (noise, noise), seed=seed)
 
 
-def searched(world: World, limits: Limits = _LIMITS) -> Finding:
+def finding_of(world: SwitchWorld, limits: Limits = _LIMITS) -> Finding:
     """Search a world by an oracle that answers at once."""
     return solve(ladder([world.rung], limits), world, limits.most_trials)[0][-1]
 
 
-def rounds(world: World, workers: int, limits: Limits = _LIMITS) -> tuple[Finding, int]:
+def rounds(world: SwitchWorld, workers: int, limits: Limits = _LIMITS) -> tuple[Finding, int]:
     """Search with so many trials at once; return the finding and the rounds."""
     search, number = Search(ladder([world.rung], limits)), 0
     while trials := search.wanted(workers):
@@ -193,7 +193,7 @@ def rounds(world: World, workers: int, limits: Limits = _LIMITS) -> tuple[Findin
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row of the table: what was asked, of how many worlds, what came out, and whether the bound is met."""
 
     what: str
@@ -203,11 +203,11 @@ class Row:
     is_met: bool = True
 
 
-def _of_sets(what: str, worlds: Sequence[World], least: float) -> Iterator[Row]:
+def _of_sets(what: str, worlds: Sequence[SwitchWorld], least: float) -> Iterator[TableRow]:
     """Yield how often all sets are right, and how often that takes no more trials than the bound."""
     right, shares = 0, []
     for world in worlds:
-        right += world.is_right(searched(world))
+        right += world.is_right(finding_of(world))
         shares.append(world.asked / world.bound)
     yield _share(f"{what}: all sets right", right, len(worlds), least)
     within = sum(each <= 1 for each in shares)
@@ -215,7 +215,7 @@ def _of_sets(what: str, worlds: Sequence[World], least: float) -> Iterator[Row]:
     yield _share(f"{what}: trials within the bound", within, len(worlds), 0.0, worse)
 
 
-def _of_bound(worlds: Sequence[World]) -> Iterator[Row]:
+def _of_bound(worlds: Sequence[SwitchWorld]) -> Iterator[TableRow]:
     """Yield how often the bound is kept where it is known that equal trials agree."""
     for what, are_hidden, least in (
         ("no hidden dependencies, equal trials agree: trials within the bound", False, 0.99),
@@ -224,23 +224,23 @@ def _of_bound(worlds: Sequence[World]) -> Iterator[Row]:
         shares = []
         for world in worlds:
             if bool(world.hidden) is are_hidden:
-                searched(world, Limits(repeats=1))
+                finding_of(world, Limits(repeats=1))
                 shares.append(world.asked / world.bound)
         worse = f", median {median(shares):.2f} of it"
         yield _share(what, sum(each <= 1 for each in shares), len(shares), least, worse)
 
 
-def _share(what: str, count: int, total: int, least: float, worse: str = "") -> Row:
+def _share(what: str, count: int, total: int, least: float, worse: str = "") -> TableRow:
     bound = f"at least {least:.1%}" if least else ""
-    return Row(what, total, f"{count / total:.2%}{worse}", bound, count >= least * total)
+    return TableRow(what, total, f"{count / total:.2%}{worse}", bound, count >= least * total)
 
 
-def _of_one(count: int, seeds: Sequence[int]) -> Iterator[Row]:
+def _of_one(count: int, seeds: Sequence[int]) -> Iterator[TableRow]:
     """Yield what a single culprit takes without noise, one by one and with eight workers."""
     most, shares = 0, []
     for seed in seeds:
         world = make_world(seed, culprits=1, count=count, is_plain=True)
-        assert world.is_right(searched(world, Limits(repeats=1)))
+        assert world.is_right(finding_of(world, Limits(repeats=1)))
         most = max(most, world.asked)
         one, eight = (
             rounds(make_world(seed, culprits=1, count=count, is_plain=True), workers)
@@ -250,11 +250,11 @@ def _of_one(count: int, seeds: Sequence[int]) -> Iterator[Row]:
         shares.append(eight[1] / one[1])
     limit = math.ceil(math.log2(count)) + 4
     what = f"a culprit of {count}: trials with two baselines and two proofs"
-    yield Row(what, len(seeds), f"at most {most}", f"at most {limit}", most <= limit)
+    yield TableRow(what, len(seeds), f"at most {most}", f"at most {limit}", most <= limit)
     bound = 0.45 if count < 200 else 0.4
     what = f"a culprit of {count}: rounds of 8 workers, of those of one"
     figure = f"{median(shares):.2f}, at most {max(shares):.2f}"
-    yield Row(what, len(seeds), figure, f"at most {bound}", max(shares) <= bound)
+    yield TableRow(what, len(seeds), figure, f"at most {bound}", max(shares) <= bound)
 
 
 def _of_wrong_verdicts(
@@ -263,24 +263,24 @@ def _of_wrong_verdicts(
     noise: tuple[float, float],
     seeds: Sequence[int],
     least: float,
-) -> Row:
+) -> TableRow:
     """Return how often a single culprit is found in 300 trials with so many wrong verdicts."""
     right, trials = 0, []
     for seed in seeds:
         count = counts(random.Random(seed))
         world = make_world(seed, culprits=1, count=count, is_plain=True)
         world.noise = noise
-        right += world.is_right(searched(world, Limits(most_trials=300)))
+        right += world.is_right(finding_of(world, Limits(most_trials=300)))
         trials.append(world.asked)
     return _share(what, right, len(seeds), least, f", median {median(trials):.0f} trials")
 
 
-def _of_noise_alone(seeds: Sequence[int]) -> Row:
+def _of_noise_alone(seeds: Sequence[int]) -> TableRow:
     accused = 0
     for seed in seeds:
         world = make_world(seed, is_plain=True)
         world.fails = random.Random(seed).random()
-        finding = searched(world)
+        finding = finding_of(world)
         accused += finding.kind is Kind.FOUND or bool(finding.sets)
     total = len(seeds)
     return _share("FAIL at any rate whatever is on: none accused", total - accused, total, 0.995)
@@ -290,7 +290,7 @@ def _any_count(rng: random.Random) -> int:
     return int(10 * 50 ** rng.random())
 
 
-def table(count: int, seed: int) -> Iterator[Row]:
+def table(count: int, seed: int) -> Iterator[TableRow]:
     """Yield the rows of the table; most are of so many worlds, those with noise of a fourth."""
     begin = seed * 1_000_000
     many, few = range(begin, begin + count), range(begin, begin + max(count // 4, 1))

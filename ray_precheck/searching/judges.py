@@ -15,16 +15,16 @@ members may be needed only to have an answer at all.
 import math
 import operator
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ray_precheck.searching.bisection import Answer, Answers, Limits, Rung, Trial
+from ray_precheck.searching.dependencies import NONE_ON, Dependencies
 from ray_precheck.searching.evidence import Known, Tally, information
 from ray_precheck.searching.line import SwitchLine
 
 PASS, FAIL, UNRESOLVED = Answer.PASS, Answer.FAIL, Answer.UNRESOLVED
-NONE_ON: frozenset[str] = frozenset()
 # How many divisions of the same switches are tried where trials give no answer: with 30 % of them silent, all
 # of so many are once in 1,400 times.
 _DIVISIONS = 6
@@ -46,53 +46,6 @@ class DisagreementError(Exception):
 
 class UndecidedError(Exception):
     """So many trials did not decide a question."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dependencies:
-    """Which switches of a rung need which others to be on."""
-
-    needs: Mapping[str, frozenset[str]]
-
-    @classmethod
-    def of(cls, rung: Rung) -> "Dependencies":
-        """Return those of a rung among the members that can be off."""
-        members = frozenset(rung.members)
-        found = {each.name: members.intersection(each.needs) for each in rung.switches}
-        return cls({name: needed for name, needed in found.items() if needed})
-
-    def closed(self, names: frozenset[str]) -> frozenset[str]:
-        """Return the switches with all that they need."""
-        new = names
-        while new := frozenset().union(*(self.needs[n] for n in new if n in self.needs)) - names:
-            names |= new
-        return names
-
-    def without(self, names: Iterable[str], deleted: frozenset[str]) -> frozenset[str]:
-        """Return the switches without these, and without what needs one that is deleted."""
-        left, gone = frozenset(names) - deleted, deleted
-        while gone := frozenset(n for n in left if n in self.needs and self.needs[n] & gone):
-            left -= gone
-        return left
-
-    def in_order(self, names: Sequence[str]) -> list[str]:
-        """Return the switches in their order, except that what one needs stands before it."""
-        if not self.needs:
-            return list(names)
-        within, found = set(names), dict[str, None]()
-        for name in names:
-            path = [name]
-            while path:
-                missing = [
-                    each
-                    for each in sorted(self.needs.get(path[-1], NONE_ON))
-                    if each in within and each not in found and each not in path
-                ]
-                if missing:
-                    path.append(missing[0])
-                else:
-                    found[path.pop()] = None
-        return list(found)
 
 
 class SetJudge(Protocol):

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from itertools import chain, combinations
 
 from ray_precheck.searching.bisection import Answer
+from ray_precheck.searching.dependencies import NONE_ON, Dependencies
 from ray_precheck.searching.judges import (
     FAIL,
-    NONE_ON,
     PASS,
     UNRESOLVED,
-    Dependencies,
     DisagreementError,
     SetJudge,
     UndecidedError,

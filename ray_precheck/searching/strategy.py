@@ -26,13 +26,12 @@ from ray_precheck.searching.bisection import (
     Switch,
     Trial,
 )
+from ray_precheck.searching.dependencies import NONE_ON, Dependencies
 from ray_precheck.searching.evidence import Known, Tally
 from ray_precheck.searching.judges import (
     FAIL,
-    NONE_ON,
     PASS,
     UNRESOLVED,
-    Dependencies,
     DisagreementError,
     ExactJudge,
     NoisyJudge,

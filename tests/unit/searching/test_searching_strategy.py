@@ -18,7 +18,7 @@ from ray_precheck.searching.bisection import (
     solve,
 )
 from ray_precheck.searching.strategy import ladder
-from scripts.bisect_worlds import World, make_world, rounds, searched
+from scripts.bisect_worlds import SwitchWorld, finding_of, make_world, rounds
 
 pytestmark = pytest.mark.unit
 EXACT = Limits(repeats=1)
@@ -48,7 +48,7 @@ def names(finding: Finding) -> list[str]:
 def test_a_culprit_of_276_takes_nine_trials_two_baselines_and_two_proofs() -> None:
     for seed in range(40):
         world = make_world(seed, culprits=1, count=276, is_plain=True)
-        finding = searched(world, EXACT)
+        finding = finding_of(world, EXACT)
         assert finding.sets == tuple(world.groups)
         assert world.asked <= 13
         assert [trial.enabled for trial in finding.sufficient] == list(world.groups)
@@ -148,7 +148,7 @@ def test_the_first_wrong_of_an_ordered_rung_is_found_through_noise() -> None:
         world = replace(
             world, rung=replace(world.rung, is_ordered=True), noise=(0.2, 0.2), unresolved=0.1
         )
-        right += searched(world).sets == tuple(world.groups)
+        right += finding_of(world).sets == tuple(world.groups)
     assert right >= 57
 
 
@@ -201,7 +201,7 @@ def test_members_that_have_an_answer_only_together_are_said_to_be_untold() -> No
 def test_a_spent_budget_names_only_what_is_wrong(trials: int) -> None:
     for seed in range(60):
         world = make_world(seed)
-        finding = searched(world, Limits(repeats=1, most_trials=trials))
+        finding = finding_of(world, Limits(repeats=1, most_trials=trials))
         assert world.asked <= trials
         if finding.kind is not Kind.BUDGET:
             continue
@@ -256,6 +256,6 @@ def test_eight_workers_take_at_most_two_fifths_of_the_rounds() -> None:
 
 
 def test_what_fails_now_and_then_whatever_is_on_is_noise() -> None:
-    world: World = make_world(3, is_plain=True)
+    world: SwitchWorld = make_world(3, is_plain=True)
     world.fails = 0.5
-    assert searched(world).kind is Kind.NOISE
+    assert finding_of(world).kind is Kind.NOISE

@@ -20,7 +20,7 @@ from ray_precheck.searching.bisection import (
     solve,
 )
 from ray_precheck.searching.strategy import ladder
-from scripts.bisect_worlds import make_world, searched
+from scripts.bisect_worlds import finding_of, make_world
 
 pytestmark = pytest.mark.unit
 EXACT = Limits(repeats=1)
@@ -28,12 +28,12 @@ PASS, FAIL, UNRESOLVED = Answer.PASS, Answer.FAIL, Answer.UNRESOLVED
 
 
 def test_without_wrong_verdicts_all_sets_are_found() -> None:
-    assert sum(world.is_right(searched(world)) for world in map(make_world, range(300))) >= 297
+    assert sum(world.is_right(finding_of(world)) for world in map(make_world, range(300))) >= 297
 
 
 def test_through_wrong_verdicts_nearly_all_sets_are_found() -> None:
     worlds = [make_world(seed, noise=random.Random(seed).uniform(0, 0.3)) for seed in range(100)]
-    assert sum(world.is_right(searched(world)) for world in worlds) >= 92
+    assert sum(world.is_right(finding_of(world)) for world in worlds) >= 92
 
 
 @pytest.mark.parametrize("noise", [(0.3, 0.3), (0.1, 0.1), (0.0, 0.5)])
@@ -43,7 +43,7 @@ def test_a_culprit_of_many_is_found_in_300_trials(noise: tuple[float, float]) ->
         count = random.Random(seed).randint(10, 500)
         world = make_world(seed, culprits=1, count=count, is_plain=True)
         world.noise = noise
-        right += world.is_right(searched(world, Limits(most_trials=300)))
+        right += world.is_right(finding_of(world, Limits(most_trials=300)))
     assert right >= 55
 
 
@@ -52,7 +52,7 @@ def test_noise_alone_accuses_nothing() -> None:
     for seed in range(200):
         world = make_world(seed, is_plain=True)
         world.fails = random.Random(seed).random()
-        accused += bool(searched(world).sets)
+        accused += bool(finding_of(world).sets)
     assert accused <= 3
 
 
