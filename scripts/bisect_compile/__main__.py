@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from scripts.bisect_compile.faults import CASES, FAULTS, HONEST, Case
+from scripts.bisect_compile.faults import CASES, FAULTS, HONEST, PlantedCase
 
 _LONGEST_S = 600
 
@@ -54,7 +54,7 @@ def main() -> None:
     print(f"{found} found; {trials} trials, {of_torch} of torch's")
 
 
-def _ours(case: Case) -> tuple[int, float, str]:
+def _ours(case: PlantedCase) -> tuple[int, float, str]:
     """Return trials, seconds, and what was printed of findings."""
     with tempfile.TemporaryDirectory() as folder:
         words = [*case.words, *(["--args", f"'{case.args}'"] if case.args else [])]
@@ -78,7 +78,7 @@ def _ours(case: Case) -> tuple[int, float, str]:
     )
 
 
-def _torchs(case: Case) -> tuple[int, float, str]:
+def _torchs(case: PlantedCase) -> tuple[int, float, str]:
     words = [*case.words, *([case.args] if case.args else [])]
     begin = time.monotonic()
     ended = _run([sys.executable, "-m", "scripts.bisect_compile.torchs_own", case.program, *words])

@@ -193,7 +193,7 @@ code_add = _program(programs.autoencoder, "code of add behind exp")
 
 
 @dataclass(frozen=True)
-class Case:
+class PlantedCase:
     """A program in which a fault shows; `args` is the word that a script gets."""
 
     fault: str
@@ -205,23 +205,23 @@ class Case:
 _HERE = "scripts.bisect_compile.faults"
 _SCRIPT = "scripts/bisect_compile/train_digits.py"
 CASES = (
-    Case("lowering of erf", f"{_HERE}:lowering_erf"),
-    Case("lowering of mean", f"{_HERE}:lowering_mean"),
-    Case("lowering of cat", f"{_HERE}:lowering_cat"),
-    Case("decomposition of native_layer_norm", f"{_HERE}:decomposition_norm"),
-    Case("decomposition of silu", f"{_HERE}:decomposition_silu"),
-    Case(
+    PlantedCase("lowering of erf", f"{_HERE}:lowering_erf"),
+    PlantedCase("lowering of mean", f"{_HERE}:lowering_mean"),
+    PlantedCase("lowering of cat", f"{_HERE}:lowering_cat"),
+    PlantedCase("decomposition of native_layer_norm", f"{_HERE}:decomposition_norm"),
+    PlantedCase("decomposition of silu", f"{_HERE}:decomposition_silu"),
+    PlantedCase(
         "decomposition of threshold_backward", _SCRIPT, args="decomposition of threshold_backward"
     ),
-    Case("pass remove_noop_ops", f"{_HERE}:pass_noop"),
-    Case("pass reorder_for_locality", f"{_HERE}:pass_locality"),
-    Case("code of exp in vectors", f"{_HERE}:code_exp"),
-    Case("code of tanh", f"{_HERE}:code_tanh"),
-    Case("code of add behind exp", f"{_HERE}:code_add"),
+    PlantedCase("pass remove_noop_ops", f"{_HERE}:pass_noop"),
+    PlantedCase("pass reorder_for_locality", f"{_HERE}:pass_locality"),
+    PlantedCase("code of exp in vectors", f"{_HERE}:code_exp"),
+    PlantedCase("code of tanh", f"{_HERE}:code_tanh"),
+    PlantedCase("code of add behind exp", f"{_HERE}:code_add"),
 )
 _MODELS = ("encoder", "decoder", "resnet", "unet", "autoencoder")
 HONEST = (
-    *(Case("", f"scripts.bisect_compile.programs:{each}") for each in _MODELS),
-    Case("", "scripts.bisect_compile.programs:autoencoder", ("--backward",)),
-    Case("", _SCRIPT),
+    *(PlantedCase("", f"scripts.bisect_compile.programs:{each}") for each in _MODELS),
+    PlantedCase("", "scripts.bisect_compile.programs:autoencoder", ("--backward",)),
+    PlantedCase("", _SCRIPT),
 )

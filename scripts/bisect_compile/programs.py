@@ -43,7 +43,7 @@ class EncoderLayer(nn.Module):
         return self.last_norm(x + self.down(hidden))
 
 
-class Encoder(nn.Module):
+class SmallBert(nn.Module):
     """BERT with a head for classes."""
 
     def __init__(self, layers: int = 2, width: int = 32, words: int = 100) -> None:
@@ -104,7 +104,7 @@ def rotated(x: torch.Tensor) -> torch.Tensor:
     return torch.cat((-right, left), dim=-1)
 
 
-class Decoder(nn.Module):
+class SmallLlama(nn.Module):
     """Llama."""
 
     def __init__(self, layers: int = 2, width: int = 32, words: int = 100) -> None:
@@ -190,11 +190,11 @@ class Autoencoder(nn.Module):
 def encoder() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     attention = torch.ones(3, 16, dtype=torch.int64)
     attention[1, 12:] = 0
-    return Encoder().eval().requires_grad_(False), (torch.randint(0, 100, (3, 16)), attention)
+    return SmallBert().eval().requires_grad_(False), (torch.randint(0, 100, (3, 16)), attention)
 
 
 def decoder() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    return Decoder().eval().requires_grad_(False), (torch.randint(0, 100, (2, 16)),)
+    return SmallLlama().eval().requires_grad_(False), (torch.randint(0, 100, (2, 16)),)
 
 
 def resnet() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

@@ -116,7 +116,7 @@ def recorded_answers(table: Path) -> dict[tuple[str, str, int], Answer]:
 
 def limits_of(config: BisectConfig, survey: Survey) -> Limits:
     """Return how a search is done, by its options."""
-    repeats = config.repeats or (1 if survey.is_exact else 3)
+    repeats = config.repeats or (1 if survey.is_exact else 6)
     return Limits(repeats, 0, config.order == HITS, config.confidence)
 
 
