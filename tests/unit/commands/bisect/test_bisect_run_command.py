@@ -81,9 +81,9 @@ def test_nothing_to_find_is_0_and_wrong_with_everything_off_is_1(
 def test_a_result_that_is_wrong_by_chance_accuses_nobody(
     tmp_path: Path, bisect: Bisect, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The count of runs decides: 0, 1, 1, 0, 1 ... whatever is on.
-    script = f"n=$(wc -l < {tmp_path}/ran); [ $(( (n * 7919 / 13) % 2 )) = 0 ]"
-    assert bisect(script) == 0
+    # The checksum of how many runs there were decides, whatever is on: the same answers with one worker.
+    script = f"n=$(wc -l < {tmp_path}/ran | cksum | cut -d' ' -f1); [ $((n / 7 % 2)) = 0 ]"
+    assert bisect(script, "-d", "0") == 0
     assert "numeric noise, no culprit" in capsys.readouterr().out
 
 
