@@ -21,14 +21,14 @@ from operator import xor
 from statistics import median
 
 from ray_precheck.searching.bisection import (
-    Answer,
-    Finding,
-    Kind,
     Limits,
     Rung,
+    RungFinding,
+    RungSwitch,
     Search,
-    Switch,
+    SearchEnd,
     Trial,
+    TrialAnswer,
     solve,
 )
 from ray_precheck.searching.strategy import ladder
@@ -65,7 +65,7 @@ class SwitchWorld:
         self._needs = {each.name: each.needs for each in self.rung.switches if each.needs}
         self._alone = frozenset(self.closed(group) for group in self.groups)
 
-    def __call__(self, trial: Trial) -> Answer:
+    def __call__(self, trial: Trial) -> TrialAnswer:
         """Answer a trial, the same one always in the same way."""
         on = trial.enabled
         for name, needs in self._needs.items():
@@ -77,20 +77,20 @@ class SwitchWorld:
         if self.fails is None and any(
             n in on and other not in on for n, other in self.hidden.items()
         ):
-            return Answer.UNRESOLVED
+            return TrialAnswer.UNRESOLVED
         is_wrong = self.fails is None and any(group <= on for group in self.groups)
         if self.fails is None and not self.unresolved and not any(self.noise):
-            return Answer.FAIL if is_wrong else Answer.PASS
+            return TrialAnswer.FAIL if is_wrong else TrialAnswer.PASS
         of_set = reduce(xor, map(self._hashes.__getitem__, on), self.seed)
         of_trial = random.Random(of_set * 1_000 + trial.repeat)
         luck = of_trial if any(self.noise) else random.Random(of_set)
         if not is_end and on not in self._alone and luck.random() < self.unresolved:
-            return Answer.UNRESOLVED
+            return TrialAnswer.UNRESOLVED
         if self.fails is not None:
-            return Answer.FAIL if of_trial.random() < self.fails else Answer.PASS
+            return TrialAnswer.FAIL if of_trial.random() < self.fails else TrialAnswer.PASS
         if of_trial.random() < self.noise[is_wrong]:
             is_wrong = not is_wrong
-        return Answer.FAIL if is_wrong else Answer.PASS
+        return TrialAnswer.FAIL if is_wrong else TrialAnswer.PASS
 
     def closed(self, names: frozenset[str]) -> frozenset[str]:
         """Return the switches with all that they need, declared or not."""
@@ -101,9 +101,9 @@ class SwitchWorld:
                 return names
             names |= needed
 
-    def is_right(self, finding: Finding) -> bool:
+    def is_right(self, finding: RungFinding) -> bool:
         """Return whether a finding names all smallest sets and a smallest cure, with true proofs."""
-        if finding.kind is not Kind.FOUND:
+        if finding.kind is not SearchEnd.FOUND:
             return False
         smallest = {one for one in self._alone if not any(other < one for other in self._alone)}
         closed = [self.closed(each) for each in finding.sets]
@@ -113,8 +113,8 @@ class SwitchWorld:
         proofs = [truth(trial) for trial in finding.sufficient]
         cures = [truth(trial) for trial in finding.necessary]
         return (
-            proofs == [Answer.FAIL] * len(smallest)
-            and cures == [Answer.PASS]
+            proofs == [TrialAnswer.FAIL] * len(smallest)
+            and cures == [TrialAnswer.PASS]
             and all(each & finding.cure for each in finding.sets)
             and len(finding.cure) == _least_hitting(finding.sets)
         )
@@ -171,17 +171,17 @@ def make_world(
             name, other = rng.sample(names, 2)
             if other < name:
                 hidden[name] = other
-    rung = Rung("r", tuple(Switch(name, needs[name]) for name in names))
+    rung = Rung("r", tuple(RungSwitch(name, needs[name]) for name in names))
     unresolved = 0.0 if is_plain or rng.random() < 0.4 else rng.uniform(0, 0.3)
     return SwitchWorld(rung, frozenset(groups), hidden, unresolved, (noise, noise), seed=seed)
 
 
-def finding_of(world: SwitchWorld, limits: Limits = _LIMITS) -> Finding:
+def finding_of(world: SwitchWorld, limits: Limits = _LIMITS) -> RungFinding:
     """Search a world by an oracle that answers at once."""
     return solve(ladder([world.rung], limits), world, limits.most_trials)[0][-1]
 
 
-def rounds(world: SwitchWorld, workers: int, limits: Limits = _LIMITS) -> tuple[Finding, int]:
+def rounds(world: SwitchWorld, workers: int, limits: Limits = _LIMITS) -> tuple[RungFinding, int]:
     """Search with so many trials at once; return the finding and the rounds."""
     search, number = Search(ladder([world.rung], limits)), 0
     while trials := search.wanted(workers):
@@ -281,7 +281,7 @@ def _of_noise_alone(seeds: Sequence[int]) -> TableRow:
         world = make_world(seed, is_plain=True)
         world.fails = random.Random(seed).random()
         finding = finding_of(world)
-        accused += finding.kind is Kind.FOUND or bool(finding.sets)
+        accused += finding.kind is SearchEnd.FOUND or bool(finding.sets)
     total = len(seeds)
     return _share("FAIL at any rate whatever is on: none accused", total - accused, total, 0.995)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from ray_precheck.searching.bisection import Answer
+from ray_precheck.searching.bisection import TrialAnswer
 
 # How likely each model is beforehand: one rate, two rates, right sets that seldom fail.
 _ONE, _TWO, _SELDOM = math.log(0.8), math.log(0.1), math.log(0.1)
@@ -34,9 +34,9 @@ class Tally(NamedTuple):
     passes: int = 0
 
     @classmethod
-    def of(cls, answers: Sequence[Answer]) -> "Tally":
+    def of(cls, answers: Sequence[TrialAnswer]) -> "Tally":
         """Return the counts of answers."""
-        return cls(answers.count(Answer.FAIL), answers.count(Answer.PASS))
+        return cls(answers.count(TrialAnswer.FAIL), answers.count(TrialAnswer.PASS))
 
     def plus(self, other: "Tally") -> "Tally":
         """Return the counts of both together."""

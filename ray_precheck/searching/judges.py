@@ -19,12 +19,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ray_precheck.searching.bisection import Answer, Answers, Limits, Rung, Trial
+from ray_precheck.searching.bisection import Answers, Limits, Rung, Trial, TrialAnswer
 from ray_precheck.searching.dependencies import NONE_ON, Dependencies
 from ray_precheck.searching.evidence import Known, Tally, information
 from ray_precheck.searching.line import SwitchLine
 
-PASS, FAIL, UNRESOLVED = Answer.PASS, Answer.FAIL, Answer.UNRESOLVED
+PASS, FAIL, UNRESOLVED = TrialAnswer.PASS, TrialAnswer.FAIL, TrialAnswer.UNRESOLVED
 # How many divisions of the same switches are tried where trials give no answer: with 30 % of them silent, all
 # of so many are once in 1,400 times.
 _DIVISIONS = 6
@@ -57,10 +57,10 @@ class SetJudge(Protocol):
     def error_rate(self) -> float:
         """The chance that a verdict is wrong, as far as it is known."""
 
-    def decide(self, enabled: frozenset[str], chance: float = 0.5) -> Answer:
+    def decide(self, enabled: frozenset[str], chance: float = 0.5) -> TrialAnswer:
         """Return whether a set is wrong; `chance` is how likely that seems."""
 
-    def holds(self, enabled: frozenset[str], answer: Answer) -> bool:
+    def holds(self, enabled: frozenset[str], answer: TrialAnswer) -> bool:
         """Return whether a set that had this answer still has it when it is looked at again.
 
         Raises:
@@ -102,10 +102,10 @@ class _Asking:
     def _key(self, enabled: frozenset[str]) -> tuple[str, frozenset[str]]:
         return (self.rung.name, enabled) if enabled else (self.foot.rung, self.foot.enabled)
 
-    def _so_far(self, enabled: frozenset[str]) -> Sequence[Answer]:
+    def _so_far(self, enabled: frozenset[str]) -> Sequence[TrialAnswer]:
         return self.answers.so_far(*self._key(enabled))
 
-    def _again(self, enabled: frozenset[str], chance: float) -> Answer:
+    def _again(self, enabled: frozenset[str], chance: float) -> TrialAnswer:
         return self.answers.again(*self._key(enabled), chance)
 
 
@@ -118,11 +118,11 @@ class ExactJudge(_Asking):
         """0: no verdict is known to be wrong."""
         return 0.0
 
-    def decide(self, enabled: frozenset[str], chance: float = 0.5) -> Answer:
+    def decide(self, enabled: frozenset[str], chance: float = 0.5) -> TrialAnswer:
         """Return the first answer of a set."""
         return self.answers.of(*self._key(enabled), chance)
 
-    def holds(self, enabled: frozenset[str], answer: Answer) -> bool:
+    def holds(self, enabled: frozenset[str], answer: TrialAnswer) -> bool:
         """Return True after a second trial, unless it is known that equal trials agree."""
         while self.limits.repeats > 1 and len(self._so_far(enabled)) < 2:
             self._again(enabled, 0.95 if answer is FAIL else 0.05)
@@ -200,7 +200,7 @@ class NoisyJudge(_Asking):
     """Equal trials may disagree; `known` are the answers of the foot and of the top, and of decided sets."""
 
     known: Known
-    _decided: dict[frozenset[str], tuple[Answer, Tally]] = field(default_factory=dict)
+    _decided: dict[frozenset[str], tuple[TrialAnswer, Tally]] = field(default_factory=dict)
     _silent: int = 0
     _line: dict[frozenset[str], bool] = field(default_factory=dict)
 
@@ -210,7 +210,7 @@ class NoisyJudge(_Asking):
         bad, good = self.known.rates
         return max(1 - bad, good)
 
-    def decide(self, enabled: frozenset[str], chance: float = 0.5) -> Answer:
+    def decide(self, enabled: frozenset[str], chance: float = 0.5) -> TrialAnswer:
         """Try a set until it is known whether it is wrong, with the confidence of the limits.
 
         A decision is made again if the rates of FAIL turn out to be others.
@@ -239,11 +239,11 @@ class NoisyJudge(_Asking):
             self._ask((share, 1 - share), enabled, chances, ends, fails)
         raise UndecidedError
 
-    def holds(self, enabled: frozenset[str], answer: Answer) -> bool:
+    def holds(self, enabled: frozenset[str], answer: TrialAnswer) -> bool:
         """Decide the set, if it is not decided yet."""
         return self.decide(enabled) is answer
 
-    def _learn(self, enabled: frozenset[str], answer: Answer, tally: Tally) -> Answer:
+    def _learn(self, enabled: frozenset[str], answer: TrialAnswer, tally: Tally) -> TrialAnswer:
         self._decided[enabled] = answer, tally
         none = Tally()
         self.known = self.known.plus(*((tally, none) if answer is FAIL else (none, tally)))

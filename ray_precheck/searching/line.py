@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate, pairwise
 
-from ray_precheck.searching.bisection import Answer
+from ray_precheck.searching.bisection import TrialAnswer
 from ray_precheck.searching.evidence import Known, Tally
 
 # By which factor an explanation is less likely that contradicts a set of which it is known whether it is
@@ -44,13 +44,13 @@ class SwitchLine:
 
     weights: Sequence[float]
     answers: dict[int, Tally] = field(default_factory=dict)
-    fixed: dict[int, Answer] = field(default_factory=dict)
+    fixed: dict[int, TrialAnswer] = field(default_factory=dict)
     _summed: Sequence[float] = field(init=False)
 
     def __post_init__(self) -> None:
         self._summed = list(accumulate(self.weights, initial=0.0))
 
-    def fix(self, count: int, answer: Answer) -> None:
+    def fix(self, count: int, answer: TrialAnswer) -> None:
         """Note what is known of the first switches."""
         self.answers.pop(count, None)
         self.fixed[count] = answer
@@ -62,14 +62,14 @@ class SwitchLine:
         """
         cuts = sorted({0, len(self.weights), *self.answers, *self.fixed})
         right, wrong = Tally(), reduce(Tally.plus, self.answers.values(), Tally())
-        against = sum(answer is not Answer.FAIL for answer in self.fixed.values())
+        against = sum(answer is not TrialAnswer.FAIL for answer in self.fixed.values())
         logs, rates = [], []
         for begin, end in pairwise(cuts):
             seen = self.answers.get(begin)
             if seen is not None:
                 right, wrong = right.plus(seen), wrong.less(seen)
             if begin in self.fixed:
-                against += 1 if self.fixed[begin] is Answer.FAIL else -1
+                against += 1 if self.fixed[begin] is TrialAnswer.FAIL else -1
             likelihood, then = known.plus(wrong, right).weighed()
             weight = math.log(self._summed[end] - self._summed[begin])
             logs.append(weight + likelihood - against * _CONTRADICTION)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations
 
-from ray_precheck.searching.bisection import Answer
+from ray_precheck.searching.bisection import TrialAnswer
 from ray_precheck.searching.dependencies import NONE_ON, Dependencies
 from ray_precheck.searching.judges import (
     FAIL,
@@ -129,7 +129,7 @@ class MinimalSets:
         part = self.dependencies.without(rest, gone)
         return (part, None) if answer is FAIL else (None, part if answer is PASS else None)
 
-    def _answer_without(self, rest: frozenset[str], gone: frozenset[str]) -> Answer:
+    def _answer_without(self, rest: frozenset[str], gone: frozenset[str]) -> TrialAnswer:
         part = self.dependencies.without(rest, gone)
         return self.judge.decide(part, 0.2) if part else PASS
 

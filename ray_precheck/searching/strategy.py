@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ray_precheck.searching.bisection import (
-    Answer,
     Answers,
     BudgetSpent,
-    Finding,
-    Kind,
     Limits,
     Rung,
+    RungFinding,
+    RungSwitch,
+    SearchEnd,
     Strategy,
-    Switch,
     Trial,
+    TrialAnswer,
 )
 from ray_precheck.searching.dependencies import NONE_ON, Dependencies
 from ray_precheck.searching.evidence import Known, Tally
@@ -50,15 +50,15 @@ _NOISE, _LEAST_ENDS, _MOST_ENDS = -math.log(20), 30, 80
 def ladder(rungs: Sequence[Rung], limits: Limits) -> Strategy:
     """Return the strategy that climbs these rungs and searches the first one that is wrong."""
 
-    def strategy(answers: Answers) -> list[Finding]:
+    def strategy(answers: Answers) -> list[RungFinding]:
         tops: dict[str, Trial] = {}
-        findings: list[Finding] = []
+        findings: list[RungFinding] = []
         for rung in rungs:
             foot = tops.get(rung.over, Trial(rung.name, NONE_ON))
             findings.append(_RungSearch(rung, foot, limits, answers).finding())
-            if findings[-1].kind not in (Kind.CLEAN, Kind.UNRESOLVED):
+            if findings[-1].kind not in (SearchEnd.CLEAN, SearchEnd.UNRESOLVED):
                 break
-            if findings[-1].kind is Kind.UNRESOLVED and not rung.over:
+            if findings[-1].kind is SearchEnd.UNRESOLVED and not rung.over:
                 break  # Nothing is known to be right that the next rung could be held against.
             tops[rung.name] = Trial(rung.name, frozenset(rung.members))
         return findings
@@ -73,9 +73,9 @@ def smallest_set(names: Sequence[str], holds: Callable[[frozenset[str]], bool]) 
     set is tried twice.
     """
     known = {frozenset[str](): False, frozenset(names): True}
-    rung = Rung("", tuple(Switch(name) for name in names))
+    rung = Rung("", tuple(RungSwitch(name) for name in names))
 
-    def oracle(trial: Trial) -> Answer:
+    def oracle(trial: Trial) -> TrialAnswer:
         held = known[trial.enabled] if trial.enabled in known else holds(trial.enabled)
         return FAIL if held else PASS
 
@@ -109,20 +109,20 @@ class _RungSearch:
         numbers = random.Random(f"{self.limits.seed}.{self.rung.name}")
         self.sets = MinimalSets(judge, self.dependencies, members, numbers)
 
-    def finding(self) -> Finding:
+    def finding(self) -> RungFinding:
         """Search; whatever ends the search, what is known by then is in the finding."""
         try:
             try:
                 ended = self._ends()
-                return Finding(self.rung, ended) if ended is not None else self._search()
+                return RungFinding(self.rung, ended) if ended is not None else self._search()
             except DisagreementError:
                 return self._search_noisy()
         except (BudgetSpent, UndecidedError):
             return self._unfinished()
 
-    def _search_noisy(self) -> Finding:
+    def _search_noisy(self) -> RungFinding:
         """Search again with a judge that expects equal trials to disagree."""
-        noise = Finding(self.rung, Kind.NOISE, is_complete=False)
+        noise = RungFinding(self.rung, SearchEnd.NOISE, is_complete=False)
         known = Known(Tally.of(self._so_far(self.top)), Tally.of(self._so_far(self.foot)))
         judge = NoisyJudge(
             self.rung, self.foot, self.answers, self.limits, self.dependencies, known
@@ -136,21 +136,21 @@ class _RungSearch:
             found = self._unfinished()
         return found if self._tells_apart(judge, _REPORT) else noise
 
-    def _unfinished(self) -> Finding:
+    def _unfinished(self) -> RungFinding:
         """Return what is known before the end of a search."""
         sets, judge = self.sets, self.sets.judge
         if isinstance(judge, NoisyJudge) and judge.known.log_evidence_of_two <= _REPORT:
-            return Finding(self.rung, Kind.BUDGET, is_complete=False)
-        return Finding(
+            return RungFinding(self.rung, SearchEnd.BUDGET, is_complete=False)
+        return RungFinding(
             self.rung,
-            Kind.BUDGET,
+            SearchEnd.BUDGET,
             tuple(sets.found),
             suspects=judge.suspects,
             error_rate=judge.error_rate,
             is_complete=False,
         )
 
-    def _search(self) -> Finding:
+    def _search(self) -> RungFinding:
         if self.rung.is_ordered:
             return self._search_ordered()
         sets, judge = self.sets, self.sets.judge
@@ -161,9 +161,9 @@ class _RungSearch:
         wrong = [each for each in alone if judge.decide(each, 0.95) is FAIL]
         right = [] if sets.without is None else [sets.without]
         return self._found(
-            Finding(
+            RungFinding(
                 self.rung,
-                Kind.FOUND,
+                SearchEnd.FOUND,
                 tuple(sets.found),
                 sets.cure or NONE_ON,
                 grouped=tuple(sets.silent),
@@ -173,15 +173,15 @@ class _RungSearch:
             right,
         )
 
-    def _search_ordered(self) -> Finding:
+    def _search_ordered(self) -> RungFinding:
         """Find the first switch with which the result is wrong."""
         order = self.rung.members
         right, wrong = self.sets.judge.first_wrong(order)
         found = frozenset(order[right:wrong])
         return self._found(
-            Finding(
+            RungFinding(
                 self.rung,
-                Kind.FOUND,
+                SearchEnd.FOUND,
                 (found,),
                 found,
                 grouped=(found,) if len(found) > 1 else (),
@@ -191,8 +191,8 @@ class _RungSearch:
         )
 
     def _found(
-        self, finding: Finding, wrong: Sequence[frozenset[str]], right: Sequence[frozenset[str]]
-    ) -> Finding:
+        self, finding: RungFinding, wrong: Sequence[frozenset[str]], right: Sequence[frozenset[str]]
+    ) -> RungFinding:
         """Return a finding with its proofs: sets that are wrong, and those that are right.
 
         Raises:
@@ -221,7 +221,7 @@ class _RungSearch:
     def _trial(self, enabled: frozenset[str]) -> Trial:
         return replace(self.top, enabled=enabled) if enabled else self.foot
 
-    def _proof(self, enabled: frozenset[str], answer: Answer) -> Trial:
+    def _proof(self, enabled: frozenset[str], answer: TrialAnswer) -> Trial:
         trial = self._trial(enabled)
         answers = self._so_far(trial)
         return replace(trial, repeat=1 + (answers.index(answer) if answer in answers else 0))
@@ -241,7 +241,7 @@ class _RungSearch:
 
     # The foot and the top.
 
-    def _ends(self) -> Kind | None:
+    def _ends(self) -> SearchEnd | None:
         """Try the foot and the top; return how the rung ends if there is nothing to search.
 
         Raises:
@@ -252,16 +252,16 @@ class _RungSearch:
         top = self._end(self.top, few, 0.7) if self.top.enabled else foot
         if foot is FAIL:
             self._end(self.foot, many, 0.95)
-            return Kind.WRONG_AT_FOOT
+            return SearchEnd.WRONG_AT_FOOT
         if top is PASS and foot is PASS:
             self._end(self.top, many, 0.05)
-            return Kind.CLEAN
+            return SearchEnd.CLEAN
         if UNRESOLVED in (foot, top):
-            return Kind.UNRESOLVED
+            return SearchEnd.UNRESOLVED
         self.sets.judge.suspects = self.top.enabled
         return None
 
-    def _end(self, trial: Trial, repeats: int, chance: float) -> Answer:
+    def _end(self, trial: Trial, repeats: int, chance: float) -> TrialAnswer:
         """Return the answer that this many trials agree upon; what has none is tried `limits.repeats` times.
 
         Raises:
@@ -290,5 +290,5 @@ class _RungSearch:
             judge.ask_end(is_top=counts[0] <= counts[1])
         return True
 
-    def _so_far(self, trial: Trial) -> Sequence[Answer]:
+    def _so_far(self, trial: Trial) -> Sequence[TrialAnswer]:
         return self.answers.so_far(trial.rung, trial.enabled)

@@ -38,13 +38,13 @@ def _bisected(name: str, words: list[str]) -> tuple[int, str]:
     import torch._inductor.config
     from torch._inductor.compiler_bisector import CompilerBisector
 
-    from ray_precheck.commands.bisect.measure import Measure
+    from ray_precheck.commands.bisect.measure import OutputMeasure
     from ray_precheck.commands.bisect.targets.torch_compile.programs import (
         arrays_of,
         open_program,
         taken_over,
     )
-    from ray_precheck.searching.bisection import Answer
+    from ray_precheck.searching.bisection import TrialAnswer
 
     backward, words = "--backward" in words, [each for each in words if each != "--backward"]
     program = open_program({"program": name, "args": words, "backward": backward})
@@ -58,11 +58,11 @@ def _bisected(name: str, words: list[str]) -> tuple[int, str]:
             return arrays_of(program.run(calls))[0]
 
     golden, count = outputs("off"), [0]
-    measure = Measure(Path("unused"))
+    measure = OutputMeasure(Path("unused"))
 
     def is_right() -> bool:
         count[0] += 1
-        return measure.compare(outputs("inductor"), golden).answer is Answer.PASS
+        return measure.compare(outputs("inductor"), golden).answer is TrialAnswer.PASS
 
     found = CompilerBisector.do_bisect(is_right)
     if found is None:

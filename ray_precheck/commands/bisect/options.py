@@ -19,7 +19,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class TrialOptions:
     """How it is searched. `trials` and `minutes` 0 are no limit, `repeats` 0 is as many as are needed."""
 
     section: ClassVar[str] = "how it is searched"
@@ -62,8 +62,8 @@ class SearchOptions:
     repeats: int = option(
         0,
         "--repeats",
-        help="how often an end is tried before a rung is called right or wrong (default: 6, or 1 where two runs"
-        " gave the same bits: then nothing is tried twice)",
+        help="how often an end is tried before a rung is called right or wrong (default: 6, or 1 where two"
+        " runs gave the same bits: then nothing is tried twice)",
         type=int,
         metavar="N",
         rule=Number("the count of equal trials", 0, 100),
@@ -94,7 +94,7 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class BisectConfig(SearchOptions, OutFolderOptions, CoreJobOptions):
+class BisectConfig(TrialOptions, OutFolderOptions, CoreJobOptions):
     """The settings of a search."""
 
 

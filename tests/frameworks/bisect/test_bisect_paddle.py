@@ -17,7 +17,7 @@ import pytest
 from ray_precheck.commands.bisect.run import BisectReport, bisect
 from ray_precheck.commands.bisect.targets.paddle.options import PaddleConfig
 from ray_precheck.commands.bisect.targets.paddle.target import TARGET
-from ray_precheck.searching.bisection import Finding, Kind
+from ray_precheck.searching.bisection import RungFinding, SearchEnd
 
 ROOT = Path(__file__).parents[3]
 PADDLE = Path(os.environ.get("RAY_PRECHECK_PADDLE", ROOT / ".venv-paddle" / "bin" / "python"))
@@ -78,11 +78,11 @@ class Ended:
     said: dict[str, tuple[str, ...]]
     code: dict[str, tuple[tuple[str, str], ...]]
 
-    def of(self, rung: str) -> Finding:
+    def of(self, rung: str) -> RungFinding:
         return next(each for each in self.report.findings if each.rung.name == rung)
 
     @property
-    def kinds(self) -> dict[str, Kind]:
+    def kinds(self) -> dict[str, SearchEnd]:
         return {each.rung.name: each.kind for each in self.report.findings}
 
     def trials(self, rung: str) -> int:
@@ -204,13 +204,13 @@ def test_a_wrong_kernel_of_the_cpu_is_a_native_operator_named_by_hooks(
 ) -> None:
     model, run = model_in(models, form, "honest"), tmp_path / "run"
     honest = bisected(model, tmp_path, save_run=run)
-    assert set(honest.kinds.values()) == {Kind.CLEAN}
+    assert set(honest.kinds.values()) == {SearchEnd.CLEAN}
     kernels = (plugins("wrong_kernel"),)
     # The cosine has no other kernel; that of relu is hidden by oneDNN's, which is right.
     for kernel, is_hidden in (("cos", False), ("relu", True)):
         monkeypatch.setenv("WRONG_KERNEL", kernel)
         ended = bisected(model, tmp_path, golden=run, library=kernels)
-        assert ended.kinds == {"all off": Kind.WRONG_AT_FOOT}
+        assert ended.kinds == {"all off": SearchEnd.WRONG_AT_FOOT}
         said = " ".join(ended.said["all off"])
         assert "a native operator" in said
         assert ("hides it" in said) == is_hidden
@@ -234,7 +234,7 @@ def test_a_wrong_kernel_of_onednn_is_named_by_hooks_and_by_cutting(
     (tmp_path / "bisect_paddle_part").mkdir()
     (tmp_path / "bisect_paddle_part" / "part.pdiparams").touch()
     ended = bisected(model, tmp_path, library=(plugins("wrong_kernel"),), bundle=bundle)
-    assert ended.kinds["oneDNN"] is Kind.FOUND
+    assert ended.kinds["oneDNN"] is SearchEnd.FOUND
     assert ("Python", "config.disable_onednn()") in ended.code["oneDNN"]
     assert "relu" in ended.said["oneDNN"][0]
     cut = ended.of("operators with oneDNN")
@@ -278,7 +278,7 @@ def test_bf16_is_a_rung_where_the_processor_has_it(
     ended = bisected(model_in(models, form, "honest"), tmp_path, bf16=True)
     is_said = any(each.startswith("--bf16 is not tried") for each in ended.report.survey.notes)
     assert is_said == ("bf16" not in ended.kinds)
-    assert set(ended.kinds.values()) == {Kind.CLEAN}
+    assert set(ended.kinds.values()) == {SearchEnd.CLEAN}
 
 
 def refusal(model: Path, out: Path, *words: str | Path) -> str:
@@ -316,7 +316,7 @@ def test_files_that_are_missing_cut_or_of_another_model_are_refused(
     elsewhere = bisected(
         copy, tmp_path, params=model.with_suffix(".pdiparams"), input=model.with_name("inputs.npz")
     )
-    assert set(elsewhere.kinds.values()) == {Kind.CLEAN}
+    assert set(elsewhere.kinds.values()) == {SearchEnd.CLEAN}
     other = tmp_path / "other.pdiparams"
     other.write_bytes(tensor_of_four())
     said = refusal(copy, tmp_path, "--params", other)

@@ -8,7 +8,15 @@ import pytest
 
 from ray_precheck.commands.bisect.targets.torch_compile.target import TARGET, CompileConfig
 from ray_precheck.errors import UsageError
-from ray_precheck.searching.bisection import Answer, Finding, Kind, Limits, Rung, Trial, solve
+from ray_precheck.searching.bisection import (
+    Limits,
+    Rung,
+    RungFinding,
+    SearchEnd,
+    Trial,
+    TrialAnswer,
+    solve,
+)
 from ray_precheck.searching.strategy import ladder
 
 pytestmark = pytest.mark.frameworks
@@ -24,7 +32,7 @@ class Searched:
         self.survey = TARGET.survey(config, scratch, lambda text: None)
         assert self.survey.is_exact
         self.trials = 0
-        self.findings: list[Finding] = []
+        self.findings: list[RungFinding] = []
         self.runner = TARGET.opener(config, self.survey).open(scratch)
         rungs: Sequence[Rung] = self.survey.rungs
         try:
@@ -38,7 +46,7 @@ class Searched:
         self.lines = [TARGET.lines(config, self.survey, each) for each in self.findings]
         self.said = list(TARGET.close_up(config, self.survey, self.findings, scratch, scratch))
 
-    def _oracle(self, rungs: Sequence[Rung]) -> Callable[[Trial], Answer]:
+    def _oracle(self, rungs: Sequence[Rung]) -> Callable[[Trial], TrialAnswer]:
         by_name = {rung.name: rung for rung in rungs}
         return lambda trial: self.runner.run(trial, by_name[trial.rung]).answer
 
@@ -79,7 +87,9 @@ def test_a_broken_lowering_is_named_after_one_compile_and_proven_by_two_trials(
     found = Searched(tmp_path, f"{FAULTS}:lowering_erf")
     assert found.culprits("lowerings") == {"lowering aten.erf.default (all)"}
     assert len(found.survey.rungs[0].switches) == 1
-    assert found.findings[1].kind is Kind.WRONG_AT_FOOT  # It is not how code is joined or written.
+    assert (
+        found.findings[1].kind is SearchEnd.WRONG_AT_FOOT
+    )  # It is not how code is joined or written.
     assert found.trials == 4
     assert "programs.py" in found.lines[0].said[0]
     assert "functional.gelu(self.up(x))" in found.lines[0].said[0]
@@ -107,7 +117,7 @@ def test_operators_that_are_wrong_only_together_are_found_by_trials(tmp_path: Pa
 
 def test_a_fault_that_hides_from_copies_is_found_by_trials_of_all_backends(tmp_path: Path) -> None:
     found = Searched(tmp_path, f"{FAULTS}:lowering_shy")
-    assert found.findings[0].kind is Kind.WRONG_AT_FOOT
+    assert found.findings[0].kind is SearchEnd.WRONG_AT_FOOT
     assert found.culprits("inductor") == {"lowering aten.tanh.default tanh"}
     assert found.said == [
         "observing changes the result: right while graphs were copied, wrong in trials"
@@ -132,7 +142,7 @@ def test_a_decomposition_is_named_in_a_script_that_trains(tmp_path: Path) -> Non
 @pytest.mark.parametrize("program", ["autoencoder", "decoder"])
 def test_nothing_is_found_in_an_honest_program(tmp_path: Path, program: str) -> None:
     found = Searched(tmp_path, f"{PROGRAMS}:{program}", backward=program == "autoencoder")
-    assert [each.kind for each in found.findings] == [Kind.CLEAN]
+    assert [each.kind for each in found.findings] == [SearchEnd.CLEAN]
     assert found.trials == 1
     assert found.said == []
 

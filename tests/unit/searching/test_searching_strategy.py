@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from ray_precheck.searching.bisection import (
-    Answer,
-    Finding,
-    Kind,
     Limits,
     Rung,
+    RungFinding,
+    RungSwitch,
     Search,
-    Switch,
+    SearchEnd,
     Trial,
+    TrialAnswer,
     solve,
 )
 from ray_precheck.searching.strategy import ladder
@@ -22,26 +22,26 @@ from scripts.bisect_worlds import SwitchWorld, finding_of, make_world, rounds
 
 pytestmark = pytest.mark.unit
 EXACT = Limits(repeats=1)
-PASS, FAIL, UNRESOLVED = Answer.PASS, Answer.FAIL, Answer.UNRESOLVED
+PASS, FAIL, UNRESOLVED = TrialAnswer.PASS, TrialAnswer.FAIL, TrialAnswer.UNRESOLVED
 
 
 def rung(names: str, **more: object) -> Rung:
-    return Rung("r", tuple(map(Switch, names)), **more)  # type: ignore[arg-type]
+    return Rung("r", tuple(map(RungSwitch, names)), **more)  # type: ignore[arg-type]
 
 
 def ask(
     found: Rung, is_wrong: Callable[[frozenset[str]], bool], limits: Limits = EXACT
-) -> tuple[Finding, Sequence[Trial]]:
+) -> tuple[RungFinding, Sequence[Trial]]:
     """Return the finding of a rung without noise, and the trials."""
 
-    def oracle(trial: Trial) -> Answer:
+    def oracle(trial: Trial) -> TrialAnswer:
         return FAIL if is_wrong(trial.enabled) else PASS
 
     findings, trials = solve(ladder([found], limits), oracle, limits.most_trials)
     return findings[-1], trials
 
 
-def names(finding: Finding) -> list[str]:
+def names(finding: RungFinding) -> list[str]:
     return sorted("".join(sorted(each)) for each in finding.sets)
 
 
@@ -65,7 +65,7 @@ def test_all_alternatives_are_listed_and_the_cure_holds_one_of_each() -> None:
 
 
 def test_what_stays_on_is_never_part_of_a_trial() -> None:
-    found = Rung("r", (Switch("a", stays=True), Switch("b", needs=("a",)), Switch("c")))
+    found = Rung("r", (RungSwitch("a", stays=True), RungSwitch("b", needs=("a",)), RungSwitch("c")))
     finding, trials = ask(found, lambda on: "b" in on)
     assert names(finding) == ["b"]
     assert not any("a" in trial.enabled for trial in trials)
@@ -73,7 +73,13 @@ def test_what_stays_on_is_never_part_of_a_trial() -> None:
 
 def test_a_switch_is_on_only_with_what_it_needs_and_is_named_alone() -> None:
     found = Rung(
-        "r", (Switch("d", needs=("b",)), Switch("a"), Switch("b", needs=("a",)), Switch("c"))
+        "r",
+        (
+            RungSwitch("d", needs=("b",)),
+            RungSwitch("a"),
+            RungSwitch("b", needs=("a",)),
+            RungSwitch("c"),
+        ),
     )
     finding, trials = ask(found, lambda on: "d" in on)
     assert names(finding) == ["d"]
@@ -87,17 +93,23 @@ def test_a_switch_is_on_only_with_what_it_needs_and_is_named_alone() -> None:
 
 def test_needs_in_a_circle_go_together() -> None:
     found = Rung(
-        "r", (Switch("a", needs=("b",)), Switch("b", needs=("a",)), Switch("c"), Switch("d"))
+        "r",
+        (
+            RungSwitch("a", needs=("b",)),
+            RungSwitch("b", needs=("a",)),
+            RungSwitch("c"),
+            RungSwitch("d"),
+        ),
     )
     finding, trials = ask(found, lambda on: "a" in on)
-    assert finding.kind is Kind.FOUND
+    assert finding.kind is SearchEnd.FOUND
     assert finding.sets[0] <= {"a", "b"}
     assert all(("a" in trial.enabled) == ("b" in trial.enabled) for trial in trials)
 
 
 def test_what_had_no_hits_is_suspected_last() -> None:
     hits = {"s7": 3, "s100": 1, "s230": 4, "s250": 1}
-    found = Rung("r", tuple(Switch(f"s{n}", hits=hits.get(f"s{n}", 0)) for n in range(276)))
+    found = Rung("r", tuple(RungSwitch(f"s{n}", hits=hits.get(f"s{n}", 0)) for n in range(276)))
     for culprit in hits:
         finding, trials = ask(found, lambda on, culprit=culprit: culprit in on)  # type: ignore[misc]
         assert finding.sets == (frozenset((culprit,)),)
@@ -109,7 +121,8 @@ def test_what_had_no_hits_is_suspected_last() -> None:
 
 def test_those_with_hits_are_switched_off_one_by_one_first_where_that_is_asked_for() -> None:
     found = Rung(
-        "r", tuple(Switch(name, hits=hits) for name, hits in zip("abcd", (0, 2, 1, 0), strict=True))
+        "r",
+        tuple(RungSwitch(name, hits=hits) for name, hits in zip("abcd", (0, 2, 1, 0), strict=True)),
     )
     finding, trials = ask(found, lambda on: "c" in on, replace(EXACT, one_by_one=True))
     assert names(finding) == ["c"]
@@ -131,7 +144,7 @@ def test_an_ordered_rung_tries_only_first_switches() -> None:
 def test_ordered_switches_between_trials_without_an_answer_are_not_told_apart(
     silent: set[int], found: str
 ) -> None:
-    def oracle(trial: Trial) -> Answer:
+    def oracle(trial: Trial) -> TrialAnswer:
         if len(trial.enabled) in silent:
             return UNRESOLVED
         return FAIL if "f" in trial.enabled else PASS
@@ -153,15 +166,15 @@ def test_the_first_wrong_of_an_ordered_rung_is_found_through_noise() -> None:
 
 
 def test_the_first_wrong_rung_is_searched_from_the_top_of_the_one_below() -> None:
-    below = Rung("base", (Switch("x"), Switch("y")))
-    above = Rung("passes", tuple(map(Switch, "abcd")), over="base")
-    never = Rung("later", (Switch("z"),), over="passes")
+    below = Rung("base", (RungSwitch("x"), RungSwitch("y")))
+    above = Rung("passes", tuple(map(RungSwitch, "abcd")), over="base")
+    never = Rung("later", (RungSwitch("z"),), over="passes")
 
-    def oracle(trial: Trial) -> Answer:
+    def oracle(trial: Trial) -> TrialAnswer:
         return FAIL if trial.rung == "passes" and "c" in trial.enabled else PASS
 
     findings, trials = solve(ladder([Rung("off"), below, above, never], EXACT), oracle)
-    assert [each.kind for each in findings] == [Kind.CLEAN, Kind.CLEAN, Kind.FOUND]
+    assert [each.kind for each in findings] == [SearchEnd.CLEAN, SearchEnd.CLEAN, SearchEnd.FOUND]
     assert names(findings[-1]) == ["c"]
     assert Trial("passes", frozenset()) not in trials
     assert not any(trial.rung == "later" for trial in trials)
@@ -169,26 +182,30 @@ def test_the_first_wrong_rung_is_searched_from_the_top_of_the_one_below() -> Non
 
 def test_wrong_with_all_of_it_off_ends_the_ladder() -> None:
     findings, _ = solve(ladder([Rung("off"), rung("ab")], Limits()), lambda trial: FAIL)
-    assert [each.kind for each in findings] == [Kind.WRONG_AT_FOOT]
+    assert [each.kind for each in findings] == [SearchEnd.WRONG_AT_FOOT]
 
 
 def test_a_rung_without_an_answer_is_passed_by_only_if_what_is_below_is_right() -> None:
-    def oracle(trial: Trial) -> Answer:
+    def oracle(trial: Trial) -> TrialAnswer:
         return UNRESOLVED if trial.rung == "b" else PASS
 
     rungs = [
-        Rung("a", (Switch("x"),)),
-        Rung("b", (Switch("y"),), over="a"),
-        Rung("c", (Switch("z"),), over="a"),
+        Rung("a", (RungSwitch("x"),)),
+        Rung("b", (RungSwitch("y"),), over="a"),
+        Rung("c", (RungSwitch("z"),), over="a"),
     ]
     findings, _ = solve(ladder(rungs, EXACT), oracle)
-    assert [each.kind for each in findings] == [Kind.CLEAN, Kind.UNRESOLVED, Kind.CLEAN]
+    assert [each.kind for each in findings] == [
+        SearchEnd.CLEAN,
+        SearchEnd.UNRESOLVED,
+        SearchEnd.CLEAN,
+    ]
     findings, _ = solve(ladder([Rung("b"), *rungs], EXACT), oracle)
-    assert [each.kind for each in findings] == [Kind.UNRESOLVED]
+    assert [each.kind for each in findings] == [SearchEnd.UNRESOLVED]
 
 
 def test_members_that_have_an_answer_only_together_are_said_to_be_untold() -> None:
-    def oracle(trial: Trial) -> Answer:
+    def oracle(trial: Trial) -> TrialAnswer:
         both = trial.enabled & {"b", "f"}
         return UNRESOLVED if len(both) == 1 else FAIL if both else PASS
 
@@ -203,7 +220,7 @@ def test_a_spent_budget_names_only_what_is_wrong(trials: int) -> None:
         world = make_world(seed)
         finding = finding_of(world, Limits(repeats=1, most_trials=trials))
         assert world.asked <= trials
-        if finding.kind is not Kind.BUDGET:
+        if finding.kind is not SearchEnd.BUDGET:
             continue
         truth = {world.closed(group) for group in world.groups}
         for each in finding.sets:
@@ -219,7 +236,7 @@ def test_when_the_time_is_up_what_is_known_is_said() -> None:
         for trial in search.wanted(1):
             search.answer(trial, world(trial))
     (finding,) = search.end()
-    assert finding.kind is Kind.BUDGET
+    assert finding.kind is SearchEnd.BUDGET
     assert len(finding.suspects) <= 7
     assert finding.suspects > next(iter(world.groups))
 
@@ -258,4 +275,4 @@ def test_eight_workers_take_at_most_two_fifths_of_the_rounds() -> None:
 def test_what_fails_now_and_then_whatever_is_on_is_noise() -> None:
     world: SwitchWorld = make_world(3, is_plain=True)
     world.fails = 0.5
-    assert finding_of(world).kind is Kind.NOISE
+    assert finding_of(world).kind is SearchEnd.NOISE

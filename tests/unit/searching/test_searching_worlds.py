@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.searching.bisection import (
-    Answer,
-    Finding,
-    Kind,
     Limits,
     Rung,
-    Switch,
+    RungFinding,
+    RungSwitch,
+    SearchEnd,
+    TrialAnswer,
     solve,
 )
 from ray_precheck.searching.strategy import ladder
@@ -24,7 +24,7 @@ from scripts.bisect_worlds import finding_of, make_world
 
 pytestmark = pytest.mark.unit
 EXACT = Limits(repeats=1)
-PASS, FAIL, UNRESOLVED = Answer.PASS, Answer.FAIL, Answer.UNRESOLVED
+PASS, FAIL, UNRESOLVED = TrialAnswer.PASS, TrialAnswer.FAIL, TrialAnswer.UNRESOLVED
 
 
 def test_without_wrong_verdicts_all_sets_are_found() -> None:
@@ -56,11 +56,11 @@ def test_noise_alone_accuses_nothing() -> None:
     assert accused <= 3
 
 
-def searched_by(answer: Callable[[frozenset[str]], Answer], found: Rung) -> Finding:
+def searched_by(answer: Callable[[frozenset[str]], TrialAnswer], found: Rung) -> RungFinding:
     """Search and check what is claimed, by the answers alone: sets fail, none of their members can go, and
     the proofs are what they are said to be."""
     (finding,), _ = solve(ladder([found], EXACT), lambda trial: answer(trial.enabled))
-    assert finding.kind is Kind.FOUND
+    assert finding.kind is SearchEnd.FOUND
     needs = {each.name: each.needs for each in found.switches}
 
     def closed(names: frozenset[str]) -> frozenset[str]:
@@ -81,7 +81,7 @@ def test_the_three_changes_of_the_paper_on_delta_debugging() -> None:
     """Zeller and Hildebrandt (2002), section 3: 1, 7 and 8 of eight are wrong together."""
     finding = searched_by(
         lambda on: FAIL if on >= {"1", "7", "8"} else PASS,
-        Rung("r", tuple(map(Switch, "12345678"))),
+        Rung("r", tuple(map(RungSwitch, "12345678"))),
     )
     assert finding.sets == (frozenset("178"),)
 
@@ -96,12 +96,12 @@ def test_a_tree_whose_parents_are_needed_but_not_declared(seed: int) -> None:
     def path(node: int) -> set[str]:
         return {f"n{node}"} | (path(parent[node]) if node else set())
 
-    def answer(on: frozenset[str]) -> Answer:
+    def answer(on: frozenset[str]) -> TrialAnswer:
         if any(f"n{child}" in on and f"n{above}" not in on for child, above in parent.items()):
             return UNRESOLVED
         return FAIL if all(f"n{node}" in on for node in guilty) else PASS
 
-    finding = searched_by(answer, Rung("r", tuple(Switch(f"n{node}") for node in range(31))))
+    finding = searched_by(answer, Rung("r", tuple(RungSwitch(f"n{node}") for node in range(31))))
     assert finding.sets == (frozenset().union(*map(path, guilty)),)
 
 
@@ -111,17 +111,17 @@ def test_claims_are_true_where_no_set_follows_from_another(seed: int) -> None:
     share = random.Random(seed).uniform(0.1, 0.7)
     members = [f"s{n}" for n in range(random.Random(seed).randint(2, 30))]
 
-    def answer(on: frozenset[str]) -> Answer:
+    def answer(on: frozenset[str]) -> TrialAnswer:
         if not on or len(on) == len(members):
             return FAIL if on else PASS
         luck = random.Random(f"{seed} {sorted(on)}").random()
         return FAIL if luck < share else UNRESOLVED if luck > 0.9 else PASS
 
-    searched_by(answer, Rung("r", tuple(map(Switch, members))))
+    searched_by(answer, Rung("r", tuple(map(RungSwitch, members))))
 
 
 def test_a_switch_that_hides_what_another_does() -> None:
-    found = Rung("r", tuple(map(Switch, "abcdefgh")))
+    found = Rung("r", tuple(map(RungSwitch, "abcdefgh")))
     finding = searched_by(
         lambda on: FAIL if "c" in on and ("f" not in on or "g" in on) else PASS, found
     )
@@ -167,7 +167,7 @@ def test_what_ddmin_leaves_is_one_of_the_sets(
     names = [frozenset(f"s{n}" for n in group) for group in groups]
     finding = searched_by(
         lambda on: FAIL if any(group <= on for group in names) else PASS,
-        Rung("r", tuple(Switch(f"s{n}") for n in range(count))),
+        Rung("r", tuple(RungSwitch(f"s{n}") for n in range(count))),
     )
     smallest = {one for one in names if not any(other < one for other in names)}
     assert left in finding.sets

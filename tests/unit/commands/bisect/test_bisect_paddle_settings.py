@@ -14,7 +14,7 @@ from ray_precheck.commands.bisect.targets.paddle import settings
 from ray_precheck.commands.bisect.targets.paddle.model_files import param_shapes
 from ray_precheck.commands.bisect.targets.paddle.trials import (
     SeenValue,
-    first_difference,
+    first_differing,
     seen_values,
 )
 
@@ -96,9 +96,9 @@ def test_a_fused_value_is_held_against_the_value_that_it_stands_for() -> None:
         SeenValue("relu", "c", three),
     ]
     right = [SeenValue("fused", "b", two), SeenValue("relu", "c", three)]
-    assert first_difference(right, golden) == ""
+    assert first_differing(right, golden) == ""
     wrong = [SeenValue("fused", "b", two * 1.01), SeenValue("relu", "c", three * 1.01)]
-    said = first_difference(wrong, golden)
+    said = first_differing(wrong, golden)
     assert said.startswith("fused (b) at [")
     assert said.endswith("in the golden run norm (b)")
 
@@ -113,7 +113,7 @@ def test_values_of_onednn_are_read_in_either_order(tmp_path: Path) -> None:
         np.savez(path, **{"0": turned, "1": one * np.float32(factor)})
         kinds = (("conv", "a"), ("reshape", "b"))
         rows = [{"operator": kind, "name": name, "layout": "ONEDNN"} for kind, name in kinds]
-        found = first_difference(seen_values(path, rows), golden)
+        found = first_differing(seen_values(path, rows), golden)
         assert found.startswith(said)
         assert bool(found) == bool(said)
 

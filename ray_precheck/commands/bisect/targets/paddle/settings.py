@@ -12,7 +12,7 @@ them no model loads. A pass that is unknown is ignored in silence.
 import re
 from collections.abc import Mapping, Sequence
 
-from ray_precheck.searching.bisection import Rung, Switch
+from ray_precheck.searching.bisection import Rung, RungSwitch
 
 ALL_OFF, ONEDNN, MEMORY, PASSES = "all off", "oneDNN", "memory", "passes"
 BF16, TENSORRT = "bf16", "TensorRT"
@@ -119,7 +119,7 @@ def ladder_of(
     `in_tensorrt` the types of operators that TensorRT may take, () for no such rung."""
     stays = {*structural, PLACEMENT}
     switches = tuple(
-        Switch(
+        RungSwitch(
             aliases.get(name, name),
             stays=name in stays,
             hits=hits,
@@ -138,7 +138,7 @@ def ladder_of(
     if with_bf16:
         rungs.append(_single(BF16, "bfloat16 on oneDNN", PASSES, is_new=is_new))
     if in_tensorrt:
-        types = tuple(Switch(name, lines=_kept_out(name)) for name in in_tensorrt)
+        types = tuple(RungSwitch(name, lines=_kept_out(name)) for name in in_tensorrt)
         rungs.append(Rung(TENSORRT, types, PASSES, title="operators in TensorRT"))
     return tuple(rungs)
 
@@ -150,4 +150,4 @@ def _kept_out(operator: str) -> Code:
 
 def _single(name: str, title: str, over: str, *, is_new: bool) -> Rung:
     lines = off_lines(name, is_new=is_new)
-    return Rung(name, (Switch(name, lines=lines),), over, title=title, lines=lines)
+    return Rung(name, (RungSwitch(name, lines=lines),), over, title=title, lines=lines)

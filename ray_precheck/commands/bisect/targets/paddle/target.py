@@ -51,9 +51,9 @@ from ray_precheck.commands.bisect.targets.paddle.settings import (
     tensorrt_lines,
 )
 from ray_precheck.commands.bisect.targets.paddle.trials import (
-    Capturing,
+    HookedRun,
     PaddleOpener,
-    first_difference,
+    first_differing,
     front_rung,
     is_of_front,
     is_of_operators,
@@ -65,7 +65,7 @@ from ray_precheck.commands.bisect.targets.paddle.trials import (
 )
 from ray_precheck.commands.bisect.trial_process import START_S, TrialProcess, interpreter
 from ray_precheck.errors import UsageError
-from ray_precheck.searching.bisection import Answer, Finding, Kind, Rung
+from ray_precheck.searching.bisection import Rung, RungFinding, SearchEnd, TrialAnswer
 
 _INSIDE = Path(__file__).with_name("inside.py")
 _NOTHING_ON = {"rung": ALL_OFF, "on": [], "off": []}
@@ -200,7 +200,7 @@ class PaddleTarget:
         timeout_s: float,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        capture = Capturing(process, scratch, timeout_s).of(_NOTHING_ON, "saved")
+        capture = HookedRun(process, scratch, timeout_s).of(_NOTHING_ON, "saved")
         shutil.copyfile(scratch / "saved.values.npz", folder / OPERATORS)
         shutil.copyfile(capture.outputs, folder / OUTPUTS)
         shutil.copyfile(scratch / INPUTS, folder / INPUTS)
@@ -222,21 +222,21 @@ class PaddleTarget:
         return PaddleOpener(opener, facts.passes)
 
     def further(
-        self, config: PaddleConfig, survey: Survey, found: Sequence[Finding], scratch: Path
+        self, config: PaddleConfig, survey: Survey, found: Sequence[RungFinding], scratch: Path
     ) -> Sequence[Rung]:
         """Look for the operator behind the last finding: by hooks, and by a rung of the model cut behind each
         operator. With everything off wrong: by the training framework's forward, and by hooks."""
         last = found[-1]
         facts: PaddleFacts = survey.facts
         if is_of_operators(last.rung):
-            is_known = last.kind is not Kind.FOUND or is_of_front(last.rung)
+            is_known = last.kind is not SearchEnd.FOUND or is_of_front(last.rung)
             front = None if is_known else front_rung(last)
             return () if front is None else (front,)
-        if last.kind not in (Kind.FOUND, Kind.WRONG_AT_FOOT):
+        if last.kind not in (SearchEnd.FOUND, SearchEnd.WRONG_AT_FOOT):
             return ()
         process = TrialProcess(interpreter(config.python), _INSIDE, facts.settings, scratch)
         try:
-            if last.kind is Kind.WRONG_AT_FOOT:
+            if last.kind is SearchEnd.WRONG_AT_FOOT:
                 said = self._said_of_foot(config, facts, process, scratch)
                 facts.said[last.rung.name] = said
                 return ()
@@ -257,14 +257,14 @@ class PaddleTarget:
         said = []
         if reply.answer is None:
             said.append(f"paddle.static.Executor gives no answer: {reply.reason}")
-        elif measure.judge(out).answer is Answer.FAIL:
+        elif measure.judge(out).answer is TrialAnswer.FAIL:
             said.append("paddle.static.Executor is wrong, too: it is a native operator")
         else:
             said.append("paddle.static.Executor is right: it is the inference interface")
         out = scratch / "everything.npz"
         everything = {"kind": "run", "rung": PASSES, "on": [], "off": [], "out": str(out)}
         reply = process.ask(everything, config.timeout_s)
-        if reply.answer is not None and measure.judge(out).answer is Answer.PASS:
+        if reply.answer is not None and measure.judge(out).answer is TrialAnswer.PASS:
             said.append("with everything on it is right: a fused or a oneDNN kernel hides it")
         if facts.saved is None:
             said.append(
@@ -273,8 +273,8 @@ class PaddleTarget:
             )
             return said
         golden = seen_values(facts.saved.folder / OPERATORS, facts.saved.operators)
-        tested = Capturing(process, scratch, config.timeout_s).of(_NOTHING_ON, "off")
-        first = first_difference(tested.values, golden)
+        tested = HookedRun(process, scratch, config.timeout_s).of(_NOTHING_ON, "off")
+        first = first_differing(tested.values, golden)
         said.append(f"the first operator that differs by hooks: {first}" if first else _SAME)
         return said
 
@@ -286,28 +286,28 @@ class PaddleTarget:
         rung: Rung,
         scratch: Path,
     ) -> list[str]:
-        capturing = Capturing(process, scratch, config.timeout_s)
+        capturing = HookedRun(process, scratch, config.timeout_s)
         golden = capturing.of(_NOTHING_ON, "off")
         tested = capturing.of(settings_on(rung, facts.passes), "found")
         said = []
         measure = measure_of(config, facts.golden)
-        if measure.judge(tested.outputs).answer is Answer.PASS and BF16 not in rung.name:
+        if measure.judge(tested.outputs).answer is TrialAnswer.PASS and BF16 not in rung.name:
             said.append("with hooks on all values the result is right: observing changes it")
         said += [f"hooks could not read a value: {each}" for each in tested.problems[:1]]
         floor = FLOORS["bfloat16"] if BF16 in rung.name else 0.0
-        first = first_difference(tested.values, golden.values, floor)
+        first = first_differing(tested.values, golden.values, floor)
         said.append(f"the first operator that differs by hooks: {first}" if first else _SAME)
         return said
 
-    def lines(self, config: PaddleConfig, survey: Survey, finding: Finding) -> Lines:
+    def lines(self, config: PaddleConfig, survey: Survey, finding: RungFinding) -> Lines:
         """Return what was seen of a finding's operators, and the lines that switch the cure off."""
         facts: PaddleFacts = survey.facts
         said = tuple(facts.said.get(finding.rung.name, ()))
-        if is_of_front(finding.rung) and finding.kind is Kind.WRONG_AT_FOOT:
+        if is_of_front(finding.rung) and finding.kind is SearchEnd.WRONG_AT_FOOT:
             return Lines(("it is wrong without any operator in front of it",))
-        if is_of_front(finding.rung) and finding.kind is Kind.FOUND:
+        if is_of_front(finding.rung) and finding.kind is SearchEnd.FOUND:
             return Lines(("the smallest part that is wrong begins with it",))
-        if finding.kind is not Kind.FOUND or is_of_operators(finding.rung):
+        if finding.kind is not SearchEnd.FOUND or is_of_operators(finding.rung):
             return Lines(said)
         if config.golden is None and not config.check:
             said += (_OWN_GOLDEN,)
@@ -318,19 +318,19 @@ class PaddleTarget:
         self,
         config: PaddleConfig,
         survey: Survey,
-        found: Sequence[Finding],
+        found: Sequence[RungFinding],
         out: Path,
         scratch: Path,
     ) -> Iterator[str]:
         """Save the smallest model that is wrong, pack a bundle, and say what TensorRT would need."""
         facts: PaddleFacts = survey.facts
         cuts = [each for each in found if is_of_operators(each.rung)]
-        cut = next((each for each in cuts if each.kind is Kind.FOUND), None)
+        cut = next((each for each in cuts if each.kind is SearchEnd.FOUND), None)
         part: Path | None = None
         if cut is not None:
             part = self._save_part(config, facts, cuts, out, scratch)
             yield f"The smallest model that is wrong: {part}"
-        elif found[-1].kind is Kind.CLEAN and found[-1].rung.name != TENSORRT:
+        elif found[-1].kind is SearchEnd.CLEAN and found[-1].rung.name != TENSORRT:
             yield "TensorRT, which was not tried, needs these settings"
             with np.load(scratch / INPUTS) as arrays:
                 shapes = {name: array.shape for name, array in arrays.items()}
@@ -352,13 +352,13 @@ class PaddleTarget:
         self,
         config: PaddleConfig,
         facts: PaddleFacts,
-        cuts: Sequence[Finding],
+        cuts: Sequence[RungFinding],
         out: Path,
         scratch: Path,
     ) -> Path:
         first, last = 0, last_operator(cuts[0])
         for front in cuts[1:]:
-            if front.kind in (Kind.FOUND, Kind.WRONG_AT_FOOT):
+            if front.kind in (SearchEnd.FOUND, SearchEnd.WRONG_AT_FOOT):
                 first, _ = part_of(front.rung, front.sets[0] if front.sets else ())
         folder = out / _PART
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ray_precheck.commands.bisect.measure import FLOORS, Measure, distance_of, floor_of
+from ray_precheck.commands.bisect.measure import FLOORS, OutputMeasure, distance_of, dtype_floor
 from ray_precheck.commands.bisect.model_target import ModelOpener, ModelRunner, asked_of
 from ray_precheck.commands.bisect.target import TrialResult
 from ray_precheck.commands.bisect.targets.paddle.settings import ALL_OFF, BF16, PASSES
 from ray_precheck.commands.bisect.trial_process import TrialProcess
-from ray_precheck.searching.bisection import Answer, Finding, Rung, Switch, Trial
+from ray_precheck.searching.bisection import Rung, RungFinding, RungSwitch, Trial, TrialAnswer
 
 _RUNGS = re.compile(r"operators(?: before (\d+))? with (.+)")
 # Values of a fused operator that nothing in the golden run is near to have no counterpart there.
@@ -32,25 +32,25 @@ Array = npt.NDArray[Any]
 def operators_rung(over: Rung, culprits: Sequence[str], operators: Sequence[str]) -> Rung:
     """Return the rung of a model that is cut behind each of its operators, run with the settings that were
     found: the rung they are of, and its switches that are on."""
-    fixed = tuple(Switch(name, stays=True) for name in culprits)
-    cuts = tuple(Switch(name) for name in operators)
+    fixed = tuple(RungSwitch(name, stays=True) for name in culprits)
+    cuts = tuple(RungSwitch(name) for name in operators)
     title = "the model cut behind an operator"
     return Rung(f"operators with {over.name}", (*fixed, *cuts), is_ordered=True, title=title)
 
 
-def front_rung(cut: Finding) -> Rung | None:
+def front_rung(cut: RungFinding) -> Rung | None:
     """Return the rung of the operators in front of one that a rung of operators has found: those that it
     needs to be wrong, the nearest first; None where there is none in front of it."""
     last = last_operator(cut)
     fixed = tuple(each for each in cut.rung.switches if each.stays)
-    front = tuple(Switch(name) for name in reversed(cut.rung.members[: last - 1]))
+    front = tuple(RungSwitch(name) for name in reversed(cut.rung.members[: last - 1]))
     if not front:
         return None
     name = cut.rung.name.replace("operators", f"operators before {last}", 1)
     return Rung(name, (*fixed, *front), is_ordered=True, title="those that it needs to be wrong")
 
 
-def last_operator(cut: Finding) -> int:
+def last_operator(cut: RungFinding) -> int:
     """Return the number of the operator that a rung of operators has found, counted from 1."""
     return max(_number_of(name) for name in cut.sets[0])
 
@@ -129,7 +129,7 @@ class PaddleRunner:
         """Run some operators with everything off, and with the settings that were found."""
         first, last = part_of(rung, trial.enabled)
         if first == last:
-            return TrialResult(Answer.PASS, message="no operator, no difference")
+            return TrialResult(TrialAnswer.PASS, message="no operator, no difference")
         folder = self.scratch / "part"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -141,11 +141,11 @@ class PaddleRunner:
         settings = {"rung": ALL_OFF, "on": [], "off": []}, settings_on(rung, self.opener.passes)
         for out, chosen in zip(outputs, settings, strict=True):
             if cut.answer is None:
-                return TrialResult(Answer.UNRESOLVED, cut.end, message=cut.reason)
+                return TrialResult(TrialAnswer.UNRESOLVED, cut.end, message=cut.reason)
             request = {"kind": "run", "out": str(out), **chosen, **cut.answer}
             reply = process.ask(request, timeout_s)
             if reply.answer is None:
-                return TrialResult(Answer.UNRESOLVED, reply.end, message=reply.reason)
+                return TrialResult(TrialAnswer.UNRESOLVED, reply.end, message=reply.reason)
         measure = replace(self.opener.model.measure, floors={}, check=())
         if BF16 in rung.name:
             measure = _coarse(measure, outputs[0])
@@ -153,7 +153,7 @@ class PaddleRunner:
             return measure.compare(dict(tested), dict(golden))
 
 
-def _coarse(measure: Measure, golden: Path | None = None) -> Measure:
+def _coarse(measure: OutputMeasure, golden: Path | None = None) -> OutputMeasure:
     """Return a measure whose floors are those of bfloat16: outputs say float32 after a run in bfloat16."""
     with np.load(golden or measure.golden) as arrays:
         floors = {name: max(measure.floors.get(name, 0.0), FLOORS["bfloat16"]) for name in arrays}
@@ -186,7 +186,7 @@ class SeenValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class HookedValues:
     """All values of a run in their order, and its outputs; `problems`: what hooks could not read."""
 
     values: tuple[SeenValue, ...]
@@ -196,7 +196,7 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True)
-class Capturing:
+class HookedRun:
     """Captures runs with Paddle's output hooks; the files stand in `folder`."""
 
     process: TrialProcess
@@ -204,7 +204,7 @@ class Capturing:
     timeout_s: float
     names: list[str] = field(default_factory=list)
 
-    def of(self, settings: Mapping[str, Any], name: str, **more: str) -> Capture:
+    def of(self, settings: Mapping[str, Any], name: str, **more: str) -> HookedValues:
         """Return what hooks see of a run with these settings.
 
         Raises:
@@ -216,7 +216,7 @@ class Capturing:
         assert reply.answer is not None
         rows = reply.answer["rows"]
         problems = tuple(reply.answer["problems"])
-        return Capture(seen_values(values, rows), out, tuple(rows), problems)
+        return HookedValues(seen_values(values, rows), out, tuple(rows), problems)
 
 
 def seen_values(values: Path, rows: Sequence[Mapping[str, str]]) -> tuple[SeenValue, ...]:
@@ -235,7 +235,7 @@ def _seen(row: Mapping[str, str], array: Array) -> SeenValue:
     return SeenValue(row["operator"], row["name"], array, other)
 
 
-def first_difference(
+def first_differing(
     tested: Sequence[SeenValue], golden: Sequence[SeenValue], floor: float = 0.0
 ) -> str:
     """Return which operator is the first whose values differ from the golden run's, as a sentence; "" where
@@ -271,7 +271,7 @@ def first_difference(
 
 
 def _is_same(value: SeenValue, other: SeenValue, floor: float) -> bool:
-    return _distance(value, other) <= max(floor, floor_of(value.array, other.array))
+    return _distance(value, other) <= max(floor, dtype_floor(value.array, other.array))
 
 
 def _said(value: SeenValue, counterpart: SeenValue) -> str:

@@ -134,7 +134,7 @@ def copy_of(value: Any) -> Any:
     return flat.as_strided(value.shape, value.stride())
 
 
-def source_of(meta: Mapping[str, Any]) -> str:
+def node_line(meta: Mapping[str, Any]) -> str:
     """Return where a node is from: "file:line, in function: code" of the innermost frame in the user's code;
     else the path of its module; "" where neither is known."""
     found = _SOURCE.findall(meta.get("stack_trace") or "")

@@ -24,9 +24,9 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .graphs import ancestors_of, cloned, copy_of, distance_in_floors, leaves, run_graph, source_of
+from .graphs import ancestors_of, cloned, copy_of, distance_in_floors, leaves, node_line, run_graph
 from .programs import attempted, said_of
-from .watching import AppliedPass, LoweredGraph, Seen, named_inputs, values_of, watched
+from .watching import AppliedPass, LoweredGraph, Seen, named_inputs, traced_values, watched
 
 # Calls of one operator that are held against its decomposition: a script may run it a million times.
 _MOST_CALLS = 64
@@ -36,7 +36,9 @@ _MOST_ALIKE = 2
 _MOST_BYTES = 4 << 30
 
 
-def look(bench: Any, state: Any, floors: Mapping[str, float], out: str) -> dict[str, Any]:
+def look_at_compile(
+    bench: Any, state: Any, floors: Mapping[str, float], out: str
+) -> dict[str, Any]:
     """Compile and run once with copies taken, and compare; the outputs are written to `out`.
 
     Where that raises, return the "error" and the members that were asked for until then.
@@ -46,7 +48,7 @@ def look(bench: Any, state: Any, floors: Mapping[str, float], out: str) -> dict[
     bench.warm()
     seen = Seen(floors)
     with watched(seen, state):
-        found, error = attempted(lambda: bench.outputs("look", (), ()))
+        found, error = attempted(lambda: bench.outputs("look_at_compile", (), ()))
     members = [{"name": n, "kind": k, "line": line} for n, (k, line) in seen.members.items()]
     if error is not None:
         return {"error": said_of(error), "members": members}
@@ -75,7 +77,7 @@ def _distance(seen: Seen, tested: Sequence[Any], golden: Sequence[Any]) -> float
 
 
 def _pass_row(seen: Seen, applied: AppliedPass) -> dict[str, Any]:
-    values = values_of(seen, applied.frame)
+    values = traced_values(seen, applied.frame)
     before, after = (run_graph(each, values) for each in (applied.before, applied.after))
     distance = None
     if before is None or after is None:
@@ -96,7 +98,7 @@ def _replaced(applied: AppliedPass) -> tuple[list[str], list[str]]:
     kept = {words(node) for node in applied.after.graph.nodes}
     nodes = [node for node in applied.before.graph.nodes if node.op != "output"]
     gone = [node for node in nodes if words(node) not in kept]
-    lines = [source_of(node.meta) for node in gone]
+    lines = [node_line(node.meta) for node in gone]
     return [str(node.target) for node in gone][:8], [each for each in dict.fromkeys(lines) if each][
         :4
     ]

@@ -28,7 +28,7 @@ from ray_precheck.commands.bisect.target import Lines, Survey
 from ray_precheck.commands.bisect.trial_process import Reply, TrialProcess, interpreter
 from ray_precheck.errors import UsageError
 from ray_precheck.options.declared import REQUIRED, Takes, option
-from ray_precheck.searching.bisection import Answer, Finding, Kind, Rung, Switch
+from ray_precheck.searching.bisection import Rung, RungFinding, RungSwitch, SearchEnd, TrialAnswer
 
 _INSIDE = Path(__file__).with_name("inside.py")
 OFF = Rung("off", title="torch.compile does nothing")
@@ -97,14 +97,14 @@ class CompileConfig(CompileOptions, ModelConfig):
 class CompileFacts:
     """What is known before the first trial.
 
-    `look` is the answer of `looking.py`, members alone where compiling raised, {} where it crashed.
-    `is_wrong`: what was compiled while copies were taken had wrong outputs. `lines` are those of the user's
-    code by switch.
+    `look_at_compile` is the answer of `looking.py`, members alone where compiling raised, {} where it
+    crashed. `is_wrong`: what was compiled while copies were taken had wrong outputs. `lines` are those of the
+    user's code by switch.
     """
 
     golden: Golden
     settings: Mapping[str, Any]
-    look: Mapping[str, Any]
+    look_at_compile: Mapping[str, Any]
     is_wrong: bool
     lines: Mapping[str, str]
 
@@ -131,7 +131,8 @@ class CompileTarget:
             golden = _golden(process, config, scratch, checked.get("dtypes", {}))
             say("compiling once, with a copy of the graph around each pass")
             reply = process.ask(
-                {"kind": "look", "out": str(scratch / "look.npz")}, config.timeout_s
+                {"kind": "look_at_compile", "out": str(scratch / "look_at_compile.npz")},
+                config.timeout_s,
             )
         finally:
             process.close()
@@ -150,24 +151,24 @@ class CompileTarget:
         )
 
     def further(
-        self, config: CompileConfig, survey: Survey, found: Sequence[Finding], scratch: Path
+        self, config: CompileConfig, survey: Survey, found: Sequence[RungFinding], scratch: Path
     ) -> Sequence[Rung]:
         """Return all backends where the suspects explain nothing, and the generated code of a lowering."""
         last, tried = found[-1], {each.rung.name for each in found}
-        if last.kind in (Kind.CLEAN, Kind.BUDGET, Kind.NOISE) or _CODE in tried:
+        if last.kind in (SearchEnd.CLEAN, SearchEnd.BUDGET, SearchEnd.NOISE) or _CODE in tried:
             return ()
         facts: CompileFacts = survey.facts
         names = frozenset().union(*last.sets)
-        if last.kind is Kind.FOUND:
+        if last.kind is SearchEnd.FOUND:
             is_code = any(name.startswith("lowering") for name in names)
             return (_code_rung(),) if is_code else ()
-        backends = _backend_rungs(facts.look)
+        backends = _backend_rungs(facts.look_at_compile)
         if last.rung.name == backends[-1].name:
             return (_code_rung(),)
         is_elsewhere = last.rung.name == OFF.name or any(each.name in tried for each in backends)
         return () if is_elsewhere else backends
 
-    def lines(self, config: CompileConfig, survey: Survey, finding: Finding) -> Lines:
+    def lines(self, config: CompileConfig, survey: Survey, finding: RungFinding) -> Lines:
         """Return where what was found stands in the user's code, and how it is switched off."""
         facts: CompileFacts = survey.facts
         names = sorted(finding.cure or frozenset().union(*finding.sets))
@@ -175,7 +176,7 @@ class CompileTarget:
         for name in names:
             at = facts.lines.get(name)
             said.extend([f"{name}: {at}"] if at else [])
-        if finding.rung.name == _CODE and finding.kind is Kind.WRONG_AT_FOOT:
+        if finding.rung.name == _CODE and finding.kind is SearchEnd.WRONG_AT_FOOT:
             said.append(
                 "scalar code without fusion is wrong, too: it is no matter of vectors or of memory"
             )
@@ -183,7 +184,7 @@ class CompileTarget:
         for switch in finding.rung.switches:
             if switch.name in names:
                 code.extend(line for line in switch.lines if line not in code)
-        if finding.kind is Kind.WRONG_AT_FOOT:
+        if finding.kind is SearchEnd.WRONG_AT_FOOT:
             code.extend(finding.rung.lines)
         return Lines(tuple(said), tuple(code))
 
@@ -191,7 +192,7 @@ class CompileTarget:
         self,
         config: CompileConfig,
         survey: Survey,
-        found: Sequence[Finding],
+        found: Sequence[RungFinding],
         out: Path,
         scratch: Path,
     ) -> Iterator[str]:
@@ -200,11 +201,11 @@ class CompileTarget:
         first = next((each for each in found if each.rung.name in _whole_rungs()), None)
         if (
             first is None
-            or "outputs" not in facts.look
-            or first.kind in (Kind.UNRESOLVED, Kind.BUDGET)
+            or "outputs" not in facts.look_at_compile
+            or first.kind in (SearchEnd.UNRESOLVED, SearchEnd.BUDGET)
         ):
             return
-        is_wrong = first.kind is not Kind.CLEAN
+        is_wrong = first.kind is not SearchEnd.CLEAN
         if is_wrong != facts.is_wrong:
             said = ("right", "wrong") if is_wrong else ("wrong", "right")
             yield f"observing changes the result: {said[0]} while graphs were copied, {said[1]} in trials"
@@ -245,82 +246,86 @@ def _survey_of(
     reply: Reply,
     version: str,
 ) -> Survey:
-    look: Mapping[str, Any] = reply.answer or {}
+    look_at_compile: Mapping[str, Any] = reply.answer or {}
     notes = []
     is_wrong = False
-    if "outputs" not in look:
-        reason = look.get("error") or reply.reason
+    if "outputs" not in look_at_compile:
+        reason = look_at_compile.get("error") or reply.reason
         notes.append(
             f"compiling it fails ({reason}): nothing is known of results before the trials"
         )
     else:
-        judged = measure_of(config, golden).judge(Path(look["outputs"]))
-        is_wrong = judged.answer is Answer.FAIL
-        notes.extend(_notes_of(look))
-    rungs = _first_rungs(look, is_wrong)
+        judged = measure_of(config, golden).judge(Path(look_at_compile["outputs"]))
+        is_wrong = judged.answer is TrialAnswer.FAIL
+        notes.extend(_notes_of(look_at_compile))
+    rungs = _first_rungs(look_at_compile, is_wrong)
     if config.golden is not None or config.check:
         rungs = (OFF, *rungs)
     text = config.program
     source = hashlib.sha256(Path(text).read_bytes()).hexdigest() if Path(text).is_file() else text
     lines: dict[str, str] = {}
-    for each in look.get("members", ()):
+    for each in look_at_compile.get("members", ()):
         if each["line"]:
             lines[each["name"]] = each["line"]
             lines.setdefault(f"{_group_of(each['name'])} (all)", each["line"])
-    lines.update(_lines_of_passes(look))
+    lines.update(_lines_of_passes(look_at_compile))
     return Survey(
         rungs,
         tuple(notes),
         {"program": source, "torch": version},
-        CompileFacts(golden, settings, look, is_wrong, lines),
+        CompileFacts(golden, settings, look_at_compile, is_wrong, lines),
         is_exact=golden.is_exact,
     )
 
 
-def _notes_of(look: Mapping[str, Any]) -> Iterator[str]:
+def _notes_of(look_at_compile: Mapping[str, Any]) -> Iterator[str]:
     """Yield what one compile has shown."""
-    for name, distance in look["decompositions"].items():
+    for name, distance in look_at_compile["decompositions"].items():
         yield f"the decomposition of {name} differs from it by {distance:.3g} floors"
-    for each in look["passes"]:
+    for each in look_at_compile["passes"]:
         if (each["distance"] or 0.0) > 1.0:
             at = f", at {each['lines'][0]}" if each["lines"] else ""
             gone = ", ".join(dict.fromkeys(each["gone"]))
             changed = f"the graph pass {each['name']} changes the result of a graph by"
             yield f"{changed} {each['distance']:.3g} floors; it took away {gone}{at}"
-    for graph in look["graphs"]:
+    for graph in look_at_compile["graphs"]:
         for name, distance in graph["wrong"].items():
             yield f"the {name} is wrong alone, by {distance:.3g} floors"
-    skipped = look["skipped"]
+    skipped = look_at_compile["skipped"]
     if skipped:
         told = ", ".join(f"{count} of kind {kind}" for kind, count in skipped.items())
         yield f"left to trials, since it could not be run apart: {told}"
 
 
-def _first_rungs(look: Mapping[str, Any], is_wrong: bool) -> tuple[Rung, ...]:
-    if "outputs" not in look:
-        return _backend_rungs(look)
+def _first_rungs(look_at_compile: Mapping[str, Any], is_wrong: bool) -> tuple[Rung, ...]:
+    if "outputs" not in look_at_compile:
+        return _backend_rungs(look_at_compile)
     if not is_wrong:
         return (AS_IT_IS,)
-    found = {kind: _suspects(look, kind) for kind in _SUSPECTS}
+    found = {kind: _suspects(look_at_compile, kind) for kind in _SUSPECTS}
     rungs = [
         Rung(_SUSPECTS[kind][0], switches, title=_SUSPECTS[kind][1])
         for kind, switches in found.items()
         if switches
     ]
-    return tuple(rungs) or _backend_rungs(look)
+    return tuple(rungs) or _backend_rungs(look_at_compile)
 
 
-def _suspects(look: Mapping[str, Any], kind: str) -> tuple[Switch, ...]:
+def _suspects(look_at_compile: Mapping[str, Any], kind: str) -> tuple[RungSwitch, ...]:
     if kind == "decomposition":
-        found = look["decompositions"]
+        found = look_at_compile["decompositions"]
         return tuple(_switch(f"decomposition {name} (all)") for name in found)
     if kind == "pass":
-        wrong = [each["switch"] for each in look["passes"] if (each["distance"] or 0.0) > 1.0]
+        wrong = [
+            each["switch"] for each in look_at_compile["passes"] if (each["distance"] or 0.0) > 1.0
+        ]
         return tuple(map(_switch, _grouped([name for name in wrong if name], wrong)))
-    graphs = [each for each in look["graphs"] if (each["distance"] or 0.0) > 1.0]
+    graphs = [each for each in look_at_compile["graphs"] if (each["distance"] or 0.0) > 1.0]
     alone = [name for each in graphs for name in each["wrong"]]
     if alone:
-        return tuple(map(_switch, _grouped(alone, [each["name"] for each in look["members"]])))
+        return tuple(
+            map(_switch, _grouped(alone, [each["name"] for each in look_at_compile["members"]]))
+        )
     before = [pair for each in graphs for pair in each["before"]]
     return tuple(_switch(name, hits=int(not is_right)) for name, is_right in before)
 
@@ -340,7 +345,7 @@ def _group_of(name: str) -> str:
     return f"{kind} {rest.split()[0] if kind == 'lowering' else rest}"
 
 
-def _switch(name: str, hits: int | None = None) -> Switch:
+def _switch(name: str, hits: int | None = None) -> RungSwitch:
     kind, _, rest = name.removesuffix(" (all)").partition(" #")[0].partition(" ")
     line = ""
     if kind == "lowering":
@@ -350,12 +355,12 @@ def _switch(name: str, hits: int | None = None) -> Switch:
     elif kind == "pass":
         line = f'torch._inductor.config.disabled_passes = "{rest.rpartition(" ")[2]}"'
     stays = kind == "pass" and any(each in rest for each in _STRUCTURAL)
-    return Switch(name, stays=stays, hits=hits, lines=(("python", line),) if line else ())
+    return RungSwitch(name, stays=stays, hits=hits, lines=(("python", line),) if line else ())
 
 
-def _backend_rungs(look: Mapping[str, Any]) -> tuple[Rung, ...]:
-    members = look.get("members", ())
-    changed = {each["switch"] for each in look.get("passes", ())}
+def _backend_rungs(look_at_compile: Mapping[str, Any]) -> tuple[Rung, ...]:
+    members = look_at_compile.get("members", ())
+    changed = {each["switch"] for each in look_at_compile.get("passes", ())}
     decompositions = [each["name"] for each in members if each["kind"] == "decomposition"]
     passes = [each["name"] for each in members if each["kind"] == "pass"]
     lowerings = [each["name"] for each in members if each["kind"] == "lowering"]
@@ -385,8 +390,8 @@ def _backend_line(name: str) -> tuple[tuple[str, str], ...]:
     return (("python", f'torch.compile(..., backend="{under[name]}")'),) if name in under else ()
 
 
-def _setting(name: str, line: str, hits: int | None = None) -> Switch:
-    return Switch(name, hits=hits, lines=(("python", f"torch._inductor.config.{line}"),))
+def _setting(name: str, line: str, hits: int | None = None) -> RungSwitch:
+    return RungSwitch(name, hits=hits, lines=(("python", f"torch._inductor.config.{line}"),))
 
 
 def _code_rung() -> Rung:
@@ -394,8 +399,8 @@ def _code_rung() -> Rung:
     return Rung(_CODE, switches, title="how generated code is joined, and written")
 
 
-def _lines_of_passes(look: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for each in look.get("passes", ()):
+def _lines_of_passes(look_at_compile: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for each in look_at_compile.get("passes", ()):
         if each["switch"] and each["lines"]:
             yield each["switch"], each["lines"][0]
 

@@ -54,7 +54,7 @@ class TrialBench:
             return self._checked()
         if self.program is None:
             self.program = open_program(self.settings)
-        if request["kind"] == "look":
+        if request["kind"] == "look_at_compile":
             return self._looked(request["out"])
         outputs, _ = self.outputs(request["rung"], request["on"], request["off"])
         np.savez(request["out"], **outputs)
@@ -93,9 +93,9 @@ class TrialBench:
             COMPILE(torch.mm)(torch.ones(2, 2), torch.ones(2, 2))  # It needs no C++ compiler.
 
     def _looked(self, out: str) -> dict[str, Any]:
-        from .looking import look
+        from .looking import look_at_compile
 
-        return look(self, _STATE, self.settings["floors"], out)
+        return look_at_compile(self, _STATE, self.settings["floors"], out)
 
 
 class Decisions:

@@ -17,7 +17,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.output_code import CompiledFxGraph
 from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
-from .graphs import CopiedGraph, cloned, copied_graph, leaves, source_of
+from .graphs import CopiedGraph, cloned, copied_graph, leaves, node_line
 
 
 @dataclass
@@ -82,11 +82,11 @@ def watched(seen: Seen, state: Any) -> Iterator[None]:
 
 def _told(seen: Seen, kind: str, name: str, node: Any) -> None:
     if node is not None:
-        line = source_of(node.meta)
+        line = node_line(node.meta)
         if seen.inner:
             seen.inner[-1].lowered[node.name] = name
     elif kind == "decomposition":
-        line = source_of(torch.fx.traceback.get_current_meta())
+        line = node_line(torch.fx.traceback.get_current_meta())
     else:
         line, seen.asked = "", name
     seen.members.setdefault(name, (kind, line))
@@ -171,7 +171,7 @@ def _compiling(seen: Seen, old: Any) -> Any:
     return compile_watched
 
 
-def values_of(seen: Seen, frame: int) -> dict[str, Any]:
+def traced_values(seen: Seen, frame: int) -> dict[str, Any]:
     """Return the values of the placeholders of a frame's graphs by name."""
     values = dict(seen.values[frame]) if 0 <= frame < len(seen.values) else {}
     for graph in seen.graphs:
