@@ -43,7 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def bisect_commands() -> tuple[Command, ...]:
     """Return a command for each target of `bisect`, which has options of its own."""
     return tuple(
-        Command({f"bisect {name}": target.text}, options_of_target(target), bisect.COMMANDS[0].execute, "")
+        Command(
+            {f"bisect {name}": target.text},
+            options_of_target(target),
+            bisect.COMMANDS[0].execute,
+            "",
+        )
         for name in target_modules()
         for target in [find_target(name)]
     )

@@ -25,7 +25,7 @@ from ray_precheck.operators.drawing import (
     RNN,
     Always,
     Drawing,
-    Switch,
+    DrawsIf,
     Unjudged,
 )
 from ray_precheck.operators.effects import (
@@ -228,11 +228,11 @@ def _drawing(record: ApiRecord) -> Drawing | None:
     return DRAWING.of(record.name.type_name, record.framework)
 
 
-def _switch_of(record: ApiRecord) -> Switch | None:
+def _switch_of(record: ApiRecord) -> DrawsIf | None:
     switch = _drawing(record)
     if switch == RNN and _is_packed(record):
         return PACKED_RNN
-    return switch if isinstance(switch, Switch) else None
+    return switch if isinstance(switch, DrawsIf) else None
 
 
 def _is_packed(record: ApiRecord) -> bool:
@@ -242,7 +242,7 @@ def _is_packed(record: ApiRecord) -> bool:
     return flags[4:] == [True] or "batch_sizes" in dict(record.kwargs)
 
 
-def _is(record: ApiRecord, switch: Switch, name: str, default: object, value: object) -> bool:
+def _is(record: ApiRecord, switch: DrawsIf, name: str, default: object, value: object) -> bool:
     """Return whether an argument has this value; the value of an argument that is no constant is
     unknown."""
     kwargs: dict[str, ValueSpec] = dict(record.kwargs)

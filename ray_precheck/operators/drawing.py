@@ -101,7 +101,7 @@ class Never:
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class DrawsIf:
     """The operator draws with some arguments.
 
     `names` are its parameters by position, with alternative keywords separated by `|`. A call draws if
@@ -120,21 +120,21 @@ class Switch:
     shows_mask: bool = False
 
 
-Drawing: TypeAlias = Always | Unjudged | Never | Switch
+Drawing: TypeAlias = Always | Unjudged | Never | DrawsIf
 
-_DROPOUT = Switch("input|x p training|train", "p", 0.5, "training|train", shows_mask=True)
-RNN = Switch(f"input hx params {_RECURRENT}", "dropout", 0.0, "train", needs_layers=True)
+_DROPOUT = DrawsIf("input|x p training|train", "p", 0.5, "training|train", shows_mask=True)
+RNN = DrawsIf(f"input hx params {_RECURRENT}", "dropout", 0.0, "train", needs_layers=True)
 PACKED_RNN = replace(RNN, names=f"data batch_sizes hx params {_RECURRENT}")
-_RRELU = Switch("input lower upper training", None, 0.0, "training", default_training=False)
-_ATTENTION = Switch("query key value attn_mask dropout_p", "dropout_p")
-_MULTI_HEAD = Switch(
+_RRELU = DrawsIf("input lower upper training", None, 0.0, "training", default_training=False)
+_ATTENTION = DrawsIf("query key value attn_mask dropout_p", "dropout_p")
+_MULTI_HEAD = DrawsIf(
     "query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v"
     " add_zero_attn dropout_p out_proj_weight out_proj_bias training",
     "dropout_p",
     0.0,
     "training",
 )
-_MIOPEN = Switch(
+_MIOPEN = DrawsIf(
     "input weight weight_stride0 hx cx mode hidden_size num_layers batch_first dropout train",
     "dropout",
     0.0,

@@ -1,17 +1,17 @@
 """The smallest sets of switches that make a result wrong, by trials: answers in, trials out; pure.
 
 Comes in: rungs (a ladder of settings, each with its switches), and the answers of trials. Goes out: the next
-trials, as many as there are workers, and in the end a `Finding` for each rung that was looked at. Called by
-`commands.bisect`, which runs the trials, and by `commands.naive`.
+trials, as many as there are workers, and in the end a `RungFinding` for each rung that was looked at. Called
+by `commands.bisect`, which runs the trials, and by `commands.naive`.
 
 A strategy (`searching.strategy`) is sequential code that asks for one answer after the other. `Search` runs
 it again from its beginning with the answers that there are: the first answer that it misses is the next
-trial. For more trials at once it is run with assumed answers, the likelier assumptions first, so that workers
-speculate on both answers; what is found does not depend on how many there are.
+trial. For more trials at once it is run with assumed answers, the likelier assumptions first, so that
+workers speculate on both answers; what is found does not depend on how many there are.
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
@@ -21,7 +21,7 @@ from typing import TypeAlias
 _TRIES_A_WORKER = 6
 
 
-class Answer(Enum):
+class TrialAnswer(Enum):
     """What a trial said: the result is right, wrong, or there is none."""
 
     PASS = "PASS"
@@ -30,11 +30,11 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class RungSwitch:
     """Something that can be on or off.
 
-    It can be on only where all that it `needs` is on. `stays`: it is structural, on in every trial. `hits` is
-    how often it did something, None where that is not known: what had no hit is suspected last. `lines`
+    It can be on only where all that it `needs` is on. `stays`: it is structural, on in every trial. `hits`
+    is how often it did something, None where that is not known: what had no hit is suspected last. `lines`
     switch it off in the user's code: pairs of a language and a line.
     """
 
@@ -55,7 +55,7 @@ class Rung:
     """
 
     name: str
-    switches: tuple[Switch, ...] = ()
+    switches: tuple[RungSwitch, ...] = ()
     over: str = ""
     is_ordered: bool = False
     title: str = ""
@@ -76,7 +76,7 @@ class Trial:
     repeat: int = 1
 
 
-class Kind(Enum):
+class SearchEnd(Enum):
     """How the search of a rung ended."""
 
     CLEAN = "right with all of it on"
@@ -88,19 +88,19 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RungFinding:
     """What is known of a rung.
 
     `sets` are the smallest sets that are wrong alone: several are alternatives. `cure` is the smallest set
     without which the result is right. `sufficient` are trials that failed with one of the sets alone,
-    `necessary` those that passed without the cure; both are empty where there is no such trial. `suspects` is
-    the smallest set known to hold a culprit where the search could not end. `grouped` are sets of which parts
-    could not be told apart, since these trials gave no answer. `error_rate` is the chance that a verdict is
-    wrong, where verdicts differ between equal trials.
+    `necessary` those that passed without the cure; both are empty where there is no such trial. `suspects`
+    is the smallest set known to hold a culprit where the search could not end. `grouped` are sets of which
+    parts could not be told apart, since these trials gave no answer. `error_rate` is the chance that a
+    verdict is wrong, where verdicts differ between equal trials.
     """
 
     rung: Rung
-    kind: Kind
+    kind: SearchEnd
     sets: tuple[frozenset[str], ...] = ()
     cure: frozenset[str] = frozenset()
     sufficient: tuple[Trial, ...] = ()
@@ -115,15 +115,16 @@ class Finding:
 class Limits:
     """How a search is done.
 
-    `repeats` is how often the foot and the top of a rung are tried to see whether equal trials agree; 1 where
-    it is known that they do. `most_trials` 0 is no limit. `one_by_one`: first of all each switch that had
-    hits is switched off alone. `confidence` is that of each decision where verdicts are noisy.
+    `repeats` is how often the foot and the top of a rung are tried before it is said that it is right with
+    all of it on, or wrong with all of it off; 1 where it is known that equal trials agree: then nothing is
+    tried twice. `most_trials` 0 is no limit. `one_by_one`: first of all each switch that had hits is
+    switched off alone. `confidence` is that of each decision where verdicts are noisy.
     """
 
-    repeats: int = 3
+    repeats: int = 6
     most_trials: int = 0
     one_by_one: bool = False
-    confidence: float = 0.99
+    confidence: float = 0.995
     seed: int = 0
 
 
@@ -140,8 +141,8 @@ class BudgetSpent(Exception):
     """The answers that the limits allow are used up."""
 
 
-Known: TypeAlias = Mapping[Trial, Answer]
-Strategy: TypeAlias = Callable[["Answers"], list[Finding]]
+Known: TypeAlias = Mapping[Trial, TrialAnswer]
+Strategy: TypeAlias = Callable[["Answers"], list[RungFinding]]
 
 
 @dataclass(slots=True)
@@ -149,39 +150,40 @@ class Answers:
     """What a strategy asks: by what is known, or by an `oracle` that is asked for what is missing.
 
     `asked` are the trials whose answers were used, in their order. `most` is how many there may be, 0 for no
-    limit, -1 for those that are known.
+    limit.
     """
 
     known: Known
     most: int = 0
-    oracle: Callable[[Trial], Answer] | None = None
-    asked: dict[Trial, Answer] = field(default_factory=dict)
-    _repeats: dict[tuple[str, frozenset[str]], int] = field(default_factory=dict)
+    oracle: Callable[[Trial], TrialAnswer] | None = None
+    asked: dict[Trial, TrialAnswer] = field(default_factory=dict)
+    _of_set: dict[str, dict[frozenset[str], list[TrialAnswer]]] = field(default_factory=dict)
 
-    def of(self, rung: str, enabled: frozenset[str], chance: float = 0.5) -> Answer:
+    def so_far(self, rung: str, enabled: frozenset[str]) -> Sequence[TrialAnswer]:
+        """Return the answers of equal trials that were used already."""
+        return self._of_set.get(rung, {}).get(enabled, ())
+
+    def sets_of(self, rung: str) -> Collection[frozenset[str]]:
+        """Return the sets of a rung of which there are answers that were used already."""
+        return self._of_set.get(rung, {})
+
+    def of(self, rung: str, enabled: frozenset[str], chance: float = 0.5) -> TrialAnswer:
         """Return the first answer of a trial."""
-        return self._answer(Trial(rung, enabled), chance)
+        found = self.so_far(rung, enabled)
+        return found[0] if found else self.again(rung, enabled, chance)
 
-    def again(self, rung: str, enabled: frozenset[str], chance: float = 0.5) -> Answer:
-        """Return the next answer of a trial that may differ from run to run."""
-        key = rung, enabled
-        self._repeats[key] = repeat = self._repeats.get(key, 0) + 1
-        return self._answer(Trial(rung, enabled, repeat), chance)
-
-    def _answer(self, trial: Trial, chance: float) -> Answer:
-        found = self.asked.get(trial)
-        if found is not None:
-            return found
-        if 0 < self.most <= len(self.asked):
+    def again(self, rung: str, enabled: frozenset[str], chance: float = 0.5) -> TrialAnswer:
+        """Return one answer more of a trial that may differ from run to run."""
+        trial = Trial(rung, enabled, 1 + len(self.so_far(rung, enabled)))
+        if self.most and len(self.asked) >= self.most:
             raise BudgetSpent
         found = self.known.get(trial)
         if found is None:
-            if self.most < 0:
-                raise BudgetSpent
             if self.oracle is None:
                 raise MissingAnswer(trial, chance)
             found = self.oracle(trial)
         self.asked[trial] = found
+        self._of_set.setdefault(rung, {}).setdefault(enabled, []).append(found)
         return found
 
 
@@ -190,25 +192,24 @@ class Search:
 
     def __init__(self, strategy: Strategy, answers: Known | None = None, most: int = 0) -> None:
         self._strategy = strategy
-        self._known: dict[Trial, Answer] = dict(answers or {})
+        self._known: dict[Trial, TrialAnswer] = dict(answers or {})
         self._most = most
         self._running: set[Trial] = set()
-        self.findings: list[Finding] | None = None
+        self.findings: list[RungFinding] | None = None
 
     @property
     def known(self) -> Known:
         """All answers that there are."""
         return self._known
 
-    def answer(self, trial: Trial, answer: Answer) -> None:
+    def answer(self, trial: Trial, answer: TrialAnswer) -> None:
         """Take the answer of a trial."""
         self._running.discard(trial)
         self._known[trial] = answer
 
-    def end(self) -> list[Finding]:
+    def end(self) -> list[RungFinding]:
         """End with what is known now: the time is used up."""
-        answers = Answers(self._known, most=-1)
-        self.findings = self._strategy(answers)
+        self.findings = self._strategy(Answers(self._known, self._most, _no_time))
         return self.findings
 
     def wanted(self, workers: int) -> list[Trial]:
@@ -216,7 +217,7 @@ class Search:
         answer is missing."""
         found: list[Trial] = []
         numbers = count()
-        paths: list[tuple[float, int, dict[Trial, Answer]]] = [(-1.0, next(numbers), {})]
+        paths: list[tuple[float, int, dict[Trial, TrialAnswer]]] = [(-1.0, next(numbers), {})]
         for _ in range(_TRIES_A_WORKER * (workers + len(self._running)) + 1):
             if not paths or len(found) >= workers:
                 break
@@ -227,7 +228,7 @@ class Search:
                 trial, chance = missing.trial, min(max(missing.chance, 0.02), 0.98)
                 if trial not in self._running and trial not in found:
                     found.append(trial)
-                for answer, share in ((Answer.FAIL, chance), (Answer.PASS, 1 - chance)):
+                for answer, share in ((TrialAnswer.FAIL, chance), (TrialAnswer.PASS, 1 - chance)):
                     path = {**assumed, trial: answer}
                     heapq.heappush(paths, (likelihood * share, next(numbers), path))
             else:
@@ -238,9 +239,13 @@ class Search:
         return found
 
 
+def _no_time(trial: Trial) -> TrialAnswer:
+    raise BudgetSpent
+
+
 def solve(
-    strategy: Strategy, oracle: Callable[[Trial], Answer], most: int = 0
-) -> tuple[list[Finding], Sequence[Trial]]:
+    strategy: Strategy, oracle: Callable[[Trial], TrialAnswer], most: int = 0
+) -> tuple[list[RungFinding], Sequence[Trial]]:
     """Search with an oracle that answers at once; return the findings and the trials in their order."""
     answers = Answers({}, most, oracle)
     findings = strategy(answers)

@@ -28,7 +28,7 @@ from ray_precheck.options.declared import ranges_of
 from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Cause, DeviceSlot, Done, Phase, Task
-from ray_precheck.searching.bisection import Answer, Finding, Limits, Rung, Search, Trial
+from ray_precheck.searching.bisection import Limits, Rung, RungFinding, Search, Trial, TrialAnswer
 from ray_precheck.searching.strategy import ladder
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import Tables, encode_row, encode_text
@@ -45,7 +45,11 @@ TABLES = Tables(
     unit="trial",
     verdict_at=5,
 )
-_VERDICTS = {Answer.PASS: Verdict.PASS, Answer.FAIL: Verdict.ERROR, Answer.UNRESOLVED: Verdict.SKIP}
+_VERDICTS = {
+    TrialAnswer.PASS: Verdict.PASS,
+    TrialAnswer.FAIL: Verdict.ERROR,
+    TrialAnswer.UNRESOLVED: Verdict.SKIP,
+}
 # As long as this at the least, so that no two trials share a message to a worker.
 _COST_S = 1.0
 # So many switches are named in a cell; more are there by their numbers alone.
@@ -105,18 +109,18 @@ def _output_row(trial: str, output: OutputRow) -> bytes:
     return encode_row([*cells, encode_text(output.index), encode_text(output.message), trial])
 
 
-def recorded_answers(table: Path) -> dict[tuple[str, str, int], Answer]:
+def recorded_answers(table: Path) -> dict[tuple[str, str, int], TrialAnswer]:
     """Return the answers of the rows of a run by rung, what was on, and repeat."""
     found = {}
     for _, rung, enabled, repeat, _, verdict, *_ in decoded_rows(table, TABLES.result):
-        if verdict in Answer.__members__ and repeat.isdecimal():
-            found[rung, enabled, int(repeat)] = Answer(verdict)
+        if verdict in TrialAnswer.__members__ and repeat.isdecimal():
+            found[rung, enabled, int(repeat)] = TrialAnswer(verdict)
     return found
 
 
-def limits_of(config: BisectConfig, survey: Survey) -> Limits:
+def search_limits(config: BisectConfig, survey: Survey) -> Limits:
     """Return how a search is done, by its options."""
-    repeats = config.repeats or (1 if survey.is_exact else 3)
+    repeats = config.repeats or (1 if survey.is_exact else 6)
     return Limits(repeats, 0, config.order == HITS, config.confidence)
 
 
@@ -132,10 +136,10 @@ class BisectJob:
     config: BisectConfig
     survey: Survey
     scratch: Path
-    recorded: Mapping[tuple[str, str, int], Answer]
+    recorded: Mapping[tuple[str, str, int], TrialAnswer]
     names: list[str]
-    findings: list[Finding] = field(default_factory=list)
-    history: list[tuple[Trial, Answer]] = field(default_factory=list)
+    findings: list[RungFinding] = field(default_factory=list)
+    history: list[tuple[Trial, TrialAnswer]] = field(default_factory=list)
     tables: Tables = TABLES
     has_bench: bool = False
     bench_suffices: bool = False
@@ -162,7 +166,7 @@ class BisectJob:
         if config.trials and left <= 0:
             return
         self._rungs.update((rung.name, rung) for rung in rungs)
-        self._search = Search(ladder(rungs, limits_of(config, self.survey)), most=left)
+        self._search = Search(ladder(rungs, search_limits(config, self.survey)), most=left)
 
     def first_tasks(self, room: int) -> list[Task]:
         """Return the tasks that the run begins with; [] where an earlier part has answered everything."""
@@ -196,7 +200,7 @@ class BisectJob:
         minutes = self.config.minutes
         return bool(minutes) and time.monotonic() - self._began_s > 60 * minutes
 
-    def _answer(self, trial: Trial, answer: Answer) -> None:
+    def _answer(self, trial: Trial, answer: TrialAnswer) -> None:
         self.history.append((trial, answer))
         if self._search is not None:
             self._search.answer(trial, answer)
@@ -221,7 +225,7 @@ class BisectJob:
                     self._answer(trial, answer)
         return tasks
 
-    def _recorded(self, trial: Trial) -> Answer | None:
+    def _recorded(self, trial: Trial) -> TrialAnswer | None:
         cell = encode_text(enabled_cell(self._rungs[trial.rung], trial.enabled))
         return self.recorded.get((encode_text(trial.rung), cell, trial.repeat))
 
@@ -233,7 +237,7 @@ class BisectJob:
         self._asked[index] = TrialPayload(index, name, trial, self._rungs[trial.rung])
         return Task(index, name, _COST_S)
 
-    def _end_stage(self, findings: Sequence[Finding], *, is_late: bool) -> None:
+    def _end_stage(self, findings: Sequence[RungFinding], *, is_late: bool) -> None:
         self.findings.extend(findings)
         self._search = None
         if not is_late:
@@ -263,17 +267,17 @@ class BisectJob:
     def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
         """Return the row of a trial that broke its worker."""
         fails = self.config.fail_on == RAISE
-        answer = Answer.FAIL if fails else Answer.UNRESOLVED
+        answer = TrialAnswer.FAIL if fails else TrialAnswer.UNRESOLVED
         result = TrialResult(answer, outcome.value, message=reason)
         return trial_row(self.payload(task), result, 0.0, time.time())
 
     def unchecked(self, task: Task, reason: str) -> Done:
         """Return the row of a trial that could not be run."""
-        result = TrialResult(Answer.UNRESOLVED, message=reason)
+        result = TrialResult(TrialAnswer.UNRESOLVED, message=reason)
         return trial_row(self.payload(task), result, 0.0, time.time())
 
 
-def _answer_of(verdict: Verdict) -> Answer:
+def _answer_of(verdict: Verdict) -> TrialAnswer:
     return next(answer for answer, each in _VERDICTS.items() if each is verdict)
 
 
@@ -307,7 +311,7 @@ class BisectRunner:
         if result is None:
             assert error is not None
             said = f"{type(error).__name__}: {first_line(error)}"
-            result = TrialResult(Answer.UNRESOLVED, message=said)
+            result = TrialResult(TrialAnswer.UNRESOLVED, message=said)
         return trial_row(payload, result, time.monotonic() - begin, began_s)
 
     def damage(self) -> tuple[Cause, str] | None:

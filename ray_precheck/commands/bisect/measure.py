@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from ray_precheck.commands.bisect.target import OutputRow, TrialResult
 from ray_precheck.commands.bisect.trial_command import run_command
-from ray_precheck.searching.bisection import Answer
+from ray_precheck.searching.bisection import TrialAnswer
 
 Array = npt.NDArray[Any]
 
@@ -70,7 +70,7 @@ def distance_of(tested: Array, golden: Array, metric: str) -> tuple[float, tuple
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class OutputMeasure:
     """What the outputs of a trial are held against.
 
     `golden` is an .npz file, `floors` are what honest runs differ by, by output, in the unit of the metric.
@@ -97,14 +97,16 @@ class Measure:
         rows = [self._row(name, tested.get(name), array) for name, array in golden.items()]
         judged = [(row.distance, row) for row in rows if row.distance is not None]
         if not judged:
-            return TrialResult(Answer.UNRESOLVED, message="the golden run has no output")
+            return TrialResult(TrialAnswer.UNRESOLVED, message="the golden run has no output")
         worst, row = max(judged, key=lambda each: each[0])
-        answer = Answer.FAIL if worst > self._limit else Answer.PASS
+        answer = TrialAnswer.FAIL if worst > self._limit else TrialAnswer.PASS
         where = f"{row.name}{f' at {row.index}' if row.index else ''}"
         said = row.message or f"{where}: {worst:.3g} times what honest runs differ by"
         if self.metric and not row.message:
             said = f"{where}: {self.metric} {worst:.3g}, limit {self._limit:g}"
-        return TrialResult(answer, "", worst, said if answer is Answer.FAIL else "", tuple(rows))
+        return TrialResult(
+            answer, "", worst, said if answer is TrialAnswer.FAIL else "", tuple(rows)
+        )
 
     @property
     def _limit(self) -> float:
@@ -127,7 +129,7 @@ class Measure:
         found, index = distance_of(tested, golden, self.metric or "max")
         at = str(list(index)) if found else ""
         if not self.metric:
-            found /= max(self.floors.get(name, 0.0), floor_of(tested, golden))
+            found /= max(self.floors.get(name, 0.0), dtype_floor(tested, golden))
         return OutputRow(name, dtype, shape, found, at)
 
     def _checked(self, outputs: Path) -> TrialResult:
@@ -137,7 +139,7 @@ class Measure:
         return judged_by(self.check, env, self.timeout_s)
 
 
-def floor_of(tested: Array, golden: Array) -> float:
+def dtype_floor(tested: Array, golden: Array) -> float:
     """Return the floor of two arrays: that of their coarser dtype."""
     names = [str(each.dtype).replace("complex128", "float64") for each in (tested, golden)]
     return max(FLOORS.get(name.replace("complex64", "float32"), 1e-4) for name in names)
@@ -163,9 +165,9 @@ def judged_by(
         here = folder or Path.cwd()
         end = run_command(command, env, here, timeout_s, Path(written) / "output")
     if end.code == 0:
-        return TrialResult(Answer.PASS, "0")
+        return TrialResult(TrialAnswer.PASS, "0")
     silent = end.code is None or end.code < 0 or end.code in (GIT_SKIP, 126, 127)
-    answer = Answer.UNRESOLVED if silent else Answer.FAIL
+    answer = TrialAnswer.UNRESOLVED if silent else TrialAnswer.FAIL
     return TrialResult(answer, end.exit, message=f"the check: {end.said}")
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.commands.bisect.measure import Measure, honest_floors
+from ray_precheck.commands.bisect.measure import OutputMeasure, honest_floors
 from ray_precheck.commands.bisect.options import RAISE, ModelConfig
 from ray_precheck.commands.bisect.target import TrialResult
 from ray_precheck.commands.bisect.trial_process import Reply, TrialProcess, interpreter
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import caught, first_line
-from ray_precheck.searching.bisection import Answer, Rung, Trial
+from ray_precheck.searching.bisection import Rung, Trial, TrialAnswer
 
 # A trial's own limit ends before that of the worker, which would count a hang as a crash of its process.
 _SHARE_OF_TIMEOUT = 0.9
@@ -34,7 +34,7 @@ class ModelOpener:
 
     inside: Path
     settings: Mapping[str, Any]
-    measure: Measure
+    measure: OutputMeasure
     python: str = ""
     env: Mapping[str, str] | None = None
     fail_on: str = "wrong"
@@ -70,14 +70,14 @@ class ModelRunner:
         reply = self.process.ask(request, self.opener.timeout_s * _SHARE_OF_TIMEOUT)
         raises = self.opener.fail_on == RAISE
         if reply.answer is None:
-            answer = Answer.FAIL if raises else Answer.UNRESOLVED
+            answer = TrialAnswer.FAIL if raises else TrialAnswer.UNRESOLVED
             return TrialResult(answer, reply.end, message=reply.reason)
         if raises:
-            return TrialResult(Answer.PASS)
+            return TrialResult(TrialAnswer.PASS)
         found, error = caught(lambda: self.opener.measure.judge(out))
         if found is None:
             assert error is not None
-            return TrialResult(Answer.UNRESOLVED, message=f"no outputs: {first_line(error)}")
+            return TrialResult(TrialAnswer.UNRESOLVED, message=f"no outputs: {first_line(error)}")
         return found
 
     def close(self) -> None:
@@ -169,9 +169,9 @@ def golden_file(path: Path, outputs: Mapping[str, Any]) -> Path:
     return path
 
 
-def measure_of(config: ModelConfig, golden: Golden) -> Measure:
+def measure_of(config: ModelConfig, golden: Golden) -> OutputMeasure:
     """Return how trials of a model are judged."""
-    return Measure(
+    return OutputMeasure(
         golden.path,
         golden.floors,
         config.metric or "",

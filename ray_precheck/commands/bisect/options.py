@@ -19,7 +19,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class TrialOptions:
     """How it is searched. `trials` and `minutes` 0 are no limit, `repeats` 0 is as many as are needed."""
 
     section: ClassVar[str] = "how it is searched"
@@ -62,15 +62,15 @@ class SearchOptions:
     repeats: int = option(
         0,
         "--repeats",
-        help="how often both ends are tried to see whether equal trials agree (default: 3, or 1 where two"
-        " runs gave the same bits)",
+        help="how often an end is tried before a rung is called right or wrong (default: 6, or 1 where two"
+        " runs gave the same bits: then nothing is tried twice)",
         type=int,
         metavar="N",
         rule=Number("the count of equal trials", 0, 100),
         rows="repeats",
     )
     confidence: float = option(
-        0.99,
+        0.995,
         "--confidence",
         help="of each decision, where equal trials disagree (default {default})",
         type=float,
@@ -94,7 +94,7 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class BisectConfig(SearchOptions, OutFolderOptions, CoreJobOptions):
+class BisectConfig(TrialOptions, OutFolderOptions, CoreJobOptions):
     """The settings of a search."""
 
 

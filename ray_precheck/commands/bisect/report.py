@@ -12,7 +12,7 @@ from ray_precheck.commands.bisect.job import enabled_cell
 from ray_precheck.commands.bisect.run import BisectReport, TrialCells
 from ray_precheck.commands.bisect.target import Lines, Survey, Target
 from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
-from ray_precheck.searching.bisection import Finding, Kind, Rung, Trial
+from ray_precheck.searching.bisection import Rung, RungFinding, SearchEnd, Trial
 from ray_precheck.store.tables import decode_name, encode_text
 
 _MOST_NAMED = 12
@@ -39,17 +39,17 @@ def bisect_exit_code(report: BisectReport) -> int:
     if not report.completed:
         return STOPPED
     kinds = {finding.kind for finding in report.findings}
-    if kinds & {Kind.FOUND, Kind.WRONG_AT_FOOT}:
+    if kinds & {SearchEnd.FOUND, SearchEnd.WRONG_AT_FOOT}:
         return IN_ERROR
-    if any(finding.kind is Kind.BUDGET and finding.suspects for finding in report.findings):
+    if any(finding.kind is SearchEnd.BUDGET and finding.suspects for finding in report.findings):
         return IN_ERROR
-    return PASSED if kinds & {Kind.CLEAN, Kind.NOISE} else NOTHING_CHECKED
+    return PASSED if kinds & {SearchEnd.CLEAN, SearchEnd.NOISE} else NOTHING_CHECKED
 
 
 def unresolved_foot(report: BisectReport) -> str:
     """Return a sentence where no trial with everything off gave an answer, so that nothing can be told; ""
     where one did."""
-    if not report.findings or report.findings[0].kind is not Kind.UNRESOLVED:
+    if not report.findings or report.findings[0].kind is not SearchEnd.UNRESOLVED:
         return ""
     first = report.findings[0].rung
     off = [each for each in report.trials if each.enabled in ("none", "all")]
@@ -78,26 +78,26 @@ def bisect_lines(target: Target, config: Any, report: BisectReport) -> Iterator[
 
 
 def _finding_lines(
-    finding: Finding, rows: Mapping[tuple[str, str, str], TrialCells], lines: Lines
+    finding: RungFinding, rows: Mapping[tuple[str, str, str], TrialCells], lines: Lines
 ) -> Iterator[str]:
     rung = finding.rung
     title = f"{rung.name}{f' ({rung.title})' if rung.title else ''}"
     match finding.kind:
-        case Kind.CLEAN:
+        case SearchEnd.CLEAN:
             yield f"{title}: right"
-        case Kind.WRONG_AT_FOOT:
+        case SearchEnd.WRONG_AT_FOOT:
             yield f"{title}: wrong with all of it off"
-        case Kind.NOISE:
+        case SearchEnd.NOISE:
             yield (
                 f"{title}: numeric noise, no culprit: the result is wrong as often with all of it off as with"
                 " all of it on"
             )
-        case Kind.UNRESOLVED:
+        case SearchEnd.UNRESOLVED:
             yield f"{title}: no answer{_reason(rung, rows)}"
-        case Kind.BUDGET:
+        case SearchEnd.BUDGET:
             yield f"{title}: the trials or the time were used up before the search ended"
             yield from _known(finding)
-        case Kind.FOUND:
+        case SearchEnd.FOUND:
             yield f"{title}: wrong"
             yield from _found(finding, rows)
     yield from (f"  {said}" for said in lines.said)
@@ -106,7 +106,7 @@ def _finding_lines(
         yield from (f"    {language}: {line}" for language, line in lines.code)
 
 
-def _known(finding: Finding) -> Iterator[str]:
+def _known(finding: RungFinding) -> Iterator[str]:
     for each in finding.sets:
         yield f"  wrong alone, not proven to be all: {_named(finding.rung, each)}"
     if finding.suspects and not finding.sets:
@@ -114,7 +114,7 @@ def _known(finding: Finding) -> Iterator[str]:
         yield f"  what is wrong is among these {count}: {_named(finding.rung, finding.suspects)}"
 
 
-def _found(finding: Finding, rows: Mapping[tuple[str, str, str], TrialCells]) -> Iterator[str]:
+def _found(finding: RungFinding, rows: Mapping[tuple[str, str, str], TrialCells]) -> Iterator[str]:
     rung, sets = finding.rung, finding.sets
     if rung.is_ordered:
         yield f"  the first that makes it wrong: {_named(rung, sets[0])}"

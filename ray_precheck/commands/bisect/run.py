@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.commands.bisect.job import TABLES, BisectJob, limits_of, recorded_answers
+from ray_precheck.commands.bisect.job import TABLES, BisectJob, recorded_answers, search_limits
 from ray_precheck.commands.bisect.options import BisectConfig
 from ray_precheck.commands.bisect.target import Survey, Target
 from ray_precheck.errors import UsageError
@@ -27,7 +27,7 @@ from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import find_places, on_cores
 from ray_precheck.runtime.places.scratch import private_folder
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.searching.bisection import Answer, Finding, Search, Trial
+from ray_precheck.searching.bisection import RungFinding, Search, Trial, TrialAnswer
 from ray_precheck.searching.strategy import ladder
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import RunFiles
@@ -59,9 +59,9 @@ class BisectReport:
 
     files: RunFiles
     survey: Survey
-    findings: tuple[Finding, ...]
+    findings: tuple[RungFinding, ...]
     trials: tuple[TrialCells, ...]
-    history: tuple[tuple[Trial, Answer], ...]
+    history: tuple[tuple[Trial, TrialAnswer], ...]
     completed: bool
     stop_reason: str = ""
 
@@ -192,8 +192,8 @@ def _digest(survey: Survey) -> str:
 def suspected_sizes(report: BisectReport, config: BisectConfig) -> list[tuple[str, int]]:
     """Return for each trial of the first search its verdict, and how many switches were suspected after
     it."""
-    strategy = ladder(report.survey.rungs, limits_of(config, report.survey))
-    known: dict[Trial, Answer] = {}
+    strategy = ladder(report.survey.rungs, search_limits(config, report.survey))
+    known: dict[Trial, TrialAnswer] = {}
     names = {rung.name for rung in report.survey.rungs}
     found: list[tuple[str, int]] = []
     for trial, answer in report.history:

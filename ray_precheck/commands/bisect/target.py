@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ray_precheck.commands.bisect.options import BisectConfig
-from ray_precheck.searching.bisection import Answer, Finding, Rung, Trial
+from ray_precheck.searching.bisection import Rung, RungFinding, Trial, TrialAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class TrialResult:
     """What a trial said. `exit` is how its process or command ended ("0", "SIGSEGV", "timeout", "" where it
     goes on), `metric` the distance of the worst output in units of what honest runs differ by."""
 
-    answer: Answer
+    answer: TrialAnswer
     exit: str = ""
     metric: float | None = None
     message: str = ""
@@ -100,14 +100,14 @@ class Target(Protocol):
         """Return what opens runners."""
 
     def further(
-        self, config: Any, survey: Survey, found: Sequence[Finding], scratch: Path
+        self, config: Any, survey: Survey, found: Sequence[RungFinding], scratch: Path
     ) -> Sequence[Rung]:
         """Return what is tried next, given all findings so far; () at the end. It is called in a thread."""
 
-    def lines(self, config: Any, survey: Survey, finding: Finding) -> Lines:
+    def lines(self, config: Any, survey: Survey, finding: RungFinding) -> Lines:
         """Return what to say of a finding."""
 
     def close_up(
-        self, config: Any, survey: Survey, found: Sequence[Finding], out: Path, scratch: Path
+        self, config: Any, survey: Survey, found: Sequence[RungFinding], out: Path, scratch: Path
     ) -> Iterator[str]:
         """Write what the user asked for at the end (a bundle, a cropped model); yield what is said of it."""

@@ -54,7 +54,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.inputs.roles.role import Role, Within
 from ray_precheck.inputs.roles.rules import RoleRow, Rule
 from ray_precheck.inputs.roles.table import rows_about
-from ray_precheck.operators.drawing import DRAWING, UNSEEDED, Always, Switch, Unjudged
+from ray_precheck.operators.drawing import DRAWING, UNSEEDED, Always, DrawsIf, Unjudged
 from ray_precheck.operators.effects import READS_BITS, SIZED_BY_VALUES
 from ray_precheck.operators.exact import AMBIGUOUS, Ambiguity, Basis, SignOfSum, ToWhole
 from ray_precheck.operators.refused import refusal
@@ -327,7 +327,7 @@ def _checked(operator: AskedOperator, bench: BenchAnswer) -> tuple[bool, list[st
     lines = ["yes, forward and backward, against the bench"]
     if bench.exists is None:
         lines = ["where it has a bench"]
-    if isinstance(drawing, Switch):
+    if isinstance(drawing, DrawsIf):
         lines.append(_dropping(operator, drawing))
     if READS_BITS.get(operator.name):
         lines.append("not where it reads the bits of its input as another dtype")
@@ -339,7 +339,7 @@ def _seeding(operator: AskedOperator) -> str:
     return "; its draws do not follow the seed" if unseeded else ""
 
 
-def _dropping(operator: AskedOperator, switch: Switch) -> str:
+def _dropping(operator: AskedOperator, switch: DrawsIf) -> str:
     """Say when a call drops, and how it is judged then."""
     when = [f"{switch.probability} is not 0"] if switch.probability else []
     when += [f"{switch.training.split('|')[0]} is not False"] if switch.training else []

@@ -39,7 +39,7 @@ from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict, call_verdict
 from ray_precheck.schema.values import HostTensor
-from ray_precheck.searching.search import smallest_set
+from ray_precheck.searching.strategy import smallest_set
 
 if TYPE_CHECKING:
     from ray_precheck.dump.tensors import TensorFiles

@@ -21,7 +21,7 @@ from ray_precheck.commands.bisect.run import BisectReport, bisect, survey_target
 from ray_precheck.commands.bisect.targets.onnx import target as onnx_target
 from ray_precheck.commands.bisect.targets.onnx.options import OnnxConfig
 from ray_precheck.errors import UsageError
-from ray_precheck.searching.bisection import Finding, Kind
+from ray_precheck.searching.bisection import RungFinding, SearchEnd
 
 # The interpreter that has onnxruntime and onnx, where it is not this one.
 PYTHON = os.environ.get("RAY_PRECHECK_ONNX", sys.executable)
@@ -86,8 +86,8 @@ def searched(model: Path, out: Path, **options: Any) -> tuple[BisectReport, str]
     return report, "\n".join([*bisect_lines(TARGET, config, report), *said])
 
 
-def found_in(report: BisectReport) -> list[Finding]:
-    return [each for each in report.findings if each.kind is Kind.FOUND]
+def found_in(report: BisectReport) -> list[RungFinding]:
+    return [each for each in report.findings if each.kind is SearchEnd.FOUND]
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -106,7 +106,7 @@ def test_a_culprit_and_its_nodes_are_found(models: Path, out: Path, name: str) -
     assert f'disabled_optimizers=["{culprit}"]' in said
     # The levels above are right without it: the deployed session is mended.
     above = report.findings[report.findings.index(found) + 1 :]
-    assert [each.kind for each in above] == [Kind.CLEAN] * len(above)
+    assert [each.kind for each in above] == [SearchEnd.CLEAN] * len(above)
     assert above[-1].rung.name == f"all without {culprit}"
 
 
@@ -143,7 +143,7 @@ def test_a_second_culprit_of_a_higher_level_is_found_behind_the_first(
         ("layout without ConvBNFusion", (frozenset(["NchwcTransformer"]),)),
     ]
     assert 'disabled_optimizers=["ConvBNFusion", "NchwcTransformer"]' in said
-    assert report.findings[-1].kind is Kind.CLEAN
+    assert report.findings[-1].kind is SearchEnd.CLEAN
 
 
 def test_two_rules_that_only_together_make_an_invalid_graph_are_found(
@@ -160,13 +160,13 @@ def test_two_rules_that_only_together_make_an_invalid_graph_are_found(
 def test_honest_models_are_accused_of_nothing(tmp_path: Path, seed: int, name: str) -> None:
     run_python(MODELS, tmp_path, seed)
     report, _ = searched(tmp_path / f"{name}.onnx", tmp_path, shape=("batch=2",))
-    assert {each.kind for each in report.findings} == {Kind.CLEAN}
+    assert {each.kind for each in report.findings} == {SearchEnd.CLEAN}
     assert report.findings[-1].rung.name == "all"
 
 
 def test_optimizers_that_the_deployed_session_disables_are_off(models: Path, out: Path) -> None:
     report, _ = searched(models / "conv_bn.onnx", out, disabled=("ConvBNFusion",))
-    assert {each.kind for each in report.findings} == {Kind.CLEAN}
+    assert {each.kind for each in report.findings} == {SearchEnd.CLEAN}
     assert all("ConvBNFusion" not in each.rung.members for each in report.findings)
 
 
@@ -186,11 +186,11 @@ def test_a_native_operator_is_held_against_the_reference(models: Path, out: Path
         golden,
     )
     report, said = searched(models / "conv_bn.onnx", out, input=inputs, golden=golden)
-    assert [each.kind for each in report.findings] == [Kind.WRONG_AT_FOOT]
+    assert [each.kind for each in report.findings] == [SearchEnd.WRONG_AT_FOOT]
     assert "a native operator: /batchnormalization_1 (BatchNormalization)" in said
     np.savez(golden, **{"/gemm_0/out": np.zeros((1, 10), "float32")})
     report, said = searched(models / "honest_cnn.onnx", out, golden=golden)
-    assert [each.kind for each in report.findings] == [Kind.WRONG_AT_FOOT]
+    assert [each.kind for each in report.findings] == [SearchEnd.WRONG_AT_FOOT]
     assert "nodes gives what onnx's reference gives" in said
 
 

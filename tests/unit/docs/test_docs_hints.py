@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from markdown_text import ROOT
-from test_docs_references import parsers
+from test_docs_references import options_of_ray_precheck
 
-from ray_precheck.cli.command_line import build_parser
 from ray_precheck.commands.inspect.options import WORDS
 from ray_precheck.commands.inspect.words import options_of_word
 
@@ -86,6 +85,10 @@ _OF_FRAMEWORKS = {
 _OF_TRIALS = {
     "BISECT_ATTRIBUTES", "BISECT_ATTRIBUTES_TOLD", "BISECT_COMMIT", "BISECT_GOLDEN", "BISECT_OUTPUTS",
     "BISECT_TRIAL", "GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE",
+    # Read by Paddle, and by torch's compiler with a prefix in front; levels of ONNX Runtime.
+    "FLAGS_enable_pir_api", "GLOG_minloglevel", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS",
+    "AUTOGRAD_CACHE", "AUTOGRAD_REMOTE_CACHE", "FX_GRAPH_CACHE", "FX_GRAPH_REMOTE_CACHE",
+    "DISABLE_ALL", "ENABLE_LAYOUT", "ORT_ENABLE_LAYOUT",
 }  # fmt: skip
 # Read by the drivers of the devices: CANN's runtime and CUDA's.
 _OF_DRIVERS = {
@@ -157,15 +160,6 @@ def found_in_texts(pattern: re.Pattern[str]) -> dict[str, set[str]]:
         for name in pattern.findall(text):
             found.setdefault(name, set()).add(str(file))
     return found
-
-
-def options_of_ray_precheck() -> set[str]:
-    return {
-        option
-        for parser in parsers(build_parser())
-        for action in parser._actions
-        for option in action.option_strings
-    }
 
 
 def test_every_option_of_a_message_exists() -> None:

@@ -11,6 +11,7 @@ from markdown_text import ROOT, anchors, code_texts, markdown_files, sections
 
 from ray_precheck.cli.command_line import build_parser
 from ray_precheck.errors import PrecheckError
+from scripts.options import bisect_commands
 
 FILES = {str(path.relative_to(ROOT)): path for path in markdown_files()}
 # Options of other programs, by the program that has them.
@@ -21,6 +22,8 @@ FOREIGN = {
     "--labels": "ray start",
     "--nodes": "sbatch",
     "--exclusive": "sbatch",
+    "--fused": "a command that is bisected",
+    "--epochs": "a script that is bisected",
 }
 _OPTION = re.compile(r"(?<![\w.-])--[a-z][\w-]*")
 _SCRIPT = re.compile(r"python -m scripts\.(\w+(?:\.\w+)*)")
@@ -37,14 +40,20 @@ def parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     return found
 
 
-def known_options() -> set[str]:
-    """Return the options of ray-precheck, of the scripts and of the cluster's."""
+def options_of_ray_precheck() -> set[str]:
+    """Return the options of all commands, and of what `bisect` can bisect."""
     found = {
         option
         for parser in parsers(build_parser())
         for action in parser._actions
         for option in action.option_strings
     }
+    return found | {name for each in bisect_commands() for o in each.options for name in o.names}
+
+
+def known_options() -> set[str]:
+    """Return the options of ray-precheck, of the scripts and of the cluster's."""
+    found = options_of_ray_precheck()
     for path in [*(ROOT / "scripts").rglob("*"), *(ROOT / "cluster").rglob("*")]:
         if path.is_file() and path.suffix in ("", ".py", ".sbatch", ".sh"):
             found |= set(_OPTION.findall(path.read_text("utf-8")))

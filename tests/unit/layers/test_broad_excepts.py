@@ -12,6 +12,9 @@ pytestmark = pytest.mark.unit
 PLACES = {
     "ray_precheck.cli.command_line",  # the edge of the command line
     "ray_precheck.foreign",  # code that is not ours
+    # The same in an interpreter that has not this package.
+    "ray_precheck.commands.bisect.inside.serve",
+    "ray_precheck.commands.bisect.targets.torch_compile.programs",
 }
 
 

@@ -16,6 +16,7 @@ SCRIPTS = PACKAGE.parent / "scripts"
 # Functions that are the same step of different things, and so are called alike.
 STEPS = {
     "main",  # of a process
+    "open_target",  # of a process in which a target of bisect lives
     "flushed_denormals",  # of a framework
 }
 # Benches are named for the operator that they compute, which several frameworks have.

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from ray_precheck.commands.bisect.measure import (
     FLOORS,
-    Measure,
+    OutputMeasure,
     distance_of,
-    floor_of,
+    dtype_floor,
     honest_floors,
     judged_by,
 )
-from ray_precheck.searching.bisection import Answer
+from ray_precheck.searching.bisection import TrialAnswer
 
 pytestmark = pytest.mark.unit
-PASS, FAIL, UNRESOLVED = Answer.PASS, Answer.FAIL, Answer.UNRESOLVED
+PASS, FAIL, UNRESOLVED = TrialAnswer.PASS, TrialAnswer.FAIL, TrialAnswer.UNRESOLVED
 
 
 def f32(*values: float) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
@@ -63,11 +63,13 @@ def test_an_array_is_not_away_from_itself(values: list[float], dtype: str) -> No
 def test_complex_numbers_are_compared_as_such() -> None:
     golden = np.array([3 + 4j, 0], np.complex64)
     assert distance_of(golden + np.complex64(0.5j), golden, "max")[0] == pytest.approx(0.1)
-    assert floor_of(golden, golden) == FLOORS["float32"]
+    assert dtype_floor(golden, golden) == FLOORS["float32"]
 
 
-def judged(tested: object, golden: object, **options: object) -> tuple[Answer, float | None, str]:
-    found = Measure(Path("none"), **options).compare(  # type: ignore[arg-type]
+def judged(
+    tested: object, golden: object, **options: object
+) -> tuple[TrialAnswer, float | None, str]:
+    found = OutputMeasure(Path("none"), **options).compare(  # type: ignore[arg-type]
         {"y": np.asarray(tested)}, {"y": np.asarray(golden)}
     )
     return found.answer, found.metric, found.message
@@ -106,7 +108,7 @@ def test_what_is_of_another_kind_is_wrong_whatever_the_tolerance(
 
 
 def test_a_missing_output_is_wrong_and_no_output_says_nothing(tmp_path: Path) -> None:
-    measure = Measure(tmp_path / "golden.npz")
+    measure = OutputMeasure(tmp_path / "golden.npz")
     assert measure.compare({}, {"y": f32(1)}).message == "y is missing"
     assert measure.compare({"y": f32(1)}, {}).answer is UNRESOLVED
     np.savez(tmp_path / "golden.npz", y=f32(1))
@@ -121,8 +123,8 @@ def test_floors_are_twice_what_honest_runs_differ_by() -> None:
 
 
 def test_a_check_finds_both_outputs(tmp_path: Path) -> None:
-    def checked(script: str) -> Answer:
-        measure = Measure(tmp_path / "golden", check=("sh", "-c", script))
+    def checked(script: str) -> TrialAnswer:
+        measure = OutputMeasure(tmp_path / "golden", check=("sh", "-c", script))
         return measure.judge(tmp_path / "tested").answer
 
     (tmp_path / "golden").write_text("1")

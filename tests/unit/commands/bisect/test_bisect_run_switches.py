@@ -13,7 +13,7 @@ from ray_precheck.commands.bisect.targets.command.switches import (
     with_path,
 )
 from ray_precheck.errors import UsageError
-from ray_precheck.searching.bisection import Switch
+from ray_precheck.searching.bisection import RungSwitch
 
 pytestmark = pytest.mark.unit
 COMMAND = ("run.sh", "--fast", "--mode", "a b")
@@ -21,7 +21,7 @@ COMMAND = ("run.sh", "--fast", "--mode", "a b")
 
 def parsed(
     *words: str, command: tuple[str, ...] = COMMAND, env: dict[str, str] | None = None
-) -> tuple[tuple[Switch, ...], Wiring]:
+) -> tuple[tuple[RungSwitch, ...], Wiring]:
     return parse_switches(words, command, env or {})
 
 
@@ -186,7 +186,7 @@ def fusion_files(folder: Path) -> tuple[Path, Path]:
         "GraphFusion": {"AFusionPass": "on", "GoneFusionPass": "off"},
         "UBFusion": {"ALL": "off"},
     }
-    config.write_text(json.dumps({"Switch": passes, "Other": 1}))
+    config.write_text(json.dumps({"RungSwitch": passes, "Other": 1}))
     times = {"BFusionPass": {"effect_times": "2", "match_times": "3"}}
     result.write_text(json.dumps([{"graphId": "0", "graph_fusion": times}] * 2))
     return config, result
@@ -204,7 +204,7 @@ def test_passes_of_ascend_are_switched_in_a_copy(tmp_path: Path) -> None:
     }
     words, _ = trial(wiring, tmp_path / "1", "pass:GraphFusion.BFusionPass")
     assert json.loads(Path(words[1].partition("=")[2]).read_text()) == {
-        "Switch": {
+        "RungSwitch": {
             "GraphFusion": {
                 "AFusionPass": "off",
                 "GoneFusionPass": "off",
@@ -216,7 +216,7 @@ def test_passes_of_ascend_are_switched_in_a_copy(tmp_path: Path) -> None:
         "Other": 1,
     }
     words, _ = trial(wiring, tmp_path / "2", *wiring.wired)
-    found = json.loads(Path(words[1].partition("=")[2]).read_text())["Switch"]["GraphFusion"]
+    found = json.loads(Path(words[1].partition("=")[2]).read_text())["RungSwitch"]["GraphFusion"]
     assert found == {"AFusionPass": "on", "GoneFusionPass": "off", "BFusionPass": "on"}
     assert switches[0].lines == (
         ("file", f'{config}: {{"Switch": {{"GraphFusion": {{"AFusionPass": "off"}}}}}}'),

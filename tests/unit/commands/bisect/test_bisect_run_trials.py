@@ -15,10 +15,10 @@ from ray_precheck.commands.bisect.targets.command.own_error import judge_own_err
 from ray_precheck.commands.bisect.targets.command.switches import parse_switches
 from ray_precheck.commands.bisect.targets.command.target import CommandConfig, CommandOpener
 from ray_precheck.commands.bisect.trial_command import CommandEnd, run_command
-from ray_precheck.searching.bisection import Answer, Rung, Trial
+from ray_precheck.searching.bisection import Rung, Trial, TrialAnswer
 
 pytestmark = pytest.mark.unit
-PASS, FAIL, UNRESOLVED = Answer.PASS, Answer.FAIL, Answer.UNRESOLVED
+PASS, FAIL, UNRESOLVED = TrialAnswer.PASS, TrialAnswer.FAIL, TrialAnswer.UNRESOLVED
 
 
 def tried(
@@ -237,7 +237,7 @@ def test_an_own_error_is_the_metric(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     tolerance: float | None,
-    answer: Answer,
+    answer: TrialAnswer,
     metric: float | None,
 ) -> None:
     def locate(

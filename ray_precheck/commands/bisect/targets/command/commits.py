@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.errors import UsageError
-from ray_precheck.searching.bisection import Rung, Switch
+from ray_precheck.searching.bisection import Rung, RungSwitch
 
 COMMITS = "commits"
 _LONGEST_SUBJECT = 60
@@ -37,7 +37,7 @@ class Commits:
     def rung(self) -> Rung:
         """The rung of these commits."""
         switches = tuple(
-            Switch(name, lines=(("shell", f"git revert {commit}"),))
+            RungSwitch(name, lines=(("shell", f"git revert {commit}"),))
             for name, commit in self.hashes.items()
         )
         return Rung(COMMITS, switches, is_ordered=True)

@@ -120,7 +120,7 @@ def _passes(path: Path) -> dict[tuple[str, str], str]:
         UsageError: it cannot be read, or is no such file.
     """
     content = _json(path)
-    switch = content.get("Switch") if isinstance(content, dict) else None
+    switch = content.get("RungSwitch") if isinstance(content, dict) else None
     if not isinstance(switch, dict) or not all(isinstance(each, dict) for each in switch.values()):
         raise UsageError(
             f'{path} is no fusion_switch.cfg; expected {{"Switch": {{"GraphFusion": {{"NAME": "on"}}}}}}'

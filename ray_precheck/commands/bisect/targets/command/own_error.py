@@ -17,7 +17,7 @@ from ray_precheck.commands.bisect.trial_command import run_command
 from ray_precheck.foreign import open_text
 from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED
 from ray_precheck.processes import module_command
-from ray_precheck.searching.bisection import Answer
+from ray_precheck.searching.bisection import TrialAnswer
 from ray_precheck.store.tables import decode_name
 
 # Below $BISECT_TRIAL.
@@ -37,12 +37,13 @@ def judge_own_error(
     capture, out = folder / CAPTURE, folder / "located"
     if not capture.exists():
         return TrialResult(
-            Answer.UNRESOLVED, message=f"COMMAND has left no capture in $BISECT_TRIAL/{CAPTURE}"
+            TrialAnswer.UNRESOLVED,
+            message=f"COMMAND has left no capture in $BISECT_TRIAL/{CAPTURE}",
         )
     words = [*module_command("ray_precheck"), "locate", "-tp", str(capture), "-o", str(out)]
     end = run_command([*words, "-d", "0"], os.environ, folder, timeout_s, folder / "locate")
     if end.code not in (PASSED, IN_ERROR, NOTHING_CHECKED):
-        return TrialResult(Answer.UNRESOLVED, message=f"locate: {end.said}")
+        return TrialResult(TrialAnswer.UNRESOLVED, message=f"locate: {end.said}")
     rows = [row for table in sorted(out.rglob("locate_values_*.csv")) for row in _rows(table)]
     found = [each for each in rows if name in _forms(each["Record"])]
     if not found:
@@ -50,7 +51,7 @@ def judge_own_error(
             name, {form for each in rows for form in _forms(each["Record"])}, 1
         )
         told = f"; the nearest is {near[0]}" if near else ""
-        return TrialResult(Answer.UNRESOLVED, message=f"locate measured no {name}{told}")
+        return TrialResult(TrialAnswer.UNRESOLVED, message=f"locate measured no {name}{told}")
     return _judged(found, tolerance)
 
 
@@ -59,14 +60,14 @@ def _judged(found: Sequence[Mapping[str, str]], tolerance: float | None) -> Tria
     known = [pair for pair in measured if not math.isnan(pair[0])]
     if not known:
         return TrialResult(
-            Answer.UNRESOLVED, message=found[0]["Message"] or "no own error is known"
+            TrialAnswer.UNRESOLVED, message=found[0]["Message"] or "no own error is known"
         )
     worst, row = max(known, key=lambda pair: pair[0])
     fails = any(each["Verdict"] == _ERROR for each in found)
     if tolerance is not None:
         fails = worst > tolerance
     said = f"{row['Record']}: {worst:.3g} times what rounding explains"
-    return TrialResult(Answer.FAIL if fails else Answer.PASS, "0", worst, said)
+    return TrialResult(TrialAnswer.FAIL if fails else TrialAnswer.PASS, "0", worst, said)
 
 
 def _rows(table: Path) -> list[dict[str, str]]:

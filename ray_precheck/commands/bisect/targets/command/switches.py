@@ -26,7 +26,7 @@ from typing import NamedTuple
 from ray_precheck.commands.bisect.targets.command.lists import LIST, PASS, Listed, listed_switches
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file
-from ray_precheck.searching.bisection import Switch
+from ray_precheck.searching.bisection import RungSwitch
 
 _FORMS = {
     "env": "env:NAME=ON|OFF",
@@ -151,7 +151,7 @@ def _switched(path: Path, sides: Sequence[tuple[Wired, bool]]) -> str:
     content = json.loads("".join(_lines_of(path)))
     for wired, is_on in sides:
         kind, _, name = wired.on.partition(".")
-        passes = content["Switch"].setdefault(kind, {})
+        passes = content["RungSwitch"].setdefault(kind, {})
         passes.pop(name, None)
         if not (name == "ALL" and is_on):
             passes[name] = "on" if is_on else "off"
@@ -180,20 +180,20 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 def parse_switches(
     asked: Sequence[str], command: Sequence[str], env: Mapping[str, str]
-) -> tuple[tuple[Switch, ...], Wiring]:
+) -> tuple[tuple[RungSwitch, ...], Wiring]:
     """Return switches of words like `env:NAME=on|off`; their names are the words.
 
     Raises:
         UsageError: a word is none of them, or is given twice.
     """
     wired: dict[str, Wired] = {}
-    switches: list[Switch] = []
+    switches: list[RungSwitch] = []
     for word in asked:
         for name, each, hits in _wired_of(word, command, env):
             if name in wired:
                 raise UsageError(f"--switch {name} is given twice")
             wired[name] = each
-            switches.append(Switch(name, hits=hits, lines=tuple(_lines(each))))
+            switches.append(RungSwitch(name, hits=hits, lines=tuple(_lines(each))))
     return tuple(switches), Wiring(wired, tuple(command))
 
 

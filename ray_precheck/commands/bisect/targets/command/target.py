@@ -38,7 +38,7 @@ from ray_precheck.commands.bisect.trial_command import CommandEnd, run_command
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file
 from ray_precheck.options.declared import Number, Takes, option
-from ray_precheck.searching.bisection import Answer, Finding, Rung, Trial
+from ray_precheck.searching.bisection import Rung, RungFinding, Trial, TrialAnswer
 
 # Exit codes of a shell whose command cannot be started, and git bisect's for "cannot tell".
 _UNRESOLVED = {
@@ -207,11 +207,11 @@ class CommandRunner:
                 end = run_command(words, env, current, left_s, folder / "output")
             problem = attribute_problem(folder / ATTRIBUTES) if _has_attributes(env) else ""
             if problem:
-                return TrialResult(Answer.UNRESOLVED, end.exit, message=problem)
+                return TrialResult(TrialAnswer.UNRESOLVED, end.exit, message=problem)
             found = judged_end(end, words, config.fail_on)
-            if found.answer is not Answer.PASS and (config.check or config.own_error):
+            if found.answer is not TrialAnswer.PASS and (config.check or config.own_error):
                 # A command that raised says nothing of its result.
-                return TrialResult(Answer.UNRESOLVED, end.exit, message=f"COMMAND: {end.said}")
+                return TrialResult(TrialAnswer.UNRESOLVED, end.exit, message=f"COMMAND: {end.said}")
             left_s = max(1.0, until - time.monotonic())
             if config.check:
                 return judged_by(config.check, env, left_s, current)
@@ -227,14 +227,14 @@ def judged_end(end: CommandEnd, words: Sequence[str], fail_on: str) -> TrialResu
     """Return what the end of a command says: 0 is PASS, another exit code FAIL, and UNRESOLVED is one that
     was ended by a signal or did not end in time, one of a shell that could not start it, 125, and 2, 3 and 4
     of this package's own commands. With `fail_on` "raise" a signal and the time are FAIL."""
-    answer = Answer.FAIL if end.code else Answer.PASS
+    answer = TrialAnswer.FAIL if end.code else TrialAnswer.PASS
     said = end.said
     if end.code is None or end.code < 0:
-        answer = Answer.FAIL if fail_on == RAISE and end.exit else Answer.UNRESOLVED
+        answer = TrialAnswer.FAIL if fail_on == RAISE and end.exit else TrialAnswer.UNRESOLVED
     elif end.code in (why := _UNRESOLVED | (_OWN if is_own(words) else {})):
-        answer = Answer.UNRESOLVED
+        answer = TrialAnswer.UNRESOLVED
         said = f"{said} ({why[end.code]})"
-    return TrialResult(answer, end.exit, message="" if answer is Answer.PASS else said)
+    return TrialResult(answer, end.exit, message="" if answer is TrialAnswer.PASS else said)
 
 
 def is_own(words: Sequence[str]) -> bool:
@@ -310,12 +310,12 @@ class CommandTarget:
         return CommandOpener(config, wiring, commits, dict(os.environ), os.getcwd())
 
     def further(
-        self, config: CommandConfig, survey: Survey, found: Sequence[Finding], scratch: Path
+        self, config: CommandConfig, survey: Survey, found: Sequence[RungFinding], scratch: Path
     ) -> Sequence[Rung]:
         """Return (): there is nothing behind the switches."""
         return ()
 
-    def lines(self, config: CommandConfig, survey: Survey, finding: Finding) -> Lines:
+    def lines(self, config: CommandConfig, survey: Survey, finding: RungFinding) -> Lines:
         """Return how the switches of the cure are switched off."""
         off = [each for each in finding.rung.switches if each.name in finding.cure]
         return Lines(code=tuple(line for each in off for line in each.lines))
@@ -324,7 +324,7 @@ class CommandTarget:
         self,
         config: CommandConfig,
         survey: Survey,
-        found: Sequence[Finding],
+        found: Sequence[RungFinding],
         out: Path,
         scratch: Path,
     ) -> Iterator[str]:

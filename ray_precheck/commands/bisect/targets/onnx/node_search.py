@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.commands.bisect.measure import Measure
+from ray_precheck.commands.bisect.measure import OutputMeasure
 from ray_precheck.commands.bisect.target import OutputRow
 from ray_precheck.commands.bisect.targets.onnx.nodes import (
     Beginning,
@@ -24,7 +24,7 @@ from ray_precheck.commands.bisect.targets.onnx.nodes import (
     parse_graph,
 )
 from ray_precheck.commands.bisect.trial_process import TrialProcess
-from ray_precheck.searching.bisection import Finding
+from ray_precheck.searching.bisection import RungFinding
 
 # So many places of one culprit are named and cropped.
 _MOST_PLACES = 3
@@ -57,7 +57,7 @@ class NodeSearch:
     tolerance: float | None
     timeout_s: float
 
-    def of_culprit(self, finding: Finding) -> FoundNodes:
+    def of_culprit(self, finding: RungFinding) -> FoundNodes:
         """Compare the graph with the smallest set on with the model with all off."""
         rung = finding.rung
         off = [name for name in rung.members if name not in finding.sets[0]]
@@ -143,7 +143,7 @@ class NodeSearch:
 
     def _rows(self, tested: str, golden: str, always: Sequence[str]) -> dict[str, OutputRow]:
         """Return how the values differ that both files have in one shape and dtype, and those of `always`."""
-        measure = Measure(Path(golden), {}, self.metric, self.tolerance)
+        measure = OutputMeasure(Path(golden), {}, self.metric, self.tolerance)
         found: dict[str, OutputRow] = {}
         with np.load(tested) as ours, np.load(golden) as theirs:
             for name in set(theirs.files) & set(ours.files):

@@ -29,24 +29,12 @@ class OnnxNode:
 
 @dataclass(frozen=True, slots=True)
 class OnnxGraph:
-    """Nodes in an order in which they can run, and the names of the constants."""
+    """Nodes in an order in which they can run; the index of the node that gives a value, by its name; and the
+    values that are `fixed`, the same for all inputs: constants, and what is made of them."""
 
     nodes: tuple[OnnxNode, ...]
-    constants: frozenset[str]
-
-    @property
-    def producers(self) -> Mapping[str, int]:
-        """The index of the node that gives a value, by its name."""
-        return {name: i for i, node in enumerate(self.nodes) for name in node.outputs}
-
-    @property
-    def fixed(self) -> frozenset[str]:
-        """The values that are the same for all inputs of the graph: its constants, and what they make."""
-        found = set(self.constants)
-        for node in self.nodes:
-            if found.issuperset(node.inputs):
-                found.update(node.outputs)
-        return frozenset(found)
+    producers: Mapping[str, int]
+    fixed: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +69,12 @@ def parse_graph(answer: Mapping[str, Any]) -> OnnxGraph:
         OnnxNode(each["name"], each["op"], tuple(each["inputs"]), tuple(each["outputs"]))
         for each in answer["nodes"]
     )
-    return OnnxGraph(nodes, frozenset(answer["constants"]))
+    fixed = set(answer["constants"])
+    for node in nodes:
+        if fixed.issuperset(node.inputs):
+            fixed.update(node.outputs)
+    producers = {name: index for index, node in enumerate(nodes) for name in node.outputs}
+    return OnnxGraph(nodes, producers, frozenset(fixed))
 
 
 def beginnings(

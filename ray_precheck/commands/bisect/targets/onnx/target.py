@@ -38,7 +38,7 @@ from ray_precheck.commands.bisect.targets.onnx.options import OnnxConfig
 from ray_precheck.commands.bisect.trial_process import TrialProcess, interpreter
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import open_file
-from ray_precheck.searching.bisection import Finding, Kind, Rung, Switch
+from ray_precheck.searching.bisection import Rung, RungFinding, RungSwitch, SearchEnd
 
 _INSIDE = Path(__file__).with_name("inside.py")
 _LEVELS = {
@@ -138,7 +138,7 @@ class OnnxTarget:
         )
 
     def further(
-        self, config: OnnxConfig, survey: Survey, found: Sequence[Finding], scratch: Path
+        self, config: OnnxConfig, survey: Survey, found: Sequence[RungFinding], scratch: Path
     ) -> Sequence[Rung]:
         """Find the nodes at which what was found begins to differ. Return the levels above it, without the
         culprit: the deployed session is not mended where another optimizer takes its place there."""
@@ -146,8 +146,8 @@ class OnnxTarget:
         rungs: Sequence[Rung] = ()
         for finding in found:
             rung = finding.rung
-            is_native = finding.kind is Kind.WRONG_AT_FOOT and rung.name == "off"
-            if rung.name in facts.nodes or not (is_native or finding.kind is Kind.FOUND):
+            is_native = finding.kind is SearchEnd.WRONG_AT_FOOT and rung.name == "off"
+            if rung.name in facts.nodes or not (is_native or finding.kind is SearchEnd.FOUND):
                 continue
             with closing(_process(config, facts.settings, scratch)) as process:
                 search = NodeSearch(
@@ -156,15 +156,15 @@ class OnnxTarget:
                 facts.nodes[rung.name] = (
                     search.of_native_operators() if is_native else search.of_culprit(finding)
                 )
-            if finding.kind is Kind.FOUND:
+            if finding.kind is SearchEnd.FOUND:
                 rungs = _levels_above(finding, survey.rungs)
         return rungs
 
-    def lines(self, config: OnnxConfig, survey: Survey, finding: Finding) -> Lines:
+    def lines(self, config: OnnxConfig, survey: Survey, finding: RungFinding) -> Lines:
         """Return the nodes of a finding, and the lines that switch the culprit off."""
         nodes = survey.facts.nodes.get(finding.rung.name)
         said = () if nodes is None else nodes.said
-        if finding.kind is not Kind.FOUND or not finding.rung.switches:
+        if finding.kind is not SearchEnd.FOUND or not finding.rung.switches:
             return Lines(said)
         off = [*_without(finding.rung), *sorted(finding.cure)]
         return Lines(said, _disabling([*config.disabled, *off], survey.facts.settings["providers"]))
@@ -173,7 +173,7 @@ class OnnxTarget:
         self,
         config: OnnxConfig,
         survey: Survey,
-        found: Sequence[Finding],
+        found: Sequence[RungFinding],
         out: Path,
         scratch: Path,
     ) -> Iterator[str]:
@@ -280,13 +280,13 @@ def _rungs(
     """Yield the rungs above "off"; levels at which there is nothing to disable are left out."""
     below = "off"
     if providers:
-        switches = tuple(Switch(name) for name in providers)
+        switches = tuple(RungSwitch(name) for name in providers)
         yield Rung("providers", switches, below, title="execution providers, without optimization")
         below = "providers"
     for level, rows in levels.items():
         names = {each["name"] for each in rows}
         switches = tuple(
-            Switch(
+            RungSwitch(
                 each["name"],
                 needs=tuple({each.get("holder", "")} & names),
                 hits=None if each["changed"] is None else int(each["changed"]),
@@ -306,7 +306,7 @@ def _without(rung: Rung) -> list[str]:
     return list(filter(None, rung.name.partition(_WITHOUT)[2].split(",")))
 
 
-def _levels_above(finding: Finding, rungs: Sequence[Rung]) -> Sequence[Rung]:
+def _levels_above(finding: RungFinding, rungs: Sequence[Rung]) -> Sequence[Rung]:
     """Return the rungs above that of a finding, without the optimizers or providers of its cure."""
     level = finding.rung.name.partition(_WITHOUT)[0]
     off = [*_without(finding.rung), *sorted(finding.cure)]

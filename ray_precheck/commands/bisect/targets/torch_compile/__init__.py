@@ -1,0 +1,1 @@
+"""The target `torch-compile`: which decomposition, graph pass, lowering or code generator does it."""
