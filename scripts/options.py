@@ -65,7 +65,10 @@ def with_tables(text: str, commands: Sequence[Command] = COMMANDS) -> str:
     """Return the docs with the tables as they are now between the two marks."""
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n\n{tables(commands)}\n{END}{after}"
+    found = tables(commands)
+    if commands and next(iter(commands[0].names)).startswith("bisect "):
+        found = found.replace("](../", "](../../")  # Its page stands one folder deeper.
+    return f"{before}{BEGIN}\n\n{found}\n{END}{after}"
 
 
 def tables(commands: Sequence[Command] = COMMANDS) -> str:

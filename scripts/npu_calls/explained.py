@@ -76,6 +76,15 @@ EXPLAINED = {
     "capture/mindspore/names.py: entries_of_overloads": _CAPTURED,
     "capture/mindspore/steps.py: ScaledUpdates.watch": _CAPTURED,
     "capture/recording/origins.py: followed": _CAPTURED,
+    "commands/bisect/targets/found.py: find_target": _OURS,
+    "commands/bisect/targets/found.py: target_texts": _OURS,
+    "commands/bisect/targets/torch_compile/inside.py: open_target": _OURS,
+    "commands/bisect/targets/torch_compile/programs.py: _function.load": Explanation(
+        "a module of the user's"
+    ),
+    "commands/bisect/targets/torch_compile/watching.py: _told": Explanation(
+        "parts of torch's compiler, which compiles for the CPU or a GPU"
+    ),
     "commands/explain/asked.py: _known_names": _RECORDED,
     "commands/explain/asked.py: installed_version": _RECORDED,
     "commands/explain/asked.py: is_installed": _RECORDED,
