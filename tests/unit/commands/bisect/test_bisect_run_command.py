@@ -112,7 +112,7 @@ def test_a_limit_of_trials_gives_what_is_known(
 
 def test_a_limit_of_time_ends_a_search(bisect: Bisect, capsys: pytest.CaptureFixture[str]) -> None:
     many = [f"env:S{number}=1|0" for number in range(32)]
-    assert bisect("sleep 1; [ $S20 = 0 ]", "--minutes", "0.1", switches=many) == 1
+    assert bisect("sleep 0.5; [ $S20 = 0 ]", "--minutes", "0.04", switches=many) == 1
     printed = capsys.readouterr().out
     assert "used up" in printed
     said = ("what is wrong is among these", "wrong alone, not proven to be all")
@@ -124,6 +124,7 @@ def test_repeats_say_how_often_the_top_is_tried_before_it_is_right(
     tmp_path: Path, bisect: Bisect
 ) -> None:
     assert bisect("true", "--repeats", "5", "-d", "0") == 0
+    # The lower end is tried twice, and no more where the upper one is right each time.
     assert sorted(ran(tmp_path)) == ["0000"] * 2 + ["1111"] * 5
 
 

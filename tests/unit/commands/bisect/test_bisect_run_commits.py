@@ -70,7 +70,7 @@ def test_the_first_bad_commit_is_found_and_the_checkout_left_alone(
     assert f"shell: git revert {bad}" in printed
     assert "right before it: trial" in printed
     trees = ran.read_text().split()
-    # Both ends three times, halving, two proofs; with two workers some are speculation.
+    # Both ends, halving, and two proofs, each more than once; with two workers some are speculation.
     assert len(trees) == len(set(trees)) <= 24
     assert not any(Path(tree).exists() for tree in trees)
     assert state(repository) == before
