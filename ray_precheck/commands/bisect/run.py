@@ -150,10 +150,12 @@ class _Bisecting(Feature[BisectJob, BisectReport]):
 
     def _memory_limit_bytes(self) -> int:
         """Return how many bytes the processes of a trial may allocate: --max-memory, or a share of the
-        machine's."""
+        machine's; 0 where they may use an accelerator, whose driver reserves memory that it never uses."""
         assert self.places is not None
         if self._config.max_memory_gib:
             return int(self._config.max_memory_gib * 2**30)
+        if any(ids for node in self.places.nodes for ids in node.visible.values()):
+            return 0
         machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return int(_MEMORY_SHARE * machine_bytes / max(1, len(self.places.slots)))
 
