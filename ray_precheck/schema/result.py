@@ -44,7 +44,7 @@ _VERDICTS_BY_CELL = {verdict.value.lower(): verdict for verdict in Verdict}
 # msprobe's word for an error that its limits allow.
 _VERDICTS_BY_CELL |= {verdict.value: verdict for verdict in Verdict}
 _VERDICTS_BY_CELL["warning"] = Verdict.PASS
-# The words of trials (`searching.bisection.Answer`).
+# The words of trials (`searching.bisection.TrialAnswer`).
 _VERDICTS_BY_CELL |= {"fail": Verdict.ERROR, "unresolved": Verdict.SKIP}
 
 

@@ -22,10 +22,17 @@ def survey_lines(survey: Survey) -> Iterator[str]:
     """Yield the rungs and their switches, for --dry-run."""
     for rung in survey.rungs:
         count = len(rung.members)
-        yield f"Rung {rung.name}{f' ({rung.title})' if rung.title else ''}: {count} switches"
+        yield (
+            f"Rung {rung.name}{f' ({rung.title})' if rung.title else ''}:"
+            f" {count} switch{'' if count == 1 else 'es'}"
+        )
+        yield from (f"  off by {language}: {line}" for language, line in rung.lines)
+        by_name = {each.name: each for each in rung.switches}
         for number, name in enumerate(rung.members, 1):
-            hits = next(each.hits for each in rung.switches if each.name == name)
-            yield f"  {number} {name}{'' if hits is None else f' ({hits} hits)'}"
+            hits = by_name[name].hits
+            counted = "" if hits is None else f" ({hits} hit{'' if hits == 1 else 's'})"
+            lines = "".join(f"; {language}: {line}" for language, line in by_name[name].lines)
+            yield f"  {number} {name}{counted}{lines}"
         stays = [each.name for each in rung.switches if each.stays]
         if stays:
             yield f"  always on: {', '.join(stays)}"
@@ -74,7 +81,7 @@ def bisect_lines(target: Target, config: Any, report: BisectReport) -> Iterator[
     if not report.findings and report.completed:
         yield "Nothing was answered within the trials or the time allowed"
     seconds = sum(float(each.seconds or 0) for each in report.trials)
-    yield f"{len(report.trials)} trials in {seconds:.1f} s of trials; rows: {report.files.result}"
+    yield f"{len(report.trials)} trials took {seconds:.1f} s together; rows: {report.files.result}"
 
 
 def _finding_lines(

@@ -194,3 +194,36 @@ def test_an_interpreter_without_torch_is_said(tmp_path: Path) -> None:
     config = CompileConfig(program="x:y", out=tmp_path, python=str(python))
     with pytest.raises(UsageError, match="has no torch; name one that has it with --python"):
         TARGET.survey(config, tmp_path, lambda text: None)
+
+
+NATIVE = """
+import os
+import torch
+if os.environ.get("WRONG_SILU"):
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("silu", lambda x: 1.01 * x * torch.sigmoid(x), "CPU")
+def build():
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(8, 16), torch.nn.SiLU(), torch.nn.Linear(16, 4)
+    return torch.nn.Sequential(*layers).eval(), (torch.randn(3, 8),)
+"""
+
+
+def test_an_operator_that_is_wrong_without_torch_compile_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The golden outputs are those of a right kernel: nothing that is compiled is to blame."""
+    import numpy as np
+
+    program = tmp_path / "program.py"
+    program.write_text(NATIVE)
+    space: dict[str, Callable[[], tuple[Callable[..., object], Sequence[object]]]] = {}
+    exec(NATIVE, space)
+    model, inputs = space["build"]()
+    np.savez(tmp_path / "golden.npz", output=model(*inputs).detach().numpy())  # type: ignore[attr-defined]
+    monkeypatch.setenv("WRONG_SILU", "1")
+    found = Searched(tmp_path, f"{program}:build", golden=tmp_path / "golden.npz")
+    assert [each.kind for each in found.findings] == [SearchEnd.WRONG_AT_FOOT]
+    assert found.said[0] == "wrong by themselves, without torch.compile:"
+    assert found.said[1].startswith("  1. Functional.silu.0.forward: own error")
+    assert len(found.said) == 3

@@ -134,7 +134,7 @@ def test_a_dry_run_runs_nothing(
     assert bisect("true", "--dry-run") == 0
     assert capsys.readouterr().out.splitlines()[:2] == [
         "Rung switches: 4 switches",
-        "  1 env:A=1|0",
+        "  1 env:A=1|0; shell: export A=0",
     ]
     assert ran(tmp_path) == []
     assert not (tmp_path / "out").exists()

@@ -25,6 +25,7 @@ from ray_precheck.commands.bisect.model_target import (
 )
 from ray_precheck.commands.bisect.options import ModelConfig
 from ray_precheck.commands.bisect.target import Lines, Survey
+from ray_precheck.commands.bisect.targets.torch_compile.native import eager_operators
 from ray_precheck.commands.bisect.trial_process import Reply, TrialProcess, interpreter
 from ray_precheck.errors import UsageError
 from ray_precheck.options.declared import REQUIRED, Takes, option
@@ -196,8 +197,13 @@ class CompileTarget:
         out: Path,
         scratch: Path,
     ) -> Iterator[str]:
-        """Yield a sentence where taking copies changed the result."""
+        """Yield a sentence where taking copies changed the result, and where the program is wrong without
+        torch.compile which operators are."""
         facts: CompileFacts = survey.facts
+        if found[0].rung.name == OFF.name and found[0].kind is SearchEnd.WRONG_AT_FOOT:
+            args = config.program, config.args, config.python, config.timeout_s, out, scratch
+            yield from eager_operators(*args)
+            return
         first = next((each for each in found if each.rung.name in _whole_rungs()), None)
         if (
             first is None
