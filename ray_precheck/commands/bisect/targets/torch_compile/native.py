@@ -58,8 +58,8 @@ def eager_operators(
     end = run_command(look, os.environ, Path.cwd(), timeout_s, log)
     if end.code == PASSED:
         yield (
-            "each operator is right by itself on the inputs that it got: the program is not the one that --golden"
-            f" is of, or its inputs and weights are others; compare it with a capture of that one: {dump}"
+            "each operator is right by itself on the inputs that it got: the program is not the one that"
+            f" --golden is of, or its inputs and weights are others; compare it with a capture of that one: {dump}"
         )
     elif end.code == IN_ERROR:
         yield "wrong by themselves, without torch.compile:"
