@@ -24,7 +24,8 @@ PACKAGE = Path(__file__).resolve().parents[3] / "ray_precheck"
 OWN_FILES = (
     "runtime/", "capture/verifying/", "capture/account.py", "capture/process.py",
     "capture/pytorch/tensors/files.py", "capture/writing/log.py",
-    "check/row.py",
+    "check/row.py", "commands/bisect/inside/", "commands/bisect/trial_command.py",
+    "commands/bisect/trial_process.py", "commands/bisect/targets/torch_compile/native.py",
     "frameworks/mindtorch/paths.py", "processes.py", "store/claim.py",
 )  # fmt: skip
 

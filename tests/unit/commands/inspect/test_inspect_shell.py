@@ -35,6 +35,7 @@ _PLAIN = (
     "u.find_spec = lambda name, package=None: None if name in"
     " ('prompt_toolkit', 'rich', 'rapidfuzz') else find(name, package);"
 )
+_ROOT = str(Path(__file__).parents[4])
 _INSPECT = "import sys; from ray_precheck.__main__ import main; sys.exit(main())"
 
 
@@ -51,9 +52,9 @@ class Terminal:
     def __init__(self, words: list[str], columns: int, folder: Path) -> None:
         self._own, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
-        path = os.pathsep.join(each for each in sys.path if each)
+        # Not this process's path: MindSpore puts a folder with a math.py on it.
         environment = {
-            **os.environ, "XDG_STATE_HOME": str(folder), "TERM": "xterm", "PYTHONPATH": path, "PAGER": "cat",
+            **os.environ, "XDG_STATE_HOME": str(folder), "TERM": "xterm", "PYTHONPATH": _ROOT, "PAGER": "cat",
             "PYTHON_HISTORY": os.devnull, "PYTHONWARNINGS": "ignore",
         }  # fmt: skip
         environment.pop("COLUMNS", None)

@@ -255,7 +255,7 @@ def attribute_problem(told: Path) -> str:
             "py: switches reach no Python of COMMAND: it starts none, or one with -I, -E or -S, or another"
             " PYTHONPATH"
         )
-    lines = [line.partition(" ") for line in told.read_text(errors="replace").splitlines()]
+    lines = [line.partition(" ") for line in read_file(told).decode(errors="replace").splitlines()]
     missing = next((text for what, _, text in lines if what == "missing"), "")
     known = {text.partition(".")[0] for what, _, text in lines if what == "set"}
     unknown = next((text for what, _, text in lines if what == "unknown" and text not in known), "")

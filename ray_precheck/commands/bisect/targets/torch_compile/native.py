@@ -59,7 +59,7 @@ def eager_operators(
     if end.code == PASSED:
         yield (
             "each operator is right by itself on the inputs that it got: the program is not the one that"
-            f" --golden is of, or its inputs and weights are others; compare it with a capture of that one: {dump}"
+            f" --golden is of, or its inputs and weights are others; compare it with that: {dump}"
         )
     elif end.code == IN_ERROR:
         yield "wrong by themselves, without torch.compile:"

@@ -28,6 +28,7 @@ from ray_precheck.commands.bisect.target import Lines, Survey
 from ray_precheck.commands.bisect.targets.torch_compile.native import eager_operators
 from ray_precheck.commands.bisect.trial_process import Reply, TrialProcess, interpreter
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import read_file
 from ray_precheck.options.declared import REQUIRED, Takes, option
 from ray_precheck.searching.bisection import Rung, RungFinding, RungSwitch, SearchEnd, TrialAnswer
 
@@ -268,7 +269,7 @@ def _survey_of(
     if config.golden is not None or config.check:
         rungs = (OFF, *rungs)
     text = config.program
-    source = hashlib.sha256(Path(text).read_bytes()).hexdigest() if Path(text).is_file() else text
+    source = hashlib.sha256(read_file(Path(text))).hexdigest() if Path(text).is_file() else text
     lines: dict[str, str] = {}
     for each in look_at_compile.get("members", ()):
         if each["line"]:
