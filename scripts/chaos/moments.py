@@ -29,6 +29,8 @@ from scripts.chaos.command import (
 KINDS = (TREE, WORKER, WRITER, RAYLET, GROUP, EVERYONE, STOP)
 PHASES = ("start-up", "first batch", "middle", "completing", "shutdown")
 START, FIRST, MIDDLE, COMPLETING, SHUTDOWN = PHASES
+_LONG_PHASES = PHASES[:3]
+_ATTEMPTS_ANYWHERE = 3
 _FIRST_BATCH_S = 0.3
 _FIND_EVERY_S = 0.3
 
@@ -78,8 +80,10 @@ def plan_run(seed: int, number: int, attempt: int, dump: Path, kinds: Sequence[s
     Every second run starts Ray, and those do that kill a process of Ray's.
     """
     chance = random.Random(f"{seed}/{number}/{attempt}")
+    # Where a run was over before it could be killed, at moments that last longer.
+    phases = PHASES if attempt < _ATTEMPTS_ANYWHERE else _LONG_PHASES
     kills = tuple(
-        Kill(kinds[(number + turn) % len(kinds)], chance.choice(PHASES), chance.random())
+        Kill(kinds[(number + turn) % len(kinds)], chance.choice(phases), chance.random())
         for turn in range(chance.randint(1, 3))
     )
     on_ray = number % 2 == 1 or any(kill.kind in (WRITER, RAYLET) for kill in kills)
