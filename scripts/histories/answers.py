@@ -71,7 +71,7 @@ class Layout:
         self.ships = chance(2)
         self.most_bytes = _MOST_BYTES[below(4)]
         self.room_bytes = _MOST_BYTES[below(3)]
-        self.grows = self.slots == 5
+        self.grows = self.slots == 5 or (self.slots == 1 and self.nodes == 2)
 
     @property
     def request(self) -> DeviceRequest:

@@ -14,6 +14,7 @@ from ray_precheck.runtime.crew import Crew
 from ray_precheck.runtime.driver import Driver, Machines
 from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.runtime.scheduling.commands import Command, Forget, SendBatch
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.workers.worker import Turns
 
 
@@ -105,6 +106,19 @@ def hand_a_result_over_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Recorder, "record", twice)
 
 
+def start_no_successor_while_no_task_is_left(patch: pytest.MonkeyPatch) -> None:
+    """Also where more tasks may come."""
+    replace = Scheduler._replace
+
+    def as_if_all_had_come(self: Scheduler, name: str) -> list[Command]:
+        grows, self.grows = self.grows, False
+        commands = replace(self, name)
+        self.grows = grows
+        return commands
+
+    patch.setattr(Scheduler, "_replace", as_if_all_had_come)
+
+
 DRIVER_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     carry_out_at_the_end_of_a_step,
     ask_the_slot_where_its_worker_is,
@@ -114,4 +128,5 @@ DRIVER_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     wait_for_what_is_forgotten,
     lose_what_a_dead_writer_had,
     hand_a_result_over_twice,
+    start_no_successor_while_no_task_is_left,
 ]
