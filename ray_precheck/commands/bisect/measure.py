@@ -8,11 +8,10 @@ The distance of an output is one of `METRICS`; without `--metric` it is
     max |t - g| / max |g|
 
 over the elements that are finite on both sides, in units of its floor: the larger of what two honest runs
-(all off, twice) differ by, and of a rounding that optimisations are free to choose. That is `FLOORS` of the
-coarser dtype of both sides: between honest runs of convolutional and transformer models with other orders of
-sums and fused kernels the largest was a fifth of it (README, "Floors"). A trial is FAIL above `--tolerance`
-floors, 1 by default. NaN and infinity must stand at the same places, whole numbers and bool must be equal,
-shapes and dtypes too.
+(all off, twice) differ by, and of a rounding that optimisations are free to choose, `FLOORS` of the coarser
+dtype of both sides (README, "What is wrong", has what honest float32 models were measured to differ by). A
+trial is FAIL above `--tolerance` floors, 1 by default. NaN and infinity must stand at the same places, whole
+numbers and bool must be equal, shapes and dtypes too.
 """
 
 import tempfile
