@@ -87,6 +87,7 @@ _OF_TRIALS = {
     "BISECT_TRIAL", "GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE",
     # Read by Paddle, and by torch's compiler with a prefix in front; levels of ONNX Runtime.
     "FLAGS_enable_pir_api", "GLOG_minloglevel", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS",
+    "TORCHDYNAMO_DISABLE",
     "AUTOGRAD_CACHE", "AUTOGRAD_REMOTE_CACHE", "FX_GRAPH_CACHE", "FX_GRAPH_REMOTE_CACHE",
     "DISABLE_ALL", "ENABLE_LAYOUT", "ORT_ENABLE_LAYOUT",
 }  # fmt: skip
