@@ -112,12 +112,15 @@ def test_a_limit_of_trials_gives_what_is_known(
 
 def test_a_limit_of_time_ends_a_search(bisect: Bisect, capsys: pytest.CaptureFixture[str]) -> None:
     many = [f"env:S{number}=1|0" for number in range(32)]
-    assert bisect("sleep 0.5; [ $S20 = 0 ]", "--minutes", "0.04", switches=many) == 1
+    code = bisect("sleep 1; [ $S0 = 0 ]", "--minutes", "0.1", switches=many)
     printed = capsys.readouterr().out
     assert "used up" in printed
+    # On a machine that is busy not even the ends may have been answered in six seconds.
+    assert code in (1, 4)
     said = ("what is wrong is among these", "wrong alone, not proven to be all")
-    (line,) = (line for line in printed.splitlines() if any(each in line for each in said))
-    assert "S20" in line
+    named = [line for line in printed.splitlines() if any(each in line for each in said)]
+    assert len(named) == (code == 1)
+    assert all("env:S0=1|0" in line for line in named)
 
 
 def test_repeats_say_how_often_the_top_is_tried_before_it_is_right(
