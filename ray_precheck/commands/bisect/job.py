@@ -150,6 +150,7 @@ class BisectJob:
     _search: Search | None = None
     _further: "Future[Sequence[Rung]] | None" = None
     _finished: int = 0
+    _is_dry: bool = False
     _began_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -166,6 +167,7 @@ class BisectJob:
         if config.trials and left <= 0:
             return
         self._rungs.update((rung.name, rung) for rung in rungs)
+        self._is_dry = False
         self._search = Search(ladder(rungs, search_limits(config, self.survey)), most=left)
 
     def first_tasks(self, room: int) -> list[Task]:
@@ -202,6 +204,7 @@ class BisectJob:
 
     def _answer(self, trial: Trial, answer: TrialAnswer) -> None:
         self.history.append((trial, answer))
+        self._is_dry = False
         if self._search is not None:
             self._search.answer(trial, answer)
 
@@ -210,12 +213,14 @@ class BisectJob:
         if self.config.trials:
             running = len(self._asked) - self._finished
             room = min(room, self.config.trials - len(self.history) - running)
-        while self._search is not None and len(tasks) < room:
+        while self._search is not None and len(tasks) < room and not self._is_dry:
             # One by one where answers are recorded: a run that was finished has no use for speculation.
             wanted = self._search.wanted(1 if self.recorded else room - len(tasks))
             if self._search.findings is not None:
                 self._end_stage(self._search.findings, is_late=False)
             if not wanted:
+                # Nothing more is wanted before the next answer comes.
+                self._is_dry = self._search is not None
                 break
             for trial in wanted:
                 answer = self._recorded(trial)

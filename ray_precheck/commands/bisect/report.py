@@ -45,18 +45,26 @@ def bisect_exit_code(report: BisectReport) -> int:
     answered."""
     if not report.completed:
         return STOPPED
-    kinds = {finding.kind for finding in report.findings}
-    if kinds & {SearchEnd.FOUND, SearchEnd.WRONG_AT_FOOT}:
+    found = report.findings
+    if any(each.kind in (SearchEnd.FOUND, SearchEnd.WRONG_AT_FOOT) for each in found):
         return IN_ERROR
-    if any(finding.kind is SearchEnd.BUDGET and finding.suspects for finding in report.findings):
-        return IN_ERROR
+    unended = [each for each in found if each.kind is SearchEnd.BUDGET]
+    if unended:
+        is_wrong = any(each.suspects or each.sets for each in unended)
+        return IN_ERROR if is_wrong else NOTHING_CHECKED
+    # That it is right with everything off says nothing of what is on.
+    above = [each for each in found if each is not found[0] or each.rung.members] or found
+    kinds = {each.kind for each in above}
     return PASSED if kinds & {SearchEnd.CLEAN, SearchEnd.NOISE} else NOTHING_CHECKED
 
 
 def unresolved_foot(report: BisectReport) -> str:
     """Return a sentence where no trial with everything off gave an answer, so that nothing can be told; ""
     where one did."""
-    if not report.findings or report.findings[0].kind is not SearchEnd.UNRESOLVED:
+    if (
+        not (report.completed and report.findings)
+        or report.findings[0].kind is not SearchEnd.UNRESOLVED
+    ):
         return ""
     first = report.findings[0].rung
     off = [each for each in report.trials if each.enabled in ("none", "all")]

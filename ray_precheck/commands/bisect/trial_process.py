@@ -25,6 +25,7 @@ _SERVE = Path(__file__).with_name("inside") / "serve.py"
 _LONGEST_LOG = 1 << 22
 # An import of a framework on a slow disk, beside other processes that import it.
 START_S = 180.0
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +132,15 @@ class TrialProcess:
                 left_s = until - time.monotonic()
                 if left_s <= 0:
                     return None, True
-                if selector.select(left_s):
+                # A fork of the process may hold its end of the pipe open when it has ended.
+                has_ended = self._process is not None and self._process.poll() is not None
+                if selector.select(0.0 if has_ended else min(left_s, _POLL_S)):
                     more = os.read(self._answers, 1 << 16)
                     if not more:
                         return None, False
                     self._pending += more
+                elif has_ended:
+                    return None, False
         line, _, self._pending = self._pending.partition(b"\n")
         return line, False
 

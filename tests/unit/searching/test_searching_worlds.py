@@ -117,7 +117,10 @@ def test_claims_are_true_where_no_set_follows_from_another(seed: int) -> None:
         luck = random.Random(f"{seed} {sorted(on)}").random()
         return FAIL if luck < share else UNRESOLVED if luck > 0.9 else PASS
 
-    searched_by(answer, Rung("r", tuple(map(RungSwitch, members))))
+    # Each of its claims is held against the answers in `searched_by`.
+    finding = searched_by(answer, Rung("r", tuple(map(RungSwitch, members))))
+    assert finding.kind is SearchEnd.FOUND
+    assert finding.sets
 
 
 def test_a_switch_that_hides_what_another_does() -> None:

@@ -35,7 +35,9 @@ class Opened:
             sys.exit(3)
         if word == "die":
             os._exit(5)
-        if word == "crash":
+        if word == "fork and crash" and os.fork() == 0:
+            time.sleep(600)
+        if "crash" in word:
             os.kill(os.getpid(), signal.SIGSEGV)
         if word == "hang":
             time.sleep(600)
@@ -144,3 +146,12 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 def test_signals_have_names() -> None:
     assert signal_name(-signal.SIGSEGV) == "SIGSEGV"
     assert signal_name(-63) == "signal 63"
+
+
+def test_a_crash_is_seen_at_once_where_a_fork_of_the_process_lives_on(make: Make) -> None:
+    process = make()
+    began = time.monotonic()
+    reply = process.ask({"do": "fork and crash"}, 60)
+    assert reply.end == "SIGSEGV"
+    assert time.monotonic() - began < 60
+    assert process.ask({"do": "count"}, 60).answer is not None
