@@ -130,7 +130,10 @@ def test_a_compile_that_raises_is_searched_with_fail_on_raise(tmp_path: Path) ->
     assert found.culprits("inductor") == {"lowering aten.tanh.default tanh"}
 
 
-def test_a_decomposition_is_named_in_a_script_that_trains(tmp_path: Path) -> None:
+def test_a_decomposition_is_named_in_a_script_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     script = "scripts/bisect_compile/train_digits.py"
     found = Searched(tmp_path, script, args=("decomposition of threshold_backward",))
     assert found.culprits("decompositions") == {

@@ -128,17 +128,11 @@ def test_an_attribute_is_set_when_its_module_is_imported(tmp_path: Path) -> None
         "raise SystemExit(10 * mine.FAST + mine.deep.LEVEL + 100 * mine.deep.Flags.on)"
     )
     words = ("py:mine.FAST=|False", "py:mine.deep.LEVEL=|0", "py:mine.deep.Flags.on=|False")
-    command = (
-        "env",
-        f"PYTHONPATH={tmp_path}:{os.environ['PYTHONPATH']}",
-        sys.executable,
-        "-c",
-        code,
-    )
+    command = (sys.executable, "-c", code)
     path = str(tmp_path)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", path)
-        found = [tried(tmp_path, *command[2:], switch=words, on=on) for on in range(4)]
+        found = [tried(tmp_path, *command, switch=words, on=on) for on in range(4)]
     assert [each.exit for each in found] == ["0", "10", "13", "113"]
 
 
