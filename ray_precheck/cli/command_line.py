@@ -58,6 +58,7 @@ from ray_precheck.options.commands import (
 from ray_precheck.options.declared import Takes, option_of
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.stop_signal import interrupted_by_signals
+from ray_precheck.schema.environment import INVOKED
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -249,6 +250,7 @@ def main(
     own = given[: given.index("--")] if "--" in given else given
     debug = "--debug" in own
     invocation = Invocation(tuple(given), announce)
+    before = INVOKED.set(invocation.given)
     try:
         with _ends_in_order(given, is_own), cuts_told(_say_first) as cuts:
             try:
@@ -281,6 +283,8 @@ def main(
             f"ray-precheck: internal error: {text} (--debug shows the traceback)", file=sys.stderr
         )
         return STOPPED
+    finally:
+        INVOKED.reset(before)
 
 
 def _say_first(text: str) -> None:

@@ -476,3 +476,20 @@ def pairing(where: str = "", more: str = "", rows: str = "") -> Any:
     help_line = f"{{choices}} (default: {{default}}): how calls are paired{where}"
     rule = OneOf((ALIGNED, EXACT))
     return option(ALIGNED, "--match", help=help_line, more=more, rule=rule, rows=rows)
+
+
+_LOOKING = "for scripts, and to look at"
+# Every command that makes files of results has it; `running/view_data.py` says what is in the file.
+JSON_FILE = Option(
+    ("--json",),
+    "the verdict, counts, first findings, files and next commands as JSON; - writes to the screen",
+    metavar="FILE",
+    section=_LOOKING,
+)
+PLOT = Option(
+    ("--plot",),
+    "draw the errors, and the flow around the first suspect, on the screen (needs rich)",
+    takes=Takes.NOTHING,
+    default=False,
+    section=_LOOKING,
+)

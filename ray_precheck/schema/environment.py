@@ -5,9 +5,22 @@ Comes in: the facts that the session has when the run starts, or a dict from the
 file. Goes out: an `Environment`, or such a dict. Called by the session and the report.
 """
 
+import os
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+
+# The words behind `ray-precheck` of the command that this process runs; () where Python code runs it.
+INVOKED: ContextVar[tuple[str, ...]] = ContextVar("INVOKED", default=())
+
+
+def working_folder() -> str:
+    """Return the folder in which this process was started, "" where that is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

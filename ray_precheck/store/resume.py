@@ -19,6 +19,7 @@ from ray_precheck.dump.folders import heard_cuts
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.foreign import open_file, regular_file
 from ray_precheck.options.shared import ResumeOptions
+from ray_precheck.schema.environment import INVOKED, working_folder
 from ray_precheck.store.claim import ClaimedError, claimed, locked, running
 from ray_precheck.store.journal import repair, rows_below
 from ray_precheck.store.results import read_done, without_details
@@ -261,7 +262,14 @@ def _resume_locked(
         _set_foreign_details_aside(files, tables)
     # Rows without a settings file are msprobe's. They stay so when the run is resumed once more.
     adopted = bool(done) if settings is None else settings.adopted
-    now = RunSettings(fingerprint, adopted, reads=stamps, foreign=tuple(sorted(foreign)))
+    now = RunSettings(
+        fingerprint,
+        adopted,
+        reads=stamps,
+        foreign=tuple(sorted(foreign)),
+        command=() if settings is None else settings.command,
+        folder="" if settings is None else settings.folder,
+    )
     is_same = settings is not None and settings.fingerprint == fingerprint and not retry
     if settings is not None and is_same and _is_untouched(files, settings):
         now = replace(settings, reads=now.reads, foreign=now.foreign)
@@ -473,7 +481,12 @@ def opened_run(
     cuts = heard_cuts(getattr(options, "dump", None))
     if resumed is None:
         with contextlib.ExitStack() as held:
-            now = RunSettings(fingerprint, reads=stamps_of(reads or {}))
+            now = RunSettings(
+                fingerprint,
+                reads=stamps_of(reads or {}),
+                command=INVOKED.get(),
+                folder=working_folder(),
+            )
             files = _begun(new, now, tables, held)
             note_cuts(files.settings, cuts)
             yield OpenedRun(files, set(), True)

@@ -156,6 +156,7 @@ def _digest(path: str) -> str:
 # Settings that came later, with what runs did before: their files lack them.
 _BEFORE_THERE_WAS = {"selection": "every call", "distribution": "uniform", "layouts": "off"}
 _ENVIRONMENT, _CUT_SHORT, _READS, _FOREIGN = "environment", "cut_short", "reads", "foreign rows"
+_COMMAND, _FOLDER, _INVOKED = "words", "folder", "invoked as"
 _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
 
 
@@ -168,7 +169,8 @@ class RunSettings:
     file was torn, so that a setting which is not there may have been anything. `environment` is
     made by `schema.environment`; a run may be resumed in another environment. `cut_short` are sentences about
     the captures that were checked and are not whole. `reads` are the files that the rows were made of, and
-    `foreign` the names of rows that the dump lacks, which `--force` has let in.
+    `foreign` the names of rows that the dump lacks, which `--force` has let in. `command` are the words
+    behind `ray-precheck` that began the run, () where Python code did, `folder` where that was.
     """
 
     fingerprint: dict[str, str]
@@ -179,6 +181,8 @@ class RunSettings:
     cut_short: tuple[str, ...] = field(default=(), compare=False)
     reads: Stamps = field(default_factory=dict)
     foreign: tuple[str, ...] = ()
+    command: tuple[str, ...] = field(default=(), compare=False)
+    folder: str = field(default="", compare=False)
 
     @property
     def made_with(self) -> dict[str, str]:
@@ -217,6 +221,9 @@ def load_settings(path: Path) -> RunSettings | None:
         completed = (sizes.get("result_bytes", -1), sizes.get("details_bytes", -1))
     fingerprint = {key: value for key, value in found.items() if isinstance(value, str)}
     environment = found.get(_ENVIRONMENT)
+    invoked = found.get(_INVOKED)
+    invoked = invoked if isinstance(invoked, dict) else {}
+    words = invoked.get(_COMMAND)
     return RunSettings(
         fingerprint,
         found.get("adopted") is True,
@@ -226,6 +233,8 @@ def load_settings(path: Path) -> RunSettings | None:
         tuple(cuts) if isinstance(cuts := found.get(_CUT_SHORT), list) else (),
         stamps_from_json(found.get(_READS)),
         tuple(rows) if isinstance(rows := found.get(_FOREIGN), list) else (),
+        tuple(map(str, words)) if isinstance(words, list) else (),
+        str(invoked.get(_FOLDER, "")),
     )
 
 
@@ -255,6 +264,8 @@ def save_settings(path: Path, settings: RunSettings) -> None:
         content["completed"] = dict(
             zip(("result_bytes", "details_bytes"), settings.completed, strict=True)
         )
+    if settings.command:
+        content[_INVOKED] = {_COMMAND: list(settings.command), _FOLDER: settings.folder}
     if settings.foreign:
         content[_FOREIGN] = list(settings.foreign)
     text = json.dumps(content, indent=1)

@@ -1,0 +1,274 @@
+"""What the `View`s of all commands share: the facts of a run, its timeline, source lines, modules.
+
+Comes in: the files of runs that have ended, were stopped, or go on. Goes out: parts of a `View`. Called by
+the `report.py` of each command. Nothing here writes, and files that are torn are read as far as they go: what
+could not be read is told as a sentence.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.foreign import open_file, open_text
+from ray_precheck.schema.environment import environment_from_dict
+from ray_precheck.schema.view import (
+    CodeLine,
+    Fact,
+    ModuleNode,
+    ModuleTree,
+    TimelineChart,
+    Tone,
+    ViewState,
+)
+from ray_precheck.store.claim import running
+from ray_precheck.store.settings import RunSettings, load_settings
+from ray_precheck.store.tables import RunFiles
+
+MOST_CARDS = 10
+# Spans in a page: more than a screen has pixels, less than what makes a mail too large.
+_MOST_SPANS = 200_000
+_LINES_AROUND = 4
+_LARGEST_SOURCE_BYTES = 4 << 20
+_PLACE = re.compile(r"(?P<path>.+?):(?P<line>\d+)(?:, in |$)")
+_USER_LINE = "; called by "
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """The files of one run: `main` is the table by which it was found, `stamp` the time in its names, `label`
+    its step and rank (`step0/rank1`, "" for a single one)."""
+
+    main: Path
+    stamp: str
+    label: str = ""
+
+
+# The worst first.
+_BY_BADNESS = (Tone.ERROR, Tone.UNMATCHED, Tone.WARNING, Tone.SKIP, Tone.PASS, Tone.PLAIN)
+
+
+def worst_tone(tones: Iterable[Tone]) -> Tone:
+    """Return the worst of some verdicts, `PLAIN` where there are none."""
+    return min(tones, key=_BY_BADNESS.index, default=Tone.PLAIN)
+
+
+def settings_of_run(files: RunFiles) -> RunSettings | None:
+    """Return the settings of a run, None where they are missing or cannot be read."""
+    try:
+        return load_settings(files.settings)
+    except OSError:
+        return None
+
+
+def state_of_run(files: RunFiles, settings: RunSettings | None) -> ViewState:
+    """Return whether a run came to its end; without settings there is no mark of it, and it counts as
+    finished."""
+    if settings is None or settings.completed is not None:
+        return ViewState.FINISHED
+    return ViewState.RUNNING if running(files.lock) else ViewState.STOPPED
+
+
+def facts_of_run(settings: RunSettings | None) -> tuple[Fact, ...]:
+    """Return device, framework, standard, seed, dump and versions, as far as the settings tell."""
+    if settings is None:
+        return ()
+    found = environment_from_dict(settings.environment)
+    names = f" ({', '.join(found.device_names)})" if found.device_names else ""
+    devices = f"{found.devices} {found.kind}{names}" if found.kind else ""
+    if found.nodes > 1:
+        devices += f" on {found.nodes} machines"
+    tested = "the captured results" if found.tests_dump else ""
+    facts = {
+        "Device": devices,
+        "Tested": tested,
+        "Framework": found.framework or settings.fingerprint.get("framework", ""),
+        "Standard": found.rule or settings.fingerprint.get("standard", ""),
+        "Seed": settings.fingerprint.get("seed", ""),
+        "Dump": found.dump,
+        "Versions": ", ".join(f"{name} {version}" for name, version in found.versions.items()),
+        "Limits of the device": "; ".join(found.caveats),
+    }
+    return tuple(Fact(name, value) for name, value in facts.items() if value)
+
+
+def invocation_of(settings: RunSettings | None) -> str:
+    """Return the command that makes the files again, with the folder where it ran; "" where it is not
+    known."""
+    if settings is None or not settings.command:
+        return ""
+    line = shlex.join(["ray-precheck", *settings.command])
+    return f"cd {shlex.quote(settings.folder)} && {line}" if settings.folder else line
+
+
+def timeline_chart(paths: Mapping[str, Path]) -> TimelineChart | None:
+    """Return the timelines of runs as one chart, by their labels; None where no span could be read.
+
+    Of more than 200,000 spans the longest are kept, and the title says so.
+    """
+    lanes: dict[str, int] = {}
+    names: dict[str, int] = {}
+    stages: dict[str, int] = {}
+    rows: list[tuple[int, float, float, int, int]] = []
+    for label, path in paths.items():
+        threads: dict[tuple[int, int], str] = {}
+        machines: dict[int, str] = {}
+        for event in _events(path):
+            pid, tid = event.get("pid", 0), event.get("tid", 0)
+            named = event.get("args", {}).get("name", "") if event.get("ph") == "M" else ""
+            if event.get("name") == "process_name":
+                machines[pid] = str(named)
+            elif event.get("name") == "thread_name":
+                threads[pid, tid] = str(named)
+            elif event.get("ph") == "X":
+                place = (label, machines.get(pid, ""), threads.get((pid, tid), str(tid)))
+                lane = lanes.setdefault(" ".join(filter(None, place)), len(lanes))
+                name = names.setdefault(str(event.get("name", "")), len(names))
+                stage = stages.setdefault(str(event.get("cat", "")), len(stages))
+                begin, length = event.get("ts", 0), event.get("dur", 0)
+                rows.append((lane, begin / 1e6, length / 1e6, name, stage))
+    if not rows:
+        return None
+    title = "What ran where"
+    if len(rows) > _MOST_SPANS:
+        title += f" (the {_MOST_SPANS:,} longest of {len(rows):,} pieces)"
+        rows = sorted(rows, key=lambda row: -row[2])[:_MOST_SPANS]
+    rows.sort(key=lambda row: row[1])
+    table = np.array(rows, np.float64)
+    return TimelineChart(
+        title,
+        tuple(lanes),
+        table[:, 0].astype(np.int64),
+        table[:, 1] - table[0, 1],
+        table[:, 2],
+        tuple(names),
+        table[:, 3].astype(np.int64),
+        tuple(stages),
+        table[:, 4].astype(np.int64),
+    )
+
+
+def _events(path: Path) -> Iterable[dict[str, Any]]:
+    """Yield the events of a timeline, a line each; what is torn is left out."""
+    try:
+        with open_file(path) as file:
+            for line in file:
+                text = line.strip().strip(b",")
+                if not text.startswith(b"{"):
+                    continue
+                try:
+                    event = json.loads(text)
+                except ValueError:
+                    continue
+                numbers = (event.get("ts", 0), event.get("dur", 0))
+                if all(isinstance(number, int | float) for number in numbers):
+                    yield event
+    except OSError:
+        return
+
+
+def code_around(source: str) -> tuple[tuple[CodeLine, ...], str]:
+    """Return the lines around a source line as `trace.sources` gives it, and a sentence on why there are
+    none, "" where there are.
+
+    Of a library's line and the user's own, the user's is shown.
+    """
+    own = source.rpartition(_USER_LINE)[2] or source
+    place = _PLACE.match(own)
+    if place is None:
+        return (), "the capture has no source line of this call" if not source else ""
+    path, number = Path(place["path"]), int(place["line"])
+    try:
+        if path.stat().st_size > _LARGEST_SOURCE_BYTES:
+            return (), f"{path} is too large to be shown"
+        with open_text(path) as file:
+            lines = file.read().splitlines()
+    except (OSError, ValueError):
+        return (), f"{path} is not on this machine, so that its code cannot be shown"
+    if not 0 < number <= len(lines):
+        return (), f"{path} has {len(lines)} lines, not {number}: it is not the file that was run"
+    first = max(1, number - _LINES_AROUND)
+    last = min(len(lines), number + _LINES_AROUND)
+    shown = (CodeLine(i, lines[i - 1][:300], i == number) for i in range(first, last + 1))
+    return tuple(shown), ""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedCall:
+    """A call for `module_tree`: `module` is the key of the module around it, `link` its row."""
+
+    module: str
+    tone: Tone
+    link: str = ""
+
+
+def module_tree(
+    title: str, calls: Iterable[JudgedCall], parent_of: Mapping[str, str]
+) -> ModuleTree | None:
+    """Return the modules of calls as a tree, with the worst verdict and the counts of everything below each;
+    None where no call has a module.
+
+    `parent_of` gives the module around a module, "" of a root; a cycle ends at the module that closes it.
+    """
+    own: dict[str, list[JudgedCall]] = {}
+    for call in calls:
+        if call.module:
+            own.setdefault(call.module, []).append(call)
+    if not own:
+        return None
+    parents: dict[str, str] = {}
+    for module in own:
+        seen = set()
+        while module and module not in parents and module not in seen:
+            seen.add(module)
+            parents[module] = above = parent_of.get(module, "")
+            if above in seen:
+                parents[module] = ""
+            module = above
+    children: dict[str, list[str]] = {}
+    for module, above in parents.items():
+        children.setdefault(above, []).append(module)
+    order: list[str] = []
+    waiting = list(reversed(children.get("", [])))
+    while waiting:
+        order.append(waiting.pop())
+        waiting += reversed(children.get(order[-1], []))
+    place = {module: index for index, module in enumerate(order)}
+    tones = {module: worst_tone(call.tone for call in own.get(module, ())) for module in order}
+    links = {
+        module: next((call.link for call in own.get(module, ()) if call.tone is tones[module]), "")
+        for module in order
+    }
+    counts = {module: len(own.get(module, ())) for module in order}
+    errors = {
+        module: sum(call.tone is Tone.ERROR for call in own.get(module, ())) for module in order
+    }
+    for module in reversed(order):
+        above = parents[module]
+        if above:
+            counts[above] += counts[module]
+            errors[above] += errors[module]
+            if worst_tone((tones[above], tones[module])) is not tones[above]:
+                tones[above], links[above] = tones[module], links[module]
+    nodes = (
+        ModuleNode(
+            module,
+            place.get(parents[module], -1),
+            tones[module],
+            counts[module],
+            errors[module],
+            links[module],
+        )
+        for module in order
+    )
+    return ModuleTree(title, tuple(nodes))
+
+
+def file_names(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return the paths of the files that are there."""
+    return tuple(str(path) for path in paths if path.exists())
