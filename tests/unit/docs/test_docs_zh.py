@@ -14,6 +14,7 @@ import pytest
 from markdown_text import ROOT, Section, anchor_of, markdown_files, sections
 
 from ray_precheck.options import commands as exit_codes
+from scripts.options import untranslated
 
 pytestmark = pytest.mark.unit
 
@@ -152,6 +153,11 @@ def test_a_section_with_prose_is_in_chinese(name: str, number: int) -> None:
     lines = [re.sub(r"`.*?`|\(.*?\)|<!--.*?-->", "", line) for line in english.lines]
     prose = re.search(r"[A-Za-z]{3}", "\n".join(lines))
     assert not prose or re.search(r"[\u4e00-\u9fff]", "\n".join(chinese.lines))
+
+
+def test_every_text_of_the_tables_of_options_has_a_chinese_one() -> None:
+    missing = untranslated()
+    assert not missing, "\n".join(missing)
 
 
 @each_page
