@@ -172,6 +172,7 @@ COMMANDS = (
         execute=_execute,
         epilog="exit codes: 0 the page was written, 2 wrong usage or input",
         description="The results of run_ut, compare, locate, overflow_check, naive, diagnose and bisect, of"
-        " one rank or many, finished or not, as one HTML file that needs no network; two results are compared",
+        " one rank or many, finished or not, as one HTML file that needs no network; two of them are"
+        " compared",
     ),
 )
