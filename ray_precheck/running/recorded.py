@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.foreign import open_file
+from ray_precheck.foreign import from_json, open_file, read_file
 from ray_precheck.schema.view import Fact
 from ray_precheck.trace.items import Item, items_of
-from ray_precheck.trace.side import LARGEST_RECORD_BYTES
+from ray_precheck.trace.side import LARGEST_RECORD_BYTES, MODULE_PREFIXES
+from ray_precheck.trace.sources import CONSTRUCT_FILE
 
 _FIRST_BYTES = 1 << 16
 # As many arguments as a card has lines for; an optimizer's step has thousands.
@@ -88,3 +89,22 @@ def _health(item: Item) -> list[str]:
     room = counts.pop("headroom", None)
     said = [f"{count:g} {name}" for name, count in counts.items() if count and math.isfinite(count)]
     return said if room is None else [*said, f"{room:g} powers of two below the dtype's limit"]
+
+
+def module_parents(dump: Path) -> dict[str, str]:
+    """Return the module around each record and module of a dump, by their keys, as the construct.json beside
+    it says; "" for a root, {} where there is no such file."""
+    try:
+        found = from_json(read_file(dump.parent / CONSTRUCT_FILE))
+    except (OSError, ValueError):
+        return {}
+    pairs = found.items() if isinstance(found, dict) else ()
+    firsts = (
+        (key, next(iter(each), "") if isinstance(each, list) else each) for key, each in pairs
+    )
+    return {key: each if isinstance(each, str) else "" for key, each in firsts}
+
+
+def is_module(key: str) -> bool:
+    """Return whether a key is that of a module, not of a call."""
+    return key.startswith(MODULE_PREFIXES)

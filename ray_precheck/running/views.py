@@ -275,6 +275,14 @@ def module_tree(
     return ModuleTree(title, tuple(nodes))
 
 
+# How the sentence of a run begins that has come to its end, or has not.
+BEGIN_OF_SENTENCE = {
+    ViewState.FINISHED: "",
+    ViewState.RUNNING: "So far: ",
+    ViewState.STOPPED: "Stopped before its end; so far: ",
+}
+
+
 def quantity(number: int, noun: str) -> str:
     """Return a number with its noun: `1 place`, `1,200 places`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -21,6 +21,8 @@ from ray_precheck.commands.overflow.closing import (
     shown_rank,
 )
 from ray_precheck.commands.overflow.job import OVERFLOW_TABLES
+from ray_precheck.commands.overflow.replay import REPLAY_TABLES
+from ray_precheck.commands.overflow.replay_report import replay_view
 from ray_precheck.commands.overflow.run import (
     TREND_COLUMNS,
     DumpResult,
@@ -30,8 +32,9 @@ from ray_precheck.commands.overflow.run import (
 from ray_precheck.dump.folders import dumps_below
 from ray_precheck.errors import DumpError
 from ray_precheck.options.commands import worst_code
-from ray_precheck.running.recorded import record_in, value_facts
+from ray_precheck.running.recorded import is_module, module_parents, record_in, value_facts
 from ray_precheck.running.views import (
+    BEGIN_OF_SENTENCE,
     MOST_CARDS,
     FoundRun,
     JudgedCall,
@@ -70,7 +73,6 @@ from ray_precheck.store.settings import RunSettings
 from ray_precheck.store.tables import run_files
 from ray_precheck.trace.items import INPUT, OUTPUT
 from ray_precheck.trace.overflow.rows import COLUMNS, HEADROOM, Birth, OverflowRow
-from ray_precheck.trace.side import API, open_side
 
 _TONES = {Verdict.PASS: Tone.PASS, Verdict.ERROR: Tone.ERROR, Verdict.SKIP: Tone.SKIP}
 _BIRTH_TONES = {
@@ -88,12 +90,15 @@ _NAMED = 5
 
 
 def view(found: Sequence[FoundRun]) -> View:
-    """Return the view of searches, of which each `main` is its `overflow_check_{timestamp}.csv`.
+    """Return the view of searches, of which each `main` is its `overflow_check_{timestamp}.csv`, or of
+    replays, of which it is `run_overflow_check_result_{timestamp}.csv`.
 
     Raises:
         ResumeError: a file has other columns.
         OSError: a file cannot be read.
     """
+    if found[0].main.name.startswith(REPLAY_TABLES.stem):
+        return replay_view(found)
     searches = []
     for each in found:
         result = each.main.with_name(OVERFLOW_TABLES.file("result", each.stamp))
@@ -154,7 +159,6 @@ def _alarms(report: OverflowReport) -> list[OverflowRow]:
 
 
 def _sentence(searches: Sequence[_Seen], births: Sequence[OverflowRow], state: ViewState) -> str:
-    begin = {ViewState.RUNNING: "So far: ", ViewState.STOPPED: "Stopped before its end, so far: "}
     dumps = [dump for each in searches for dump in each.report.dumps]
     if births:
         count = len({row.dump for row in births})
@@ -174,7 +178,7 @@ def _sentence(searches: Sequence[_Seen], births: Sequence[OverflowRow], state: V
         records = sum(each.records or 0 for each in dumps)
         where = f"{quantity(records, 'record')} of {quantity(len(dumps), 'dump')}"
         said = f"No NaN and no infinity was born in {where}"
-    return f"{begin.get(state, '')}{said}."
+    return f"{BEGIN_OF_SENTENCE[state]}{said}."
 
 
 def _at(row: OverflowRow) -> str:
@@ -374,25 +378,21 @@ def _modules(
     path = places.of(suspects[0].dump) if suspects else None
     if path is None:
         return
-    with suppress(DumpError, OSError), open_side(str(path)) as side:
-        rows = (row for each in searches for row in each.report.rows)
-        tones = {
-            row.api: _BIRTH_TONES.get(row.birth, Tone.PLAIN)
-            for row in rows
-            if row.dump == suspects[0].dump and row.birth != HEADROOM
-        }
-        calls = (
-            JudgedCall(
-                side.modules.get(entry.key, ""),
-                tones.get(entry.key, Tone.PASS),
-                entry.key if entry.key in tones else "",
-            )
-            for entry in side.entries
-            if entry.kind == API
-        )
-        tree = module_tree(f"Modules of {suspects[0].dump}", calls, side.modules)
-        if tree is not None:
-            yield tree
+    rows = (row for each in searches for row in each.report.rows)
+    tones = {
+        row.api: _BIRTH_TONES.get(row.birth, Tone.PLAIN)
+        for row in rows
+        if row.dump == suspects[0].dump and row.birth != HEADROOM
+    }
+    parents = module_parents(path)
+    calls = (
+        JudgedCall(module, tones.get(key, Tone.PASS), key if key in tones else "")
+        for key, module in parents.items()
+        if not is_module(key)
+    )
+    tree = module_tree(f"Modules of {suspects[0].dump}", calls, parents)
+    if tree is not None:
+        yield tree
 
 
 def _flow(searches: Sequence[_Seen], suspects: Sequence[OverflowRow]) -> Iterator[Chart]:
