@@ -64,8 +64,11 @@ class Unseen(NamedTuple):
     """How many places of a step ran out of the capture's sight, -1 where that is not known, and what is said
     of the first of them: what ran there, the module and the line."""
 
-    count: int = -1
+    total: int = -1
     places: tuple[str, ...] = ()
+
+
+NOTHING_KNOWN = Unseen()
 
 
 @dataclass(slots=True)
@@ -84,7 +87,7 @@ class Header:
     is_update_skipped: bool = False
     loss_scale: float | None = None
     float32: Float32 = FULL_FLOAT32
-    unseen: Unseen = Unseen()
+    unseen: Unseen = NOTHING_KNOWN
 
 
 @dataclass
@@ -319,11 +322,15 @@ def call_entries(side: CaptureSide) -> list[RecordEntry]:
 def unseen_from_json(found: object) -> Unseen:
     """Return the places that the header's field `dark` tells of; what it does not tell stays unknown."""
     if not isinstance(found, dict):
-        return Unseen()
+        return NOTHING_KNOWN
     count, listed = found.get("count"), found.get("places")
     places = []
     for each in listed if isinstance(listed, list) else ():
-        words = (each.get(name) for name in ("what", "module", "place")) if isinstance(each, dict) else ()
+        words = (
+            (each.get(name) for name in ("what", "module", "place"))
+            if isinstance(each, dict)
+            else ()
+        )
         if said := ", ".join(word for word in words if isinstance(word, str) and word):
             places.append(said)
     return Unseen(count if type(count) is int and count >= 0 else -1, tuple(places))
