@@ -294,7 +294,8 @@ class RowColumn:
 class RowTable:
     """Rows that can be searched: those of the CSV file `path`, or `rows` where there is none.
 
-    `key` is the column whose cells name the rows, for links. `tones` are the words of columns of verdicts.
+    `key` is the column whose cells name the rows, for links: `{label}/{cell}` where the table has a label,
+    the step and rank of its run. `tones` are the words of columns of verdicts.
     """
 
     title: str
@@ -303,6 +304,7 @@ class RowTable:
     rows: tuple[tuple[str, ...], ...] = ()
     key: int = 0
     tones: Mapping[str, Tone] = field(default_factory=dict)
+    label: str = ""
 
 
 class ViewState(Enum):

@@ -1,0 +1,5 @@
+import type { HeatMap } from "../types";
+
+export function HeatMapPicture({ chart }: { chart: HeatMap }) {
+  return <p>{chart.title}</p>;
+}

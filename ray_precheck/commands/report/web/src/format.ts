@@ -1,0 +1,28 @@
+// Numbers and words as people read them.
+import type { Num, Tone } from "./types";
+
+export function shown(value: Num | undefined): string {
+  if (value === null || value === undefined || Number.isNaN(value)) return "-";
+  if (!Number.isFinite(value)) return value > 0 ? "inf" : "-inf";
+  if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en-US");
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
+  if (Math.abs(1 - size) < 0.1) return String(Number(value.toPrecision(8)));
+  return String(Number(value.toPrecision(3)));
+}
+
+export function times(value: Num): string {
+  return value === null ? "beyond any limit" : `${shown(value)} times its limit`;
+}
+
+export function seconds(value: number): string {
+  if (value < 1e-3) return `${shown(value * 1e6)} µs`;
+  if (value < 1) return `${shown(value * 1e3)} ms`;
+  if (value < 120) return `${shown(value)} s`;
+  const minutes = Math.floor(value / 60);
+  return minutes < 120 ? `${minutes} min ${Math.round(value % 60)} s` : `${shown(value / 3600)} h`;
+}
+
+export const SIGNS: Record<Tone, string> = {
+  pass: "✓", warning: "!", error: "✗", skip: "–", unmatched: "≠", plain: "·",
+};
