@@ -38,7 +38,7 @@ from ray_precheck.trace.items import Item, items_of
 
 FORWARD, BACKWARD = "forward", "backward"
 API, MODULE, GRADIENTS, OTHER = "api", "module", "gradients", "other"
-_MODULE_PREFIXES = ("Module.", "Cell.")
+MODULE_PREFIXES = ("Module.", "Cell.")
 _TENSORS = "dump_tensor_data"
 _STACKS, _MODULES = "stack.json", "construct.json"
 # A record with more bytes is no record of a call: one with 1,500 tensors has 0.5 MB.
@@ -266,7 +266,7 @@ def _entries(members: Iterator[tuple[str, ByteRange]]) -> Iterator[RecordEntry]:
 
 def entry_of(key: str, span: ByteRange) -> RecordEntry:
     """Return the entry of a record by its key and its place in the file."""
-    if key.startswith(_MODULE_PREFIXES):
+    if key.startswith(MODULE_PREFIXES):
         return _module_entry(key, span)
     split = split_key(key)
     if split is None:
