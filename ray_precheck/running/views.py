@@ -27,6 +27,7 @@ from ray_precheck.schema.view import (
     ViewState,
 )
 from ray_precheck.store.claim import running
+from ray_precheck.store.resume import stamp_in
 from ray_precheck.store.settings import RunSettings, load_settings
 from ray_precheck.store.tables import RunFiles
 
@@ -47,6 +48,11 @@ class FoundRun:
     main: Path
     stamp: str
     label: str = ""
+
+
+def found_run(main: Path, label: str = "") -> FoundRun:
+    """Return the files of one run, of which `main` is the table by which it is found."""
+    return FoundRun(main, stamp_in(main), label)
 
 
 # The worst first.
@@ -91,6 +97,7 @@ def facts_of_run(settings: RunSettings | None) -> tuple[Fact, ...]:
         "Standard": found.rule or settings.fingerprint.get("standard", ""),
         "Seed": settings.fingerprint.get("seed", ""),
         "Dump": found.dump,
+        "Golden capture": found.golden,
         "Versions": ", ".join(f"{name} {version}" for name, version in found.versions.items()),
         "Limits of the device": "; ".join(found.caveats),
     }
@@ -267,6 +274,19 @@ def module_tree(
         for module in order
     )
     return ModuleTree(title, tuple(nodes))
+
+
+# How the sentence of a run begins that has come to its end, or has not.
+BEGIN_OF_SENTENCE = {
+    ViewState.FINISHED: "",
+    ViewState.RUNNING: "So far: ",
+    ViewState.STOPPED: "Stopped before its end; so far: ",
+}
+
+
+def quantity(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 place`, `1,200 places`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def file_names(paths: Sequence[Path]) -> tuple[str, ...]:

@@ -23,13 +23,11 @@ from ray_precheck.options.commands import (
     worst_code,
 )
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.shared import (
-    WITHOUT_DEVICE,
-    OutFolderOptions,
-)
+from ray_precheck.options.shared import JSON_FILE, PLOT, WITHOUT_DEVICE
 
 if TYPE_CHECKING:
-    from ray_precheck.commands.compare.report import ComparisonSummary
+    from ray_precheck.commands.compare.run import ComparisonReport
+    from ray_precheck.schema.view import View
 
 _NOT_NEEDED = "options of msprobe that are accepted, and not needed"
 FUZZY = Option(
@@ -46,12 +44,6 @@ MODE = Option(
     default="auto",
     section=_NOT_NEEDED,
 )
-JSON = Option(
-    ("--json",),
-    "counts and the first differences of each pair of dumps",
-    metavar="FILE",
-    section=OutFolderOptions.section,
-)
 # Options of the groups that mean nothing here: a comparison runs on processor cores.
 _WITHOUT = WITHOUT_DEVICE
 
@@ -62,41 +54,31 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         # Numpy's products are made by each process for itself: threads of theirs would wait in busy loops,
         # and take from the forks that compare beside them (0.95 against 1.96 GB/s on two cores).
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from ray_precheck.commands.compare.report import (
-        format_comparison_summary,
-        write_comparison_json,
-    )
+    from ray_precheck.commands.compare.report import comparison_code, format_comparison_summary
     from ray_precheck.commands.compare.run import run_comparison
-    from ray_precheck.store.output_file import require_writable
+    from ray_precheck.running.view_output import require_view_output, write_view
 
-    if options.json is not None:
-        require_writable("--json", Path(options.json))
+    require_view_output(options)
     if options.mode != "auto":
         note(f"-m {options.mode} changes nothing: captures of PyTorch and MindSpore are compared")
     config = ComparisonConfig(**given_values(options, ComparisonConfig))
     reports = run_comparison(config, on_files=invocation.tell)
     is_many = len(reports.reports) > 1
-    for report in reports.reports:
-        print(format_comparison_summary(report.summary, report.label if is_many else ""))
-    if not reports.completed:
-        invocation.stopped(reports.stop_reason)
-    if options.json is not None:
-        found = ((report.label, report.summary) for report in reports.reports)
-        write_comparison_json(Path(options.json), found)
+    with closing_lines(options):
+        for report in reports.reports:
+            print(format_comparison_summary(report.summary, report.label if is_many else ""))
+        if not reports.completed:
+            invocation.stopped(reports.stop_reason)
+    write_view(options, lambda: _view(reports.reports))
     if not reports.completed:
         return STOPPED
-    codes = [_code(report.summary, config.strict) for report in reports.reports]
+    codes = [
+        comparison_code(each.summary.results, each.summary.lone_rows, strict=config.strict)
+        for each in reports.reports
+    ]
     if config.strict and reports.without:
         codes.append(IN_ERROR)
     return worst_code(*codes)
-
-
-def _code(summary: "ComparisonSummary", strict: bool) -> int:
-    results = summary.results
-    lone = results["unmatched"] or summary.lone_rows
-    if results["error"] or (strict and (results["warning"] or lone)):
-        return IN_ERROR
-    return NOTHING_CHECKED if summary.compared_nothing else PASSED
 
 
 COMMANDS = (
@@ -105,7 +87,7 @@ COMMANDS = (
         options=by_section(
             [
                 *(each for each in options_of(ComparisonConfig) if each.field not in _WITHOUT),
-                *(JSON, FUZZY, MODE),
+                *(FUZZY, MODE, JSON_FILE, PLOT),
             ]
         ),
         execute=_execute,

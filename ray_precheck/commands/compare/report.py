@@ -1,6 +1,6 @@
 """The summary of a comparison: how many pairs differ, which first, and what has no partner.
 
-Comes in: the two tables of a comparison. Goes out: a `ComparisonSummary`, its closing lines, and its JSON.
+Comes in: the two tables of a comparison. Goes out: a `ComparisonSummary` and its closing lines.
 Called by the session and the command. The rows stand in the order of the target's records, in which data
 flows, so that the first error, and those whose inputs are in none, are where differences begin.
 """
@@ -8,14 +8,14 @@ flows, so that the first error, and those whose inputs are in none, are where di
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ray_precheck.foreign import open_file, printable
+from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED
+from ray_precheck.options.commands import PASSED as PASSED_CODE
 from ray_precheck.store.journal import rows_below
-from ray_precheck.store.output_file import write_report
 from ray_precheck.store.tables import Tables, decode_name, row_cells
 from ray_precheck.trace.difference.rows import BY_STATISTICS
 from ray_precheck.trace.difference.standards.megengine import error_told
@@ -99,10 +99,9 @@ def summarise_comparison(
         tensors += int(cells[rows_at] or 0)
         lone_rows += int(cells[lone_at] or 0) if outcome != UNMATCHED else 0
         unread += outcome == WARNING and BY_STATISTICS in cells[message_at]
-        # The message is that of the first row in error, and the rows of inputs come first. Of the first pair
-        # of all an input may be in error that no call has made, such as a weight.
+        # Of the first pair of all an input may be in error that no call has made, such as a weight.
         is_first = outcome == ERROR and results[ERROR] == 1
-        is_own = outcome == ERROR and _OF_OUTPUT.match(cells[message_at])
+        is_own = outcome == ERROR and is_of_output(cells[message_at])
         kind = _OWN if is_first or is_own else outcome
         if kind in shown and len(shown[kind]) < _SHOWN:
             shown[kind].append(_row(dict(zip(tables.result, cells, strict=True))))
@@ -237,42 +236,16 @@ def _short(line: str) -> str:
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
 
 
-def write_comparison_json(path: Path, entries: Iterable[tuple[str, ComparisonSummary]]) -> None:
-    """Write the summaries of all pairs of dumps, by their labels, as JSON.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    content = {label: _as_json(summary) for label, summary in entries}
-    write_report("--json", path, [(json.dumps(content, indent=1) + "\n").encode()])
+def is_of_output(message: str) -> bool:
+    """Return whether the message of a pair in error is of an output: then its inputs are in none, because the
+    message is that of the first row in error, and the rows of inputs come first."""
+    return _OF_OUTPUT.match(message) is not None
 
 
-def _as_json(summary: ComparisonSummary) -> dict[str, Any]:
-    return {
-        **({"note": summary.note} if summary.note else {}),
-        "result": str(summary.result),
-        "calls": str(summary.calls),
-        "pairs": summary.total,
-        "compared": summary.done,
-        "rows": summary.tensors,
-        "unmatched rows of pairs": summary.lone_rows,
-        "pairs with unread files": summary.unread,
-        "results": dict(summary.results),
-        **({"errors": _quantiles(summary.errors)} if summary.errors else {}),
-        "matches": dict(summary.matches),
-        "first errors": [_row_as_json(row) for row in summary.first],
-        "first warnings": [_row_as_json(row) for row in summary.warned],
-        "unmatched": [_row_as_json(row) for row in summary.lone],
-    }
-
-
-def _row_as_json(row: CallRow) -> dict[str, Any]:
-    return {
-        "call": row.name,
-        "golden": row.golden,
-        "match": row.match,
-        "relative l2": row.relative_l2,
-        "module": row.module,
-        "source": row.source,
-        "message": row.message,
-    }
+def comparison_code(results: Counter[str], lone_rows: int, *, strict: bool) -> int:
+    """Return the exit code of a comparison that came to its end, by its pairs and its rows without a partner."""
+    lone = results[UNMATCHED] or lone_rows
+    if results[ERROR] or (strict and (results[WARNING] or lone)):
+        return IN_ERROR
+    is_compared = results[PASSED] or results[WARNING] or results[ERROR]
+    return PASSED_CODE if is_compared else NOTHING_CHECKED

@@ -159,6 +159,8 @@ class _Replay(Feature[LocationJob, tuple[RunFiles, RunEnd]]):
         return self._search.folder if self._pair.place.parts else files.result
 
     def job(self, files: RunFiles, done: set[str]) -> LocationJob:
+        framework = self._sides[0].header.framework
+        self._search.note_environment(files, framework, len(self.names))
         config = self._search.config
         slots = len(config.devices) if not isinstance(config.devices, str) else 1
         settings = settings_of_replay(*self._sides, files.errors.absolute(), slots)
