@@ -26,7 +26,7 @@ _HOPS = 3
 # The flow is to be seen at a glance: about a screen of calls.
 _MOST_CALLS = 24
 _MOST_BINS = 20
-_BAR_CELLS = 40
+_BAR_CELLS = 30
 _LONGEST_NAME = 120
 _TONES = tuple(Tone)
 _STYLES = {
