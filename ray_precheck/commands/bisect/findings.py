@@ -5,10 +5,8 @@ by the run, read for the `View`: without the target, which may be on another mac
 not say which set is guilty, or how it is switched off.
 """
 
-import json
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +20,6 @@ from ray_precheck.commands.bisect.closing import (
 from ray_precheck.commands.bisect.job import search_limits
 from ray_precheck.commands.bisect.options import ModelConfig
 from ray_precheck.commands.bisect.target import Target
-from ray_precheck.foreign import from_json, read_file
 from ray_precheck.options.commands import UNUSABLE
 from ray_precheck.searching.bisection import (
     Rung,
@@ -33,7 +30,8 @@ from ray_precheck.searching.bisection import (
     TrialAnswer,
 )
 from ray_precheck.searching.strategy import ladder
-from ray_precheck.store.tables import RunFiles, replace_file
+from ray_precheck.store.kept import keep_found, kept_found
+from ray_precheck.store.tables import RunFiles
 
 if TYPE_CHECKING:
     from ray_precheck.commands.bisect.run import BisectReport
@@ -99,9 +97,7 @@ def write_findings(target: Target, config: Any, report: "BisectReport") -> None:
         report.survey.notes,
         report.said,
     )
-    text = json.dumps({"format": FORMAT, **asdict(kept)}, indent=1, default=lambda end: end.name)
-    with suppress(OSError):
-        replace_file(findings_file(report.files), [text.encode(errors="backslashreplace"), b"\n"])
+    keep_found(findings_file(report.files), kept, FORMAT)
 
 
 def _lines(
@@ -173,21 +169,13 @@ def _left_after(report: "BisectReport", config: Any, rows: TrialRows) -> list[tu
 def read_findings(files: RunFiles) -> KeptFindings | None:
     """Return what a run has found, None where it was ended before it could keep that, or where the file is
     torn or of another version."""
+    found = kept_found(findings_file(files), FORMAT)
+    if found is None:
+        return None
     try:
-        found = from_json(read_file(findings_file(files)))
-        if found.pop("format") != FORMAT:
-            return None
-        found = _tuples(found)
         kept = [
             KeptFinding(**{**each, "kind": SearchEnd[each["kind"]]}) for each in found["findings"]
         ]
         return KeptFindings(**{**found, "findings": tuple(kept)})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError):
         return None
-
-
-def _tuples(found: Any) -> Any:
-    """Return what a JSON says with tuples in the place of lists."""
-    if isinstance(found, dict):
-        return {key: _tuples(each) for key, each in found.items()}
-    return tuple(map(_tuples, found)) if isinstance(found, list) else found

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.cli import main
-from ray_precheck.commands.diagnose.command import diagnosis_exit_code
-from ray_precheck.commands.diagnose.findings import Suspect, SuspectCheck
+from ray_precheck.commands.diagnose.findings import Suspect, SuspectCheck, diagnosis_exit_code
 from ray_precheck.commands.diagnose.parts import DiagnosisParts
 from ray_precheck.commands.diagnose.run import diagnose_captures
 from ray_precheck.commands.overflow.job import OVERFLOW_TABLES
