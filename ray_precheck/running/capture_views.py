@@ -18,7 +18,7 @@ from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import DumpError, NotCheckable
 from ray_precheck.foreign import caught, first_line
 from ray_precheck.numerics.arrays import CHUNK_ELEMENTS
-from ray_precheck.numerics.statistics import STATISTICS
+from ray_precheck.running.recorded import value_text
 from ray_precheck.running.views import FoundRun
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.view import (
@@ -42,9 +42,11 @@ _MOST_ROWS, _MOST_COLUMNS = 60, 64
 # Elements of all tensors of a view that are read for histograms: two passes take about 4 s on one core.
 _MOST_ELEMENTS = 1 << 27
 _MOST_BLOCKS = 16
+# A heat map has no infinities: they are none of JSON.
+_BEYOND = 1e9
 # Half decades from 1e-12, below which float64 sums have no digits, to 1e6.
 _FIRST_DECADE, _LAST_DECADE, _BINS_OF_DECADE = -12, 6, 2
-_MOST_VALUES = 24
+MOST_VALUES = 24
 _DIRECTION = re.compile(r"\.(?:forward|backward)(?:\.\d+)?$")
 _MODULE_PREFIX = re.compile(r"^(?:Module|Cell)\.")
 _TONE_NUMBERS = {tone: number for number, tone in enumerate(Tone)}
@@ -114,7 +116,9 @@ def worst_map(
         for c, column in enumerate(shown):
             found = worst.get((row, column))
             if found is not None:
-                values[r, c], links[r, c] = found.value, found.link
+                values[r, c], links[r, c] = min(found.value, _BEYOND), found.link
+    if (values == _BEYOND).any():
+        title += f"; {_BEYOND:g} stands for what no number shows: NaN, infinities, other shapes or dtypes"
     return HeatMap(title, unit, tuple(rows), tuple(shown), values, links, limit, *titles)
 
 
@@ -165,39 +169,27 @@ def unseen_reason(side: CaptureSide | None, what: str) -> tuple[NotCompared, ...
     return (NotCompared(f"places that the {what} did not see", unseen.total, unseen.places[:20]),)
 
 
-def stated(item: Item | None) -> str:
-    """Return a value of a record in words: dtype, shape, layout and statistics, or the value itself."""
-    if item is None:
-        return "not there"
-    if item.element is None:
-        return "None"
-    if not item.is_tensor:
-        return f"{item.type_name} {item.element.get('value', '')}"[:200].strip()
-    words = [f"{item.dtype} {list(item.shape or ())}"]
-    for name in ("stride", "offset", "layout"):
-        if (found := item.statistic(name)) not in (None, 0, "torch.strided"):
-            words.append(f"{name} {found}")
-    words += [
-        f"{each.field} {found:.6g}"
-        for each in STATISTICS
-        if (found := item.number(each.field)) is not None
-    ]
-    return ", ".join(words)
-
-
 def stated_values(ours: Sequence[Item], theirs: Sequence[Item]) -> tuple[Fact, ...]:
     """Return the values of a record on both sides by their paths, at most 24; a golden one that says the same
     is not said twice. `theirs` is empty where there is no golden record."""
     others = {item.path: item for item in theirs}
     facts = []
-    for item in ours[:_MOST_VALUES]:
-        own, other = stated(item), stated(others.get(item.path))
+    for item in ours[:MOST_VALUES]:
+        said = value_text(item)
         if theirs:
-            own += "; the golden side has the same" if own == other else f"; golden: {other}"
-        facts.append(Fact(item.path, own))
-    if len(ours) > _MOST_VALUES:
-        facts.append(Fact("...", f"and {len(ours) - _MOST_VALUES} more values"))
+            other = others.get(item.path)
+            said = beside_golden(said, "not there" if other is None else value_text(other))
+        facts.append(Fact(item.path, said))
+    if len(ours) > MOST_VALUES:
+        facts.append(Fact("...", f"and {len(ours) - MOST_VALUES} more values"))
     return tuple(facts)
+
+
+def beside_golden(said: str, golden: str) -> str:
+    """Return what is said of a value of the target, with what is said of the golden one."""
+    return (
+        f"{said}; the golden side says the same" if said == golden else f"{said}; golden: {golden}"
+    )
 
 
 @dataclass(slots=True)
@@ -221,6 +213,11 @@ def shown_difference(
 ) -> ShownDifference:
     """Return how the elements of two captured tensors differ, in units of the root mean square of the golden
     one: the root mean square of what is drawn is the relative L2 distance, of which `limit` is the limit."""
+    path = items[0].path
+    if not any(item.file for item in items):
+        return ShownDifference(
+            missing=f"the captures have no files of tensors: where in {path} they differ is not known"
+        )
     opened: list[MappedTensor] = []
     for what, side, item in zip(
         ("target", "golden side"), (pair.target, pair.golden), items, strict=True
@@ -232,27 +229,40 @@ def shown_difference(
             opened.append(open_item(item, tensors))
         except NotCheckable as reason:
             return ShownDifference(missing=f"{item.path} of the {what} cannot be read: {reason}")
-    ours, theirs = opened
+    return difference_of_tensors(items[0].path, opened[0], opened[1], budget, limit=limit)
+
+
+def difference_of_tensors(
+    path: str,
+    ours: MappedTensor,
+    theirs: MappedTensor,
+    budget: TensorBudget,
+    *,
+    limit: float = math.nan,
+    names: tuple[str, str] = ("target", "golden"),
+) -> ShownDifference:
+    """Return how the elements of two tensors with these `names` differ, in units of the root mean square of
+    the second one."""
     if ours.shape != theirs.shape:
-        return ShownDifference(missing=f"{items[0].path} has other shapes on both sides")
+        return ShownDifference(missing=f"{path} has other shapes on both sides")
     size = math.prod(ours.shape)
     if size > budget.left:
         return ShownDifference(
-            missing=f"{items[0].path} has {size:,} elements, more than are read to be drawn"
+            missing=f"{path} has {size:,} elements, more than are read to be drawn"
         )
     budget.left -= size
     if not size:
         return ShownDifference()
-    charts, error = caught(lambda: _charts_of(items[0].path, ours, theirs, limit))
+    charts, error = caught(lambda: _charts_of(path, ours, theirs, limit, names))
     if charts is None:
         return ShownDifference(
-            missing=f"{items[0].path} cannot be drawn: {first_line(error or ValueError())}"
+            missing=f"{path} cannot be drawn: {first_line(error or ValueError())}"
         )
     return ShownDifference(*charts)
 
 
 def _charts_of(
-    path: str, ours: MappedTensor, theirs: MappedTensor, limit: float
+    path: str, ours: MappedTensor, theirs: MappedTensor, limit: float, names: tuple[str, str]
 ) -> tuple[Histogram, BlockMaxima]:
     scale = _root_mean_square(theirs) or 1.0
     shape = ours.shape
@@ -278,7 +288,7 @@ def _charts_of(
     said = [f"{same:,} of {math.prod(shape):,} elements are equal or below {edges[0]:g}"]
     if infinite:
         said.append(f"{infinite:,} beyond {edges[-1]:g}, NaN or infinite on one side")
-    unit = "|target - golden| by the root mean square of the golden tensor"
+    unit = f"|{names[0]} - {names[1]}| by the root mean square of {names[1]}"
     return (
         Histogram(
             f"{path}: {', '.join(said)}", unit, tuple(edges), tuple(counts[1:-1].tolist()), limit
@@ -365,6 +375,7 @@ def flow_graph(
     starts: Iterable[str],
     *,
     content: Content | None = None,
+    see: Callable[[FlowRecord], None] | None = None,
     pairs: Iterable[tuple[str, str]] = (),
     golden: GoldenCalls | None = None,
     golden_side: CaptureSide | None = None,
@@ -372,11 +383,12 @@ def flow_graph(
     """Return the calls of a capture in the order of the run, and which call gave what another one gets.
 
     `node_of` tells of the record of a key, `starts` are the keys at which the graph opens, `pairs` those of
-    calls of the target that stand for each other. `content` is that of `flow_of`. Records are read one after
+    calls of the target that stand for each other. `content` is that of `flow_of`; `see` is shown each record,
+    before `node_of` is asked. Records are read one after
     the other: memory holds names, edges and who gave each value.
     """
     with without_collector():
-        names, edges = _flow_of(side, content)
+        names, edges = _flow_of(side, content, see)
     place = {name: at for at, name in enumerate(names)}
     nodes = [node_of(name) for name in names]
     linked = [(place[one], place[two]) for one, two in pairs if one in place and two in place]
@@ -432,12 +444,24 @@ def graph_of_links(
     )
 
 
-def _flow_of(side: CaptureSide, content: Content | None) -> tuple[list[str], Integers]:
+def _flow_of(
+    side: CaptureSide,
+    content: Content | None = None,
+    see: Callable[[FlowRecord], None] | None = None,
+) -> tuple[list[str], Integers]:
     """Return the keys of the records of calls, and the edges between them."""
     entries = call_entries(side)
     names = [entry.key for entry in entries]
     place = {name: at for at, name in enumerate(names)}
-    flow = flow_of((FlowRecord(entry, side.items(entry)) for entry in entries), content)
+
+    def records() -> Iterator[FlowRecord]:
+        for entry in entries:
+            record = FlowRecord(entry, side.items(entry))
+            if see is not None:
+                see(record)
+            yield record
+
+    flow = flow_of(records(), content)
     count = max(1, len(names))
     codes = np.fromiter(
         (found.place * count + place[key] for (key, _), found in flow.producers.items()),
@@ -451,7 +475,7 @@ def _flow_of(side: CaptureSide, content: Content | None) -> tuple[list[str], Int
 def _edges_between(side: CaptureSide, there: Mapping[str, int]) -> Integers:
     """Return the edges between some records of a capture, as their places in a graph."""
     with without_collector():
-        names, edges = _flow_of(side, None)
+        names, edges = _flow_of(side)
     places = np.array([there.get(name, -1) for name in names], np.int64)
     found: Integers = places[edges]
     kept: Integers = found[(found >= 0).all(axis=1)]

@@ -26,15 +26,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ray_precheck.commands.compare.job import ComparisonJob, ComparisonRunner, tables_of, tasks_of
-from ray_precheck.commands.compare.options import ComparisonConfig
-from ray_precheck.commands.compare.pairing import DumpPair, opened_side, pair_dumps
-from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
-from ray_precheck.commands.compare.report import (
+from ray_precheck.commands.compare.closing import (
     ComparisonSummary,
     errors_told,
     summarise_comparison,
 )
+from ray_precheck.commands.compare.job import ComparisonJob, ComparisonRunner, tables_of, tasks_of
+from ray_precheck.commands.compare.options import ComparisonConfig
+from ray_precheck.commands.compare.pairing import DumpPair, opened_side, pair_dumps
+from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
 from ray_precheck.commands.compare.rows import ComparisonSettings, PieceReading
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file

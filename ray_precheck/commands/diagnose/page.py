@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from ray_precheck.commands.compare.report import ERROR, PASSED, UNMATCHED, WARNING, CallRow
+from ray_precheck.commands.compare.closing import ERROR, PASSED, UNMATCHED, WARNING, CallRow
 from ray_precheck.commands.diagnose.findings import (
     UNSAID,
     Findings,
@@ -21,7 +21,7 @@ from ray_precheck.commands.diagnose.findings import (
     culprits_of,
     spread_sentences,
 )
-from ray_precheck.commands.locate.report import row_of_place, saved_call
+from ray_precheck.commands.locate.table import row_of_place, saved_call
 from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.commands.locate.walk.nouns import UNCHECKED, RootKind
 from ray_precheck.commands.locate.walk.places import RootPlace

@@ -28,7 +28,6 @@ from ray_precheck.commands.locate.plan import (
     read_measured,
     settings_of_replay,
 )
-from ray_precheck.commands.locate.report import LocatedRows, write_location
 from ray_precheck.commands.locate.search import (
     DumpToLocate,
     LocationReport,
@@ -39,6 +38,7 @@ from ray_precheck.commands.locate.search import (
     located_in,
     search_pairs,
 )
+from ray_precheck.commands.locate.table import LocatedRows, write_location
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
 from ray_precheck.errors import ResumeError, StoppedError, UsageError

@@ -29,7 +29,7 @@ from ray_precheck.commands.locate.plan import (
     plan_location,
     run_records_of,
 )
-from ray_precheck.commands.locate.report import (
+from ray_precheck.commands.locate.table import (
     PAIR_TABLES,
     LocatedRows,
     encoded_located,

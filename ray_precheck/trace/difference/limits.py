@@ -1,8 +1,8 @@
 """How far a row of compare_result is beyond the limit of its standard, as its cells tell.
 
-Comes in: the headings of compare_result, the standard of the run, and the cells of rows. Goes out: a multiple of
-the limit, and bars of metrics beside their limits. Called by the views of comparisons, long after the tensors
-were read: verdicts come from the column Result and are never made anew.
+Comes in: the headings of compare_result, the standard of the run, and the cells of rows. Goes out: a multiple
+of the limit, and bars of metrics beside their limits. Called by the views of comparisons, long after the
+tensors were read: verdicts come from the column Result and are never made anew.
 """
 
 import math
@@ -38,8 +38,8 @@ _LEAST = ("Cosine", "One Thousandth Err Ratio", "Five Thousandths Err Ratio")
 
 
 class RowLimits:
-    """Reads the cells of rows of compare_result under these `headings`, judged by `standard`. `max_err` is the
-    limit of `megengine`, None for its default.
+    """Reads the cells of rows of compare_result under these `headings`, judged by `standard`. `max_err` is
+    the limit of `megengine`, None for its default.
 
     `unit` names what `times` measures; `limit` is where errors begin in it, NaN where the standard has no
     number for it. With `auto` it is that of its strictest rule: some operators may be further off.
@@ -114,6 +114,11 @@ class RowLimits:
             value = self._number(cells, name)
             if not math.isnan(value):
                 found.append(Bar(name, value, limits.get(name, math.nan), name in _LEAST))
+        told = _TOLD.search(self.cell(cells, "Err_message"))
+        if told is not None and math.isnan(self._number(cells, "Relative L2")):
+            limit = limits.get("Relative L2", math.nan)
+            value = number_of_cell(told[1]) * number_of_cell(told[2])
+            found.append(Bar("Relative L2, at least", value, limit))
         if (error := error_told(self.cell(cells, "Err_message"))) is not None:
             found.append(Bar("error", error, self._max_err))
         return tuple(found)
