@@ -15,7 +15,6 @@ from ray_precheck.commands.diagnose.findings import (
     diagnosis_exit_code,
 )
 from ray_precheck.options.commands import NOTHING_CHECKED, PASSED
-from ray_precheck.schema.environment import INVOKED, working_folder
 from ray_precheck.store.kept import keep_found, kept_found
 
 FORMAT = 1
@@ -24,8 +23,7 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True)
 class KeptDiagnosis:
     """A diagnosis that came to its end. `sections` are the questions of its page, each with its sentences,
-    `steps` what to do next, each a sentence and its commands. `command` are the words behind `ray-precheck`
-    that began it, () where Python code did, in `folder`."""
+    `steps` what to do next, each a sentence and its commands."""
 
     exit_code: int
     sentence: str
@@ -33,8 +31,6 @@ class KeptDiagnosis:
     golden: str
     sections: tuple[tuple[str, tuple[str, ...]], ...]
     steps: tuple[tuple[str, ...], ...]
-    command: tuple[str, ...] = ()
-    folder: str = ""
 
 
 def kept_file(page: Path) -> Path:
@@ -49,7 +45,6 @@ def keep_diagnosis(
     steps: Sequence[tuple[str, ...]],
 ) -> None:
     """Keep what a diagnosis has found; where the file cannot be written its view lacks it."""
-    command = INVOKED.get()
     kept = KeptDiagnosis(
         diagnosis_exit_code(findings),
         _sentence(findings),
@@ -57,8 +52,6 @@ def keep_diagnosis(
         "" if findings.golden is None else str(findings.golden.absolute()),
         tuple((title, tuple(sentences)) for title, sentences in sections),
         tuple(steps),
-        command,
-        working_folder() if command else "",
     )
     keep_found(kept_file(page), kept, FORMAT)
 

@@ -5,17 +5,13 @@ tables of its parts. Goes out: a `View`; each part has a view of its own. Called
 by the command itself.
 """
 
-import shlex
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
-from ray_precheck.commands.compare import report as compare_report
 from ray_precheck.commands.diagnose.kept import KeptDiagnosis, kept_file, read_diagnosis
 from ray_precheck.commands.diagnose.parts import results_named
-from ray_precheck.commands.locate import report as locate_report
-from ray_precheck.commands.overflow import report as overflow_report
-from ray_precheck.commands.precheck import report as precheck_report
 from ray_precheck.options.commands import STOPPED, resume_command
 from ray_precheck.running.views import (
     BEGIN_OF_SENTENCE,
@@ -41,22 +37,14 @@ from ray_precheck.store.claim import running
 _DIRECTIONS = (".forward", ".backward")
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part: the name of its table with `*` for the stamp, and what makes its view."""
-
-    table: str
-    view: Callable[[Sequence[FoundRun]], View]
-
-
-# The likeliest culprits first: an operator that was replayed errs on what it got. What only differs from the
-# golden run comes last.
-_PARTS = (
-    _Part("locate_*.csv", locate_report.view),
-    _Part("overflow_check_*.csv", overflow_report.view),
-    _Part("accuracy_checking_result_*.csv", precheck_report.view),
-    _Part("compare_calls_*.csv", compare_report.view),
-)
+# The rooms of the parts by the name of their table, with `*` for the stamp. The likeliest culprits first: an
+# operator that was replayed errs on what it got. What only differs from the golden run comes last.
+_PARTS = {
+    "locate_*.csv": "locate",
+    "overflow_check_*.csv": "overflow",
+    "accuracy_checking_result_*.csv": "precheck",
+    "compare_calls_*.csv": "compare",
+}
 
 
 def view(found: Sequence[FoundRun]) -> View:
@@ -72,7 +60,7 @@ def view(found: Sequence[FoundRun]) -> View:
     state = ViewState.FINISHED
     if kept is None:
         state = ViewState.RUNNING if running(page.with_suffix(".lock")) else ViewState.STOPPED
-    parts = [part for part in _parts(page.parent, stamp) if part is not None]
+    parts = list(_parts(page.parent, stamp))
     cards = _cards(parts)
     code = STOPPED if kept is None else kept.exit_code
     tones = [part.tone for part in parts]
@@ -85,7 +73,8 @@ def view(found: Sequence[FoundRun]) -> View:
         state,
         -1 if state is ViewState.RUNNING else code,
         (*_facts(kept), *(first.facts if first is not None and kept is None else ())),
-        _invocation(kept) or (first.invocation if first is not None else ""),
+        # That of a part is the command of the diagnosis, which began it.
+        "" if first is None else first.invocation,
         tuple(_counts(parts)),
         tuple(reason for part in parts for reason in part.reasons),
         tuple(dict.fromkeys(note for part in parts for note in part.notes)),
@@ -97,12 +86,13 @@ def view(found: Sequence[FoundRun]) -> View:
     )
 
 
-def _parts(folder: Path, stamp: str) -> Iterator[View | None]:
-    for part in _PARTS:
-        name = part.table.replace("*", stamp)
-        mains = sorted(results_named(folder, name))
-        runs = [FoundRun(main, stamp, _label(main, folder)) for main in mains]
-        yield part.view(runs) if runs else None
+def _parts(folder: Path, stamp: str) -> Iterator[View]:
+    for table, room in _PARTS.items():
+        mains = sorted(results_named(folder, table.replace("*", stamp)))
+        if mains:
+            # Imported here, since each reads captures in its own way, and a diagnosis has not always all.
+            module = import_module(f"ray_precheck.commands.{room}.report")
+            yield module.view([FoundRun(main, stamp, _label(main, folder)) for main in mains])
 
 
 def _label(main: Path, folder: Path) -> str:
@@ -152,13 +142,6 @@ def _facts(kept: KeptDiagnosis | None) -> Iterator[Fact]:
         yield Fact("Target", kept.target)
         if kept.golden:
             yield Fact("Golden", kept.golden)
-
-
-def _invocation(kept: KeptDiagnosis | None) -> str:
-    if kept is None or not kept.command:
-        return ""
-    line = shlex.join(["ray-precheck", *kept.command])
-    return f"cd {shlex.quote(kept.folder)} && {line}" if kept.folder else line
 
 
 def _counts(parts: Sequence[View]) -> Iterator[Count]:

@@ -441,7 +441,7 @@ def test_two_diagnoses_in_one_folder_have_stamps_of_their_own(
     words = pair(tmp_path, calls(1.01))
     assert main(words) == main(words) == 1
     out = tmp_path / "out"
-    assert sorted(path.name for path in out.glob("diagnose_*")) == [
+    assert sorted(path.name for path in out.glob("diagnose_*.txt")) == [
         "diagnose_20260101120000.txt",
         "diagnose_20260101120000_1.txt",
     ]
