@@ -245,7 +245,9 @@ def _card(
     why: str,
     trials: Mapping[str, TrialCells],
 ) -> Card:
-    proof = next((trials[each] for each in found.sufficient if each in trials), None)
+    # One for each set, in their order; of an ordered rung, or a budget that was spent, one at most.
+    place = found.sets.index(names) if names in found.sets else 0
+    proof = next((trials[each] for each in found.sufficient[place:] if each in trials), None)
     missing = [
         f"not told apart, as those trials gave no answer: {_named(group)}"
         for group in found.grouped
