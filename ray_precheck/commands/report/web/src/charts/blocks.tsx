@@ -36,7 +36,7 @@ export function BlocksPicture({ blocks }: { blocks: BlockMaxima }) {
       where: (row: number, column: number) =>
         `${rangeWords("row", rowRange(row))}${flattened}, ${rangeWords("column", columnRange(column))}`,
       link: () => "",
-      most: { cellWidth: 26, cellHeight: 26, height: 420 },
+      most: { cellWidth: 24, cellHeight: 20, height: 360 },
     };
   }, [blocks]);
   return <Grid facts={facts} />;
