@@ -1,7 +1,7 @@
 // A heat map: operator types x dtypes, ranks x steps.
 import { useMemo } from "preact/hooks";
 import type { HeatMap } from "../types";
-import { Grid } from "./grid";
+import { Matrix } from "./matrix";
 
 /** A label behind its title, unless it begins with it: `rank 0`. */
 const titled = (title: string, label = ""): string => (label.startsWith(title) ? label : `${title} ${label}`);
@@ -21,5 +21,5 @@ export function HeatMapPicture({ chart }: { chart: HeatMap }) {
       most: { cellWidth: 96, cellHeight: 24, height: 620 },
     };
   }, [chart]);
-  return <Grid facts={facts} />;
+  return <Matrix facts={facts} />;
 }

@@ -23,6 +23,17 @@ export function beyondLimit(chart: Histogram): { beyond: number; around: number;
   return { beyond, around, all };
 }
 
+/** A histogram without the empty bins at its ends; the bin that holds the limit stays. */
+export function trimmed(chart: Histogram): Histogram {
+  const { counts, edges, limit } = chart;
+  const isKept = (bin: number) => counts[bin]! > 0
+    || (limit !== null && (edges[bin] ?? -Infinity) <= limit && limit <= (edges[bin + 1] ?? Infinity));
+  const kept = [...counts.keys()].filter(isKept);
+  if (kept.length === 0) return chart;
+  const [first, last] = [kept[0]!, kept.at(-1)!];
+  return { ...chart, counts: counts.slice(first, last + 1), edges: edges.slice(first, last + 2) };
+}
+
 /** A bin in words; its ends may be open. */
 export function binWords(low: Num, high: Num): string {
   if (low === null) return high === null ? "all" : `below ${shown(high)}`;
@@ -40,7 +51,8 @@ export function edgeTicks(edges: Num[], isLog: boolean, every: number): number[]
   return chosen.filter((_, place) => place % step === 0);
 }
 
-export function HistogramPicture({ chart }: { chart: Histogram }) {
+export function HistogramPicture({ chart: whole }: { chart: Histogram }) {
+  const chart = trimmed(whole);
   const frame = useRef<HTMLDivElement>(null);
   const width = Math.min(560, useWidth(frame));
   const [bin, setBin] = useState<number | null>(null);

@@ -7,7 +7,7 @@ import { fitting, FONT, hatching, palette, prepared, textWidth, Tip, useScheme, 
 import type { HeatScale, Scheme } from "./scale";
 import { css, cut, everyNth, heatColor, heatScale, INFINITE, inkOn } from "./scale";
 
-export interface GridFacts {
+export interface MatrixFacts {
   title: string;
   /** what stands behind the title, in quiet letters */
   caption: string;
@@ -24,7 +24,7 @@ export interface GridFacts {
   most: { cellWidth: number; cellHeight: number; height: number };
 }
 
-export interface GridLayout {
+export interface MatrixLayout {
   left: number; top: number; cellWidth: number; cellHeight: number; width: number; height: number;
   isSlanted: boolean;
 }
@@ -34,9 +34,9 @@ const LEAST_CELL = 1.5;
 const LONGEST_LABEL = 36;
 
 /** How large cells are, and what room their labels have, which are `rowLabel` and `columnLabel` wide. */
-export function gridLayout(
-  wide: number, rows: number, columns: number, rowLabel: number, columnLabel: number, most: GridFacts["most"],
-): GridLayout {
+export function matrixLayout(
+  wide: number, rows: number, columns: number, rowLabel: number, columnLabel: number, most: MatrixFacts["most"],
+): MatrixLayout {
   const left = Math.ceil(Math.min(rowLabel, wide * 0.4)) + 8;
   const flat = (wide - left - 8) / columns;
   const isSlanted = Math.min(flat, most.cellWidth) < columnLabel + 6;
@@ -67,7 +67,7 @@ export function worstCell(values: Num[][], above: Num) {
 export const measured = (value: Num, unit: string): string =>
   value === null ? "nothing here" : `${value >= INFINITE ? "infinite" : shown(value)} ${unit}`.trim();
 
-export function Grid({ facts }: { facts: GridFacts }) {
+export function Matrix({ facts }: { facts: MatrixFacts }) {
   const frame = useRef<HTMLDivElement>(null);
   const scroller = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -79,11 +79,11 @@ export function Grid({ facts }: { facts: GridFacts }) {
   const [rowCount, columnCount] = [facts.values.length, facts.values[0]?.length ?? 0];
   const layout = useMemo(() => {
     const widest = (labels: string[]) => Math.max(0, ...labels.map((label) => textWidth(cut(label, LONGEST_LABEL))));
-    return gridLayout(
+    return matrixLayout(
       wide, rowCount, columnCount, widest(facts.rows), widest(facts.columns), facts.most);
   }, [facts, wide]);
   useLayoutEffect(() => {
-    if (wide > 0 && rowCount && columnCount) drawGrid(canvas.current!, facts, layout, scale, scheme);
+    if (wide > 0 && rowCount && columnCount) drawMatrix(canvas.current!, facts, layout, scale, scheme);
   }, [facts, layout, scale, scheme]);
   // The cell of a picture that has become smaller is none of it.
   useEffect(() => setCell(null), [facts]);
@@ -122,7 +122,7 @@ export function Grid({ facts }: { facts: GridFacts }) {
     y: layout.top + (cell[0] + 1) * layout.cellHeight, width: wide,
   };
   return (
-    <figure class="grid">
+    <figure class="matrix">
       <figcaption><b>{facts.title}</b> <span>{facts.caption}</span></figcaption>
       <Legend scale={scale} unit={facts.unit} scheme={scheme} />
       <div class="frame" ref={frame}>
@@ -159,7 +159,7 @@ const MOVES: Record<string, [number, number]> = {
 };
 
 /** The cells with a value, the largest first. */
-function worstRows(facts: GridFacts) {
+function worstRows(facts: MatrixFacts) {
   const cells: [number, number, number][] = [];
   facts.values.forEach((line, row) => line.forEach((value, column) => {
     if (value !== null) cells.push([value, row, column]);
@@ -170,8 +170,8 @@ function worstRows(facts: GridFacts) {
   ]);
 }
 
-function drawGrid(
-  canvas: HTMLCanvasElement, facts: GridFacts, layout: GridLayout, scale: HeatScale, scheme: Scheme,
+function drawMatrix(
+  canvas: HTMLCanvasElement, facts: MatrixFacts, layout: MatrixLayout, scale: HeatScale, scheme: Scheme,
 ) {
   const { left, top, cellWidth, cellHeight } = layout;
   const [rows, columns] = [facts.values.length, facts.values[0]!.length];
@@ -215,7 +215,7 @@ function drawGrid(
 
 /** Numbers where there is room for them; what is infinite is told in any case. */
 function drawNumbers(
-  context: CanvasRenderingContext2D, facts: GridFacts, layout: GridLayout, scale: HeatScale, scheme: Scheme,
+  context: CanvasRenderingContext2D, facts: MatrixFacts, layout: MatrixLayout, scale: HeatScale, scheme: Scheme,
 ) {
   context.textAlign = "center";
   facts.values.forEach((line, row) => line.forEach((value, column) => {
