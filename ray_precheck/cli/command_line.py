@@ -37,6 +37,7 @@ from ray_precheck.commands.overflow import command as overflow_check
 from ray_precheck.commands.overflow import replay_command as run_overflow_check
 from ray_precheck.commands.precheck import command as run_ut
 from ray_precheck.commands.precheck import summary_command as summary
+from ray_precheck.commands.report import command as report
 from ray_precheck.commands.repro import command as repro
 from ray_precheck.dump.folders import cuts_told
 from ray_precheck.errors import PrecheckError, UsageError
@@ -133,6 +134,7 @@ COMMANDS = (
     *overflow_check.COMMANDS,
     *run_overflow_check.COMMANDS,
     *naive.COMMANDS,
+    *report.COMMANDS,
     *summary.COMMANDS,
     *explain.COMMANDS,
     *repro.COMMANDS,

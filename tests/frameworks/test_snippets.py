@@ -25,11 +25,15 @@ _STARTS_A_CLUSTER = "ray_precheck/cli/README.md:0"
 
 
 def snippets() -> dict[str, str]:
-    """Return the snippets by their documents and their numbers there."""
+    """Return the snippets by their documents and their numbers there.
+
+    Those of Chinese pages are the same: tests/unit/docs/test_docs_zh.py holds them to the English ones.
+    """
     paths = [*ROOT.glob("*.md"), *ROOT.glob("ray_precheck/**/*.md"), *ROOT.glob("scripts/**/*.md")]
     return {
         f"{path.relative_to(ROOT)}:{number}": code
         for path in sorted(paths)
+        if not path.name.endswith(".zh-CN.md")
         for number, code in enumerate(_BLOCK.findall(path.read_text(encoding="utf-8")))
     }
 

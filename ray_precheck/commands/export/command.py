@@ -40,6 +40,7 @@ COMMANDS = (
                 "the file that is written, a zip archive: `python FILE` runs the call",
                 metavar="FILE",
                 required=True,
+                section="where the results go",
             ),
             DEBUG,
         ),

@@ -26,7 +26,7 @@ from ray_precheck.options.declared import (
 from ray_precheck.options.shared import PlaceOptions
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.store.settings import RunSettings
-from scripts.options import BEGIN, DOCS, END, PAGES, meaning, with_tables
+from scripts.options import BEGIN, DOCS, END, meaning, pages, with_tables
 
 pytestmark = pytest.mark.unit
 
@@ -150,6 +150,6 @@ def test_the_docs_name_every_option_of_every_parser() -> None:
 
 
 def test_the_docs_of_the_options_are_current() -> None:
-    for docs, commands in PAGES.items():
-        text = docs.read_text("utf-8")
-        assert text == with_tables(text, commands()), "run python -m scripts.options --write"
+    for page in pages():
+        text = page.read_text("utf-8")
+        assert text == with_tables(page), f"{page}: run python -m scripts.options --write"

@@ -1,0 +1,1 @@
+"""One HTML file of the files of any command, for people to look at."""
