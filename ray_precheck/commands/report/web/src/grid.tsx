@@ -8,6 +8,8 @@ import type { RowTable } from "./types";
 
 /** What is longer is shown whole for the current row. */
 const LONGEST_CELL = 160;
+/** table.css says so, too. */
+const ROW_PX = 26;
 let made = 0;
 
 interface Shown {
@@ -23,7 +25,9 @@ export function Grid(shown: Shown) {
     return () => one.end();
   }, []);
   useEffect(() => { void grid.current!.show(shown); }, [shown.columns, shown.rows, shown.order, shown.at]);
-  return <div class="grid" ref={place} />;
+  // As high as all rows, so that nothing moves when fewer are found.
+  const height = (shown.table.rows + 2) * ROW_PX + 8;
+  return <div class="grid" ref={place} style={{ height: `min(70vh, 42rem, ${height}px)` }} />;
 }
 
 class RowGrid {
@@ -42,7 +46,7 @@ class RowGrid {
     element.setAttribute("aria-label", shown.table.title);
     element.setAttribute("aria-colcount", String(shown.columns.length));
     place.append(element);
-    element.setDataListener(async (_, y0, __, y1) => this.cells(y0, y1), { virtual_mode: "vertical" });
+    element.setDataListener(async (x0, y0, x1, y1) => this.cells(x0, y0, x1, y1));
     element.addStyleListener(() => this.styled());
     element.addEventListener("keydown", (event) => this.key(event));
     element.addEventListener("click", (event) => this.click(event));
@@ -80,18 +84,18 @@ class RowGrid {
     return button;
   }
 
-  private cells(y0: number, y1: number): DataResponse {
+  private cells(x0: number, y0: number, x1: number, y1: number): DataResponse {
     const { columns, rows, table } = this.shown;
     const seen = rows.subarray(y0, y1);
     return {
       num_rows: rows.length,
       num_columns: columns.length,
       num_column_headers: 1,
-      column_headers: this.heads.map((head) => [head]) as unknown as string[][],
-      data: columns.map((cells, column) => Array.from(seen, (row) => {
+      column_headers: this.heads.slice(x0, x1).map((head) => [head]) as unknown as string[][],
+      data: columns.slice(x0, x1).map((cells, place) => Array.from(seen, (row) => {
         const text = cellText(cells, row);
         const short = text.length > LONGEST_CELL ? `${text.slice(0, LONGEST_CELL)}…` : text;
-        if (column === table.key && text) return this.link(text, short);
+        if (x0 + place === table.key && text) return this.link(text, short);
         const tone = cells.kind === "tone" ? table.tones[text] : undefined;
         return tone ? badge(tone, short) : short;
       })) as DataResponse["data"], // An element is drawn, too; regular-table's types know no element.
@@ -116,12 +120,13 @@ class RowGrid {
     const headRow = table.tHead!.rows[0];
     headRow?.setAttribute("role", "row");
     headRow?.setAttribute("aria-rowindex", "1");
-    Array.from(headRow?.cells ?? [], (cell, column) => {
+    for (const cell of headRow?.cells ?? []) {
+      const column = this.columnAt(cell);
       cell.setAttribute("role", "columnheader");
       cell.setAttribute("aria-colindex", String(column + 1));
       const isOrdered = order?.column === column;
       cell.setAttribute("aria-sort", !isOrdered ? "none" : order.isDown ? "descending" : "ascending");
-    });
+    }
     let current = "";
     for (const line of table.tBodies[0]!.rows) {
       const first = line.cells[0];
@@ -133,11 +138,12 @@ class RowGrid {
       line.className = isCurrent ? (at?.isLinked ? "current wanted" : "current") : "";
       line.id = `${this.id}-${y}`;
       if (isCurrent) current = line.id;
-      Array.from(line.cells, (cell, column) => {
+      for (const cell of line.cells) {
+        const column = this.columnAt(cell);
         cell.setAttribute("role", "gridcell");
         cell.setAttribute("aria-colindex", String(column + 1));
         cell.classList.toggle("number", columns[column]?.kind === "number");
-      });
+      }
     }
     if (current) this.element.setAttribute("aria-activedescendant", current);
     else this.element.removeAttribute("aria-activedescendant");
@@ -148,8 +154,13 @@ class RowGrid {
     return meta?.type === "body" ? meta.y : -1;
   }
 
+  private columnAt(cell: HTMLElement): number {
+    const meta = this.element.getMeta(cell);
+    return meta && "x" in meta ? meta.x : 0;
+  }
+
   private rowHeight(): number {
-    return this.element.querySelector<HTMLElement>("tbody tr")?.offsetHeight || 26;
+    return this.element.querySelector<HTMLElement>("tbody tr")?.offsetHeight || ROW_PX;
   }
 
   /** How many whole rows are seen. */

@@ -39,9 +39,12 @@ export function codeOf(cells: Cells, row: number): number {
   return cells.codes ? cells.codes[row]! : row;
 }
 
-/** The text of a number of the table, which has three digits. */
+/** The text of a number of the table, which has three digits, or three of its distance to 1. */
 function numberText(value: number): string {
-  return Number.isFinite(value) ? String(Number(value.toPrecision(6))) : value > 0 ? "inf" : "-inf";
+  if (!Number.isFinite(value)) return value > 0 ? "inf" : "-inf";
+  if (Number.isInteger(value)) return String(value);
+  const short = Number(value.toPrecision(15));
+  return Math.abs(value) < 1e-3 ? short.toExponential() : String(short);
 }
 
 function codeText(cells: Cells, code: number): string {
