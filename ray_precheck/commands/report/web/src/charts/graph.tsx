@@ -183,16 +183,20 @@ function Node({ id, flow, node, decades, isCurrent, more, open, hover }: {
   const tone = toneOf(flow, call);
   return (
     <g
-      id={id} class={`node ${tone}${isCurrent ? " current" : ""}`} role="button" tabIndex={isCurrent ? 0 : -1}
+      class={`node ${tone}${isCurrent ? " current" : ""}`}
       transform={`translate(${node.x - NODE_WIDTH / 2} ${node.y - NODE_HEIGHT / 2})`}
-      aria-label={`${short(sentenceOf(flow, call), 400)}${more ? `; opens ${more} more` : ""}`}
-      onClick={() => open(call)} onMouseEnter={() => hover(call)} onMouseLeave={() => hover(-1)}
     >
-      <rect width={NODE_WIDTH} height={NODE_HEIGHT} rx="4" />
-      <text x="8" y="17" class="node-name">{SIGNS[tone]} {short(flow.names.at(call), 27)}</text>
-      <ErrorBar word="own" value={flow.own[call]!} decades={decades} y={24} kind="own" />
-      <ErrorBar word="inherited" value={flow.inherited[call]!} decades={decades} y={42} kind="inherited" />
-      {more > 0 && <text x={NODE_WIDTH - 6} y={NODE_HEIGHT - 5} class="more">+{more}</text>}
+      <rect
+        id={id} class="frame" width={NODE_WIDTH} height={NODE_HEIGHT} rx="4" role="button" tabIndex={isCurrent ? 0 : -1}
+        aria-label={`${short(sentenceOf(flow, call), 400)}${more ? `; opens ${more} more` : ""}`}
+        onClick={() => open(call)} onMouseEnter={() => hover(call)} onMouseLeave={() => hover(-1)}
+      />
+      <g aria-hidden="true">
+        <text x="8" y="17" class="node-name">{SIGNS[tone]} {short(flow.names.at(call), 27)}</text>
+        <ErrorBar word="own" value={flow.own[call]!} decades={decades} y={24} kind="own" />
+        <ErrorBar word="inherited" value={flow.inherited[call]!} decades={decades} y={42} kind="inherited" />
+        {more > 0 && <text x={NODE_WIDTH - 6} y={NODE_HEIGHT - 5} class="more">+{more}</text>}
+      </g>
     </g>
   );
 }
