@@ -31,7 +31,7 @@ from ray_precheck.schema.view import (
 )
 from ray_precheck.store.output_file import write_report
 
-_PLACE = "<!--report-->"
+_PLACE = "<!-- report -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def script_json(found: Any) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def write_page(path: Path, views: Sequence[View], of: Sequence[str]) -> None:
+def write_report_page(path: Path, views: Sequence[View], of: Sequence[str]) -> None:
     """Write the page of views.
 
     Raises:

@@ -49,7 +49,8 @@ def markdown_files() -> list[Path]:
     """Return the Markdown files of the repository, without those of environments and results."""
     files = [*ROOT.glob("*.md")]
     for folder in ("cluster", "ray_precheck", "scripts", "tests"):
-        files += sorted((ROOT / folder).rglob("*.md"))
+        found = sorted((ROOT / folder).rglob("*.md"))
+        files += [path for path in found if "node_modules" not in path.parts]
     return files
 
 

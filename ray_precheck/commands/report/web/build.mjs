@@ -76,7 +76,7 @@ const html = `<!doctype html>
 <div id="app"><p class="waiting">This page draws itself by a script that stands in it; without one, see report.json
 or <code>ray-precheck report --format md</code>.</p></div>
 <template id="licences"><pre>${escaped(licences())}</pre></template>
-<!--report-->
+<!-- report -->
 <script>${script}</script>
 </body>
 </html>
