@@ -1,6 +1,6 @@
 // A filter for each column of a table: a choice of its words where they are few, a range of numbers, or a text.
 import type { Cells, Filter } from "./rows";
-import { SIGNS } from "./format";
+import { SIGNS, visible } from "./format";
 import type { Tone } from "./types";
 
 /** More words than that are no choice. */
@@ -47,7 +47,7 @@ function ChoiceFilter({ cells, filter, set, tones }: One & { tones: Record<strin
         <option value="">all</option>
         {cells.words.all().map((word) => (
           <option value={`=${word}`}>
-            {cells.kind === "tone" && tones[word] ? `${SIGNS[tones[word]!]} ` : ""}{word.slice(0, 80) || "(empty)"}
+            {cells.kind === "tone" && tones[word] ? `${SIGNS[tones[word]!]} ` : ""}{visible(word, 80) || "(empty)"}
           </option>
         ))}
       </select>

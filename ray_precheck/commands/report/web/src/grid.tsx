@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import "regular-table";
 import type { DataResponse } from "regular-table/dist/esm/types";
-import { SIGNS } from "./format";
+import { SIGNS, visible } from "./format";
 import { cellText, type Cells, type Order } from "./rows";
 import type { RowTable } from "./types";
 
@@ -94,7 +94,7 @@ class RowGrid {
       column_headers: this.heads.slice(x0, x1).map((head) => [head]) as unknown as string[][],
       data: columns.slice(x0, x1).map((cells, place) => Array.from(seen, (row) => {
         const text = cellText(cells, row);
-        const short = text.length > LONGEST_CELL ? `${text.slice(0, LONGEST_CELL)}…` : text;
+        const short = visible(text, LONGEST_CELL);
         if (x0 + place === table.key && text) return this.link(text, short);
         const tone = cells.kind === "tone" ? table.tones[text] : undefined;
         return tone ? badge(tone, short) : short;

@@ -1,6 +1,7 @@
 // The rows of a table, of which only those on the screen are elements: search, filters, order, links, copies.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Filters } from "./filters";
+import { visible } from "./format";
 import { Grid } from "./grid";
 import { copyText } from "./parts";
 import { cellText, csvPieces, ordered, readColumn, rowNamed, selected, type Cells, type Filter, type Order } from "./rows";
@@ -81,7 +82,7 @@ function Found({ table, columns, wanted }: { table: RowTable; columns: Cells[]; 
       if (row < 0 && table.label) row = await rowOf(table, wanted);
       if (isOver) return;
       if (row < 0) {
-        setTold(`No row of ${table.title} is named ${wanted.slice(0, 200)}.`);
+        setTold(`No row of ${table.title} is named ${visible(wanted, 200)}.`);
         return;
       }
       setTold("");
@@ -122,7 +123,7 @@ function Found({ table, columns, wanted }: { table: RowTable; columns: Cells[]; 
         <label>search <input ref={box} type="search" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} /></label>
         <span class="row-count" role="status">
           {isAll ? "" : `${rows.length.toLocaleString("en-US")} of `}{table.rows.toLocaleString("en-US")} rows
-          {search && ` have "${search.slice(0, 60)}"`}
+          {search && ` have "${visible(search, 60)}"`}
         </span>
         <button type="button" onClick={clear} disabled={isAll && !order && !typed}>show all</button>
         <button type="button" onClick={copy}>copy as CSV</button>
@@ -144,7 +145,7 @@ function Found({ table, columns, wanted }: { table: RowTable; columns: Cells[]; 
 function OneRow({ columns, row }: { columns: Cells[]; row: number }) {
   return (
     <dl class="one-row" aria-label="the current row">
-      {columns.map((cells) => <div><dt>{cells.heading}</dt><dd>{cellText(cells, row)}</dd></div>)}
+      {columns.map((cells) => <div><dt>{cells.heading}</dt><dd>{visible(cellText(cells, row))}</dd></div>)}
     </dl>
   );
 }

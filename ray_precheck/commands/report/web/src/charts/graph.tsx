@@ -1,6 +1,6 @@
 // The errors along the data flow of a run: a graph that opens around a call, its own error beside what it inherited.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { SIGNS, shown } from "../format";
+import { SIGNS, shown, visible } from "../format";
 import { FactTable, RowLink } from "../parts";
 import { wordsWith } from "../rows";
 import type { FlowGraph } from "../types";
@@ -30,7 +30,10 @@ export function FlowGraphPicture({ chart }: { chart: FlowGraph }) {
   }, [chart]);
   return (
     <figure class="flow">
-      <figcaption>{chart.title} ({chart.unit})</figcaption>
+      <figcaption>
+        {chart.title} ({chart.unit}): each call with its own error and what it inherited, in the order of the data. Dashed
+        lines join calls that stand for each other. The strip has all calls of the run; a click opens the graph there.
+      </figcaption>
       {trouble && <p class="note">The flow cannot be read: {trouble}</p>}
       {!flow ? <p class="waiting">reading the flow ...</p>
         : flow.count === 0 ? <p>No call is known.</p> : <Opened chart={chart} flow={flow} />}
@@ -93,7 +96,7 @@ function Tools({ chart, flow, current, open }: {
         }}>
           <option value="">a call of note</option>
           {chart.starts.map((call, place) => (
-            <option value={String(call)}>{place + 1}. {SIGNS[toneOf(flow, call)]} {short(flow.names.at(call), 70)}</option>
+            <option value={String(call)}>{place + 1}. {SIGNS[toneOf(flow, call)]} {visible(flow.names.at(call), 70)}</option>
           ))}
         </select></label>
       )}
@@ -104,7 +107,7 @@ function Tools({ chart, flow, current, open }: {
         <ul class="flow-found" aria-label="calls found">
           {found.slice(0, MOST_FOUND).map((call) => (
             <li><button type="button" onClick={() => { open(call); setText(""); }}>
-              {SIGNS[toneOf(flow, call)]} {short(flow.names.at(call), 90)}
+              {SIGNS[toneOf(flow, call)]} {visible(flow.names.at(call), 90)}
             </button></li>
           ))}
           {found.length === 0 && <li>No call is named so.</li>}
@@ -155,7 +158,7 @@ function Picture({ flow, drawing, decades, current, seen, title, choose, open, h
       >
         <defs>
           <marker id={`${id}-tip`} viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">
-            <path d="M0 0 L8 4 L0 8 z" class="tip" />
+            <path d="M0 0 L8 4 L0 8 z" class="arrow" />
           </marker>
         </defs>
         {drawing.lines.map((line) => <path class="edge" d={pathOf(line)} marker-end={`url(#${id}-tip)`} />)}
@@ -187,12 +190,12 @@ function Node({ id, flow, node, decades, isCurrent, more, open, hover }: {
       transform={`translate(${node.x - NODE_WIDTH / 2} ${node.y - NODE_HEIGHT / 2})`}
     >
       <rect
-        id={id} class="frame" width={NODE_WIDTH} height={NODE_HEIGHT} rx="4" role="button" tabIndex={isCurrent ? 0 : -1}
-        aria-label={`${short(sentenceOf(flow, call), 400)}${more ? `; opens ${more} more` : ""}`}
+        id={id} class="box" width={NODE_WIDTH} height={NODE_HEIGHT} rx="4" role="button" tabIndex={isCurrent ? 0 : -1}
+        aria-label={`${sentenceOf(flow, call)}${more ? `; opens ${more} more` : ""}`}
         onClick={() => open(call)} onMouseEnter={() => hover(call)} onMouseLeave={() => hover(-1)}
       />
       <g aria-hidden="true">
-        <text x="8" y="17" class="node-name">{SIGNS[tone]} {short(flow.names.at(call), 27)}</text>
+        <text x="8" y="17" class="node-name">{SIGNS[tone]} {visible(flow.names.at(call), 27)}</text>
         <ErrorBar word="own" value={flow.own[call]!} decades={decades} y={24} kind="own" />
         <ErrorBar word="inherited" value={flow.inherited[call]!} decades={decades} y={42} kind="inherited" />
         {more > 0 && <text x={NODE_WIDTH - 6} y={NODE_HEIGHT - 5} class="more">+{more}</text>}
@@ -214,17 +217,10 @@ function ErrorBar({ word, value, decades, y, kind }: {
   );
 }
 
-/** A name that fits: its begin and its end, which tells calls apart. */
-function short(name: string, most: number): string {
-  if (name.length <= most) return name;
-  const tail = Math.floor(most / 3);
-  return `${name.slice(0, most - tail - 1)}…${name.slice(-tail)}`;
-}
-
 function sentenceOf(flow: Flow, call: number): string {
   const text = call < flow.texts.length ? flow.texts.at(call) : "";
-  return `${flow.names.at(call)}: ${toneOf(flow, call)}, own error ${shown(flow.own[call])}, inherited `
-    + `${shown(flow.inherited[call])}${text ? `. ${text}` : ""}`;
+  return `${visible(flow.names.at(call), 200)}: ${toneOf(flow, call)}, own error ${shown(flow.own[call])}, inherited `
+    + `${shown(flow.inherited[call])}${text && `. ${visible(text, 300)}`}`;
 }
 
 /** What is known of the call under the pointer or the keyboard. */
@@ -236,9 +232,9 @@ function Told({ flow, unit, call, seen }: { flow: Flow; unit: string; call: numb
   return (
     <p class="flow-told" aria-live="polite">
       <span class={`badge ${tone}`}><span aria-hidden="true">{SIGNS[tone]}</span> {tone}</span>
-      <RowLink row={name}><span class="name">{name}</span></RowLink>, call {(call + 1).toLocaleString("en-US")} of{" "}
+      <RowLink row={name}><span class="name">{visible(name)}</span></RowLink>, call {(call + 1).toLocaleString("en-US")} of{" "}
       {flow.count.toLocaleString("en-US")}: own error <b>{shown(flow.own[call])}</b>, inherited{" "}
-      <b>{shown(flow.inherited[call])}</b> {unit}.{text && ` ${text}`}
+      <b>{shown(flow.inherited[call])}</b> {unit}.{text && ` ${visible(text)}`}
       {more > 0 && ` ${more} more ${more === 1 ? "call is" : "calls are"} linked to it: click it to show them.`}
     </p>
   );
@@ -246,10 +242,13 @@ function Told({ flow, unit, call, seen }: { flow: Flow; unit: string; call: numb
 
 function ShownTable({ title, unit, flow, drawing }: { title: string; unit: string; flow: Flow; drawing: Drawing }) {
   const rows = useMemo(() => drawing.nodes.map(({ call }) => [
-    (call + 1).toLocaleString("en-US"), flow.names.at(call), toneOf(flow, call), shown(flow.own[call]),
-    shown(flow.inherited[call]), [...linked(flow.before, call)].slice(0, 8).map((each) => flow.names.at(each)).join(", "),
-    [...linked(flow.partners, call)].slice(0, 8).map((each) => flow.names.at(each)).join(", "),
+    (call + 1).toLocaleString("en-US"), visible(flow.names.at(call)), toneOf(flow, call), shown(flow.own[call]),
+    shown(flow.inherited[call]), namesOf(flow, linked(flow.before, call)), namesOf(flow, linked(flow.partners, call)),
   ]), [flow, drawing]);
   const headings = ["in order", "call", "verdict", `own (${unit})`, `inherited (${unit})`, "takes from", "stands for"];
   return <FactTable title={title} headings={headings} rows={rows} />;
+}
+
+function namesOf(flow: Flow, calls: Uint32Array): string {
+  return Array.from(calls.subarray(0, 8), (call) => visible(flow.names.at(call), 200)).join(", ");
 }
