@@ -28,6 +28,7 @@ from ray_precheck.schema.view import (
     View,
     ViewState,
 )
+from ray_precheck.store.tables import encode_name
 
 LONG = "x" * 1_000_000
 # What would run, end an element, turn the direction of a text or fill the memory, were it taken for more
@@ -109,7 +110,14 @@ def _row(index: int, names: tuple[str, ...]) -> tuple[str, ...]:
     name = names[index] if index < len(names) else f"Torch.matmul.{index}.forward.output.0"
     error = "nan" if index % 50 == 7 else f"{(index % 90 + 10) * 10.0 ** -(index % 7)!r}"
     message = names[-1 - index] if index < len(names) else f"case {index % 9}"
-    return (name, ("float16", "bfloat16")[index % 2], "(4, 8)", error, _WORDS[index % 4], message)
+    return (
+        encode_name(name),
+        ("float16", "bfloat16")[index % 2],
+        "(4, 8)",
+        error,
+        _WORDS[index % 4],
+        message,
+    )
 
 
 def _card(index: int, said: list[str]) -> Card:
@@ -138,9 +146,7 @@ def _card(index: int, said: list[str]) -> Card:
 
 
 def _histogram(title: str) -> Histogram:
-    return Histogram(
-        title, "relative error", (1e-6, 1e-5, 1e-4, 1e-3, 1e-2), (500, 40, 3, 1), 1e-3
-    )
+    return Histogram(title, "relative error", (1e-6, 1e-5, 1e-4, 1e-3, 1e-2), (500, 40, 3, 1), 1e-3)
 
 
 def _heat(said: list[str]) -> HeatMap:

@@ -1,5 +1,5 @@
-// Drives a browser for the tests beside it: `node drive.mjs chromium|firefox`. One command a line comes in as JSON,
-// one answer a line goes out. What puppeteer sends the browser is WebDriver BiDi.
+// Drives a browser: `node drive.mjs chromium|firefox PROGRAM`. One command a line comes in as JSON, one answer a line
+// goes out. What puppeteer sends the browser is WebDriver BiDi.
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 import { readFileSync } from "node:fs";
@@ -10,37 +10,51 @@ const puppeteer = require("puppeteer-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 
 const [name, executable] = process.argv.slice(2);
-const browser = await puppeteer.launch({
-  browser: name === "firefox" ? "firefox" : "chrome",
-  executablePath: executable,
-  protocol: "webDriverBiDi",
-  headless: true,
-  // A test of a page of a million rows takes as long as the machine takes.
-  protocolTimeout: 300_000,
-  args: name === "firefox" ? [] : [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-  ],
-});
+// For want of a background network, Chromium would ask for hosts at every start.
+const QUIET = [
+  "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync", "--enable-precise-memory-info",
+];
+const browsers = [];
+
+/** The browser; Firefox has another one for dark pages, since BiDi cannot ask it for them. */
+async function browserFor(dark) {
+  const place = name === "firefox" && dark ? 1 : 0;
+  browsers[place] ??= await puppeteer.launch({
+    browser: name === "firefox" ? "firefox" : "chrome",
+    executablePath: executable,
+    protocol: "webDriverBiDi",
+    headless: true,
+    // A page of a million rows takes as long as the machine takes.
+    protocolTimeout: 300_000,
+    args: name === "firefox" ? [] : QUIET,
+    extraPrefsFirefox: { "layout.css.prefers-color-scheme.content-override": place === 1 ? 0 : 1 },
+  });
+  return browsers[place];
+}
+
 let page;
 let heard;
 
 async function open({ path, hash = "", dark = false, width = 1280 }) {
   await page?.close();
-  page = await browser.newPage();
+  page = await (await browserFor(dark)).newPage();
   const seen = (heard = { errors: [], requests: [] });
   page.on("console", (message) => {
     if (["error", "warn", "warning"].includes(message.type())) seen.errors.push(message.text().slice(0, 500));
   });
   page.on("pageerror", (error) => seen.errors.push(String(error).slice(0, 500)));
-  page.on("request", (request) => seen.requests.push(request.url().slice(0, 200)));
+  // Firefox lists a font of its own, which is data, too.
+  page.on("request", (request) => {
+    if (!/^(data|blob):/.test(request.url())) seen.requests.push(request.url().slice(0, 200));
+  });
   await page.evaluateOnNewDocument(() => {
     window.violations = [];
     document.addEventListener("securitypolicyviolation", (event) =>
       window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
   });
   await page.setViewport({ width, height: 900 });
-  if (dark) await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "dark" }]);
+  if (name !== "firefox") await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: dark ? "dark" : "light" }]);
   const begin = performance.now();
   await page.goto(pathToFileURL(path).href + (hash ? `#${encodeURIComponent(hash)}` : ""), { waitUntil: "load" });
   await page.waitForSelector("h1");
@@ -81,4 +95,4 @@ for await (const line of createInterface({ input: process.stdin })) {
   }
   process.stdout.write(`${JSON.stringify(answer)}\n`);
 }
-await browser.close();
+for (const browser of browsers) await browser?.close();

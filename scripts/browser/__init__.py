@@ -1,4 +1,7 @@
-"""A browser that a test drives: `drive.mjs` in a process of its own, asked by lines of JSON."""
+"""A browser that a test or a script drives: `drive.mjs` in a process of its own, asked by lines of JSON.
+
+Comes in: pages, and commands of `drive.mjs`. Goes out: their answers. Called by tests/web and report_size.
+"""
 
 import json
 import shutil
@@ -6,15 +9,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 DRIVER = Path(__file__).with_name("drive.mjs")
 WEB = Path(__file__).parents[2] / "ray_precheck/commands/report/web"
 PROGRAMS = {"chromium": "chromium", "firefox": "firefox-esr"}
 
 
 class Browser:
-    """A page in a browser; what it was told last is open."""
+    """A browser with one page.
+
+    Raises:
+        RuntimeError: the browser ended, or a command failed (in `ask` and all that call it).
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,10 +38,10 @@ class Browser:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            pytest.fail(f"{self.name} ended with exit code {self._process.wait(30)}")
+            raise RuntimeError(f"{self.name} ended with exit code {self._process.wait(30)}")
         answer = json.loads(line)
         if "error" in answer:
-            pytest.fail(f"{self.name}: {do} {str(rest)[:300]}: {answer['error']}")
+            raise RuntimeError(f"{self.name}: {do} {str(rest)[:300]}: {answer['error']}")
         return answer["value"]
 
     def open(self, path: Path, **rest: Any) -> float:
@@ -50,6 +55,11 @@ class Browser:
     def wait(self, code: str, timeout_s: float = 20) -> None:
         """Wait until an expression in the page is true."""
         self.ask("wait", code=code, timeout_s=timeout_s)
+
+    @property
+    def pid(self) -> int:
+        """The process under which all of the browser runs."""
+        return self._process.pid
 
     def close(self) -> None:
         """End the browser."""
