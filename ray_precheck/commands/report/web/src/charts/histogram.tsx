@@ -55,8 +55,9 @@ export function HistogramPicture({ chart: whole }: { chart: Histogram }) {
   const chart = trimmed(whole);
   const frame = useRef<HTMLDivElement>(null);
   const width = Math.min(560, useWidth(frame));
-  const [bin, setBin] = useState<number | null>(null);
+  const [chosen, setBin] = useState<number | null>(null);
   const { counts, edges, limit } = chart;
+  const bin = chosen !== null && chosen < counts.length ? chosen : null;
   const most = Math.max(1, ...counts);
   const places = edgePlaces(edges, chart.is_log);
   const [wide, high] = [Math.max(10, width - LEFT - RIGHT), HEIGHT - TOP - BOTTOM];
