@@ -24,6 +24,16 @@ export function seconds(value: number): string {
   return minutes < 120 ? `${minutes} min ${Math.round(value % 60)} s` : `${shown(value / 3600)} h`;
 }
 
+// Controls, and marks that turn the direction of a text: a name must read as what it is.
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+
+/** A name or cell with what cannot be seen in it written out; at most so many characters, its begin and end. */
+export function visible(text: string, most = Infinity): string {
+  const tail = Math.floor(most / 3);
+  const cut = text.length <= most ? text : `${text.slice(0, most - tail - 1)}…${text.slice(-tail)}`;
+  return cut.replace(UNSEEN, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
 export const SIGNS: Record<Tone, string> = {
   pass: "✓", warning: "!", error: "✗", skip: "–", unmatched: "≠", plain: "·",
 };
