@@ -36,7 +36,11 @@ export function BlocksPicture({ blocks }: { blocks: BlockMaxima }) {
       where: (row: number, column: number) =>
         `${rangeWords("row", rowRange(row))}${flattened}, ${rangeWords("column", columnRange(column))}`,
       link: () => "",
-      most: { cellWidth: 24, cellHeight: 20, height: 360 },
+      // Few blocks are drawn large enough for their numbers.
+      most: {
+        cellWidth: Math.min(64, Math.max(24, 384 / across)), cellHeight: Math.min(36, Math.max(20, 320 / down)),
+        height: 360,
+      },
     };
   }, [blocks]);
   return <Matrix facts={facts} />;

@@ -4,13 +4,14 @@ import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { shown } from "../format";
 import { FactTable } from "../parts";
 import type { ChartLine, LineChart, Num } from "../types";
-import { category, FONT, palette, useScheme, useWidth } from "./canvas";
+import { category, fitting, FONT, palette, useScheme, useWidth } from "./canvas";
 import { shownShort } from "./histogram";
-import { cut, logTicks } from "./scale";
+import { cut, cutEnd, logTicks } from "./scale";
 
 const HEIGHT = 280;
 // Lines differ in more than color.
 const DASHES = [[], [8, 4], [2, 3], [8, 3, 2, 3]];
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((each) => each * 10 ** power)).flat();
 const dashOf = (index: number) => DASHES[Math.floor(index / 7 + index) % DASHES.length]!;
 
 /** One axis for all lines: where a line has no point it has undefined, where it is interrupted null. */
@@ -122,6 +123,8 @@ function options(
   read: (at: number | null) => void,
 ): uPlot.Options {
   const colors = palette(scheme);
+  // There is no step 0.5.
+  const isWhole = chart.series.every(({ x }) => x.every((each) => each === null || Number.isInteger(each)));
   const axis = (label: string, more: uPlot.Axis = {}): uPlot.Axis => ({
     label, labelFont: FONT, font: FONT, stroke: colors.ink, labelSize: 18,
     grid: { stroke: colors.line, width: 1 }, ticks: { stroke: colors.line, width: 1, size: 4 },
@@ -138,8 +141,8 @@ function options(
     width, height: HEIGHT, legend: { show: false },
     scales: { x: { time: false }, y: { distr: chart.is_log ? 3 : 1, range } },
     axes: [
-      axis(chart.x_title, { size: 30 }),
-      axis(chart.y_title, {
+      axis(chart.x_title, { size: 30, ...(isWhole && { incrs: WHOLE }) }),
+      axis(fitting(chart.y_title, HEIGHT - 10, 200, cutEnd), {
         size: 58, ...(chart.is_log && { splits: (_, __, low, high) => logTicks(low, high, 6) }),
       }),
     ],

@@ -31,7 +31,7 @@ export interface MatrixLayout {
 
 // Less than a pixel and a half is no longer seen; then the picture scrolls.
 const LEAST_CELL = 1.5;
-const LONGEST_LABEL = 36;
+const LONGEST_LABEL = 44;
 
 /** How large cells are, and what room their labels have, which are `rowLabel` and `columnLabel` wide. */
 export function matrixLayout(
