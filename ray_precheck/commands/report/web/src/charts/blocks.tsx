@@ -27,7 +27,7 @@ export function BlocksPicture({ blocks }: { blocks: BlockMaxima }) {
     const start = ([first]: [number, number]) => first.toLocaleString("en-US");
     return {
       title: blocks.title,
-      caption: `largest error of each block of [${shape.join(", ")}]; dim ${Math.max(0, shape.length - 1)} across`
+      caption: `blocks of [${shape.join(", ")}]; dim ${Math.max(0, shape.length - 1)} across`
         + `${shape.length > 2 ? `, dims 0-${shape.length - 2} flattened down` : shape.length === 2 ? ", dim 0 down" : ""}`,
       unit: blocks.unit, values, above: blocks.above,
       rows: values.map((_, row) => start(rowRange(row))),

@@ -7,7 +7,7 @@ import { Tip, useWidth } from "./canvas";
 import { countPlace, edgePlaces, everyNth, logTicks, placeOf } from "./scale";
 
 const HEIGHT = 204;
-const [LEFT, RIGHT, TOP, BOTTOM] = [46, 10, 32, 34];
+const [LEFT, RIGHT, TOP, BOTTOM] = [46, 20, 32, 34];
 
 /** How many elements are in bins wholly beyond the limit, in the bin that holds it, and in all. */
 export function beyondLimit(chart: Histogram): { beyond: number; around: number; all: number } {
