@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ray_precheck.commands.locate.table import PLACES, row_of_place
 from ray_precheck.commands.locate.search import LocationReport
+from ray_precheck.commands.locate.table import PLACES, row_of_place
 from ray_precheck.commands.locate.walk.nouns import INFINITE, INHERITED, RootKind
 from ray_precheck.commands.locate.walk.places import RootPlace, shown_error
 from ray_precheck.dump.folders import FoundDump

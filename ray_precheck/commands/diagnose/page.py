@@ -21,8 +21,8 @@ from ray_precheck.commands.diagnose.findings import (
     culprits_of,
     spread_sentences,
 )
-from ray_precheck.commands.locate.table import row_of_place, saved_call
 from ray_precheck.commands.locate.search import LocationReport
+from ray_precheck.commands.locate.table import row_of_place, saved_call
 from ray_precheck.commands.locate.walk.nouns import UNCHECKED, RootKind
 from ray_precheck.commands.locate.walk.places import RootPlace
 from ray_precheck.commands.precheck.closing import tested_text
