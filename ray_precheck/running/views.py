@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.foreign import open_file, open_text
+from ray_precheck.options.commands import resume_command
 from ray_precheck.schema.environment import environment_from_dict
 from ray_precheck.schema.view import (
+    Advice,
     CodeLine,
     Fact,
     ModuleNode,
@@ -287,6 +289,18 @@ BEGIN_OF_SENTENCE = {
 def quantity(number: int, noun: str) -> str:
     """Return a number with its noun: `1 place`, `1,200 places`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def advice_to_go_on(
+    settings: RunSettings | None, state: ViewState, main: Path
+) -> tuple[Advice, ...]:
+    """Return how to go on with a run that was stopped, () for any other one."""
+    if state is not ViewState.STOPPED or settings is None or not settings.command:
+        return ()
+    line = resume_command(settings.command, main.absolute())
+    if settings.folder:
+        line = f"cd {shlex.quote(settings.folder)} && {line}"
+    return (Advice("Go on with the run that was stopped.", (line,)),)
 
 
 def file_names(paths: Sequence[Path]) -> tuple[str, ...]:
