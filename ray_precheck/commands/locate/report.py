@@ -82,7 +82,7 @@ from ray_precheck.schema.view import (
 from ray_precheck.store.error_data import load_error_data
 from ray_precheck.trace.flow import FlowRecord
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.side import CaptureSide
+from ray_precheck.trace.side import CaptureSide, call_entries
 
 _UNIT = "times what rounding explains"
 _NAMED = 20
@@ -480,10 +480,13 @@ def _model(run: LocatedRun, first: _Opened, shown: _Shown) -> Iterator[Chart]:
         for row in run.rows
         if row.module
     ]
-    tree = module_tree(
-        "Modules", judged, parents_of({row.module for row in run.rows if row.module}, folder)
-    )
     nodes, starts = _nodes(run, dump)
+    keys = {row.module for row in run.rows if row.module}
+    for entry in call_entries(target) if target is not None else ():
+        if entry.key not in nodes and (module := target.modules.get(entry.key, "")):
+            judged.append(JudgedCall(module_name(module), Tone.PASS))
+            keys.add(module)
+    tree = module_tree("Modules", judged, parents_of(keys, folder))
     measured = measured_in(run.files_of(dump))
     graph: Chart | None
     title = "Calls of the target, and what flows between them"
