@@ -406,6 +406,7 @@ def test_the_timeline_and_how_many_calls_end_in_a_second(tmp_path: Path) -> None
          "pid": 1, "tid": 2}
         for n in range(8)
     ]  # fmt: skip
+    events.append({**events[0], "name": "Torch.bad.0", "cat": "crash", "ts": 3_500_000, "dur": 0})
     lines = ",\n".join(map(json.dumps, events))
     files.timeline.write_text(f"[\n{lines}\n]\n")
     timeline, throughput = seen(files).run
@@ -413,6 +414,7 @@ def test_the_timeline_and_how_many_calls_end_in_a_second(tmp_path: Path) -> None
     assert isinstance(throughput, LineChart)
     assert throughput.series[0].y.tolist() == pytest.approx([0.75, 1.25])
     assert len(timeline.begin) == 8
+    assert timeline.marks == ((3.5, "Torch.bad.0 broke its worker on 2"),)
 
 
 @pytest.mark.parametrize(
