@@ -6,7 +6,7 @@ import { createHash } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 
 const page = new URL("../page.html", import.meta.url);
-const bundled = ["preact", "regular-table", "uplot", "@dagrejs/dagre"];
+const bundled = ["preact", "regular-table", "uplot", "@dagrejs/dagre", "@dagrejs/graphlib"];
 
 async function bundle(entry) {
   const made = await build({
