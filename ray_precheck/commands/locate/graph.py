@@ -6,7 +6,7 @@ where that is gone, the links between records that a journal has. Goes out: char
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ray_precheck.commands.locate.cards import UNIT, OpenedDump
@@ -35,7 +35,7 @@ from ray_precheck.schema.view import (
     Tone,
 )
 from ray_precheck.trace.flow import FlowRecord
-from ray_precheck.trace.side import call_entries
+from ray_precheck.trace.side import CaptureSide, call_entries
 
 
 @dataclass(slots=True)
