@@ -115,14 +115,15 @@ def _charts_of(
     bins = (_LAST_DECADE - _FIRST_DECADE) * _BINS_OF_DECADE
     counts = np.zeros(bins + 2, np.int64)
     for block in range(row_blocks):
-        most = np.full(columns, np.nan)
         for piece, column in _pieces_of_rows(row_edges[block], row_edges[block + 1], columns):
             apart = _distances(ours, theirs, piece) / scale
             counts += _counted(apart, bins)
             largest = apart.reshape(-1, min(columns, len(apart))).max(axis=0)
-            here = slice(column, column + len(largest))
-            most[here] = np.fmax(most[here], largest)
-        values[block] = np.fmax.reduceat(most, starts)
+            inner = starts[(starts > column) & (starts < column + len(largest))] - column
+            cuts = np.concatenate(([0], inner))
+            first = int(np.searchsorted(starts, column, "right")) - 1
+            here = values[block, first : first + len(cuts)]
+            here[:] = np.fmax(here, np.maximum.reduceat(largest, cuts))
     edges = [10.0 ** (_FIRST_DECADE + place / _BINS_OF_DECADE) for place in range(bins + 1)]
     same, infinite = int(counts[0]), int(counts[-1])
     said = [f"{same:,} of {math.prod(shape):,} elements are equal or below {edges[0]:g}"]

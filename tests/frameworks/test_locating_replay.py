@@ -250,7 +250,7 @@ def test_the_view_of_a_replay_shows_where_the_saved_result_is_wrong(tmp_path: Pa
     tones = [tuple(Tone)[tone] for tone in graph.tones]
     assert tones == [Tone.PASS, Tone.ERROR, Tone.WARNING]
     # Records without a row were replayed, too: their own errors are known.
-    assert graph.own[0] <= 1
+    assert 0 < graph.own[0] < 10
     assert graph.own[1] == pytest.approx(card.times, rel=1e-3)
     facts = {each.name: each.value for each in found.facts}
     assert facts["Own errors"] == "by replay of captured inputs"

@@ -100,7 +100,7 @@ def root_card(run: LocatedRun, row: LocatedRow, opened: OpenedDump, budget: Tens
     code, no_code = code_around(row.source)
     saved = _saved_call(run, row, opened.dump)
     says_own = KINDS.get(row.verdict) not in PLACES and not math.isnan(row.own)
-    own = f"{row.verdict}, {row.own:.4g} {UNIT} (limit 1)" if says_own else row.verdict
+    own = f"{row.verdict}, {row.own:.4g} {UNIT}" if says_own else row.verdict
     place = (
         opened.dump.place.as_posix() if opened.dump is not None and opened.dump.place.parts else ""
     )
