@@ -1,8 +1,9 @@
 """A `View` on the screen: `--plot`.
 
-Comes in: a `View`. Goes out: the error histogram of its first suspect, and the flow around the first
-difference, drawn with rich. Called by the commands that have `--plot`, which ask `require_rich` before their
-run begins, so that a run of hours does not end with a package that is missing.
+Comes in: a `View`. Goes out: the error histogram of its first suspect, the flow around the first difference,
+and how the set of suspects of a bisect shrank, drawn with rich. Called by the commands that have `--plot`,
+which ask `require_rich` before their run begins, so that a run of hours does not end with a package that is
+missing.
 
 Colors only repeat what words say: a screen may have none.
 """
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import printable
-from ray_precheck.schema.view import FlowGraph, Histogram, Tone, View
+from ray_precheck.schema.view import FlowGraph, Histogram, StepChart, Tone, View
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,7 +27,8 @@ _HOPS = 3
 # The flow is to be seen at a glance: about a screen of calls.
 _MOST_CALLS = 24
 _MOST_BINS = 20
-_BAR_CELLS = 40
+_MOST_STEPS = 50
+_BAR_CELLS = 30
 _LONGEST_NAME = 120
 _TONES = tuple(Tone)
 _STYLES = {
@@ -50,8 +52,9 @@ def require_rich() -> None:
 
 
 def draw_view(view: View, screen: TextIO | None = None) -> None:
-    """Draw the histogram of the first card that has one, and the flow around the first start of the first
-    `FlowGraph`, on `screen` (None: the standard output). Says so where there is neither."""
+    """Draw the histogram of the first card that has one, the flow around the first start of the first
+    `FlowGraph`, and each `StepChart`, on `screen` (None: the standard output). Says so where there is none of
+    them."""
     from rich.console import Console
     from rich.text import Text
 
@@ -64,6 +67,9 @@ def draw_view(view: View, screen: TextIO | None = None) -> None:
     graph = next((each for each in graphs if each.starts), None)
     if graph is not None:
         parts += ["", _flow(graph)]
+    for chart in view.overview:
+        if isinstance(chart, StepChart) and chart.steps:
+            parts += ["", _steps(chart)]
     if not parts:
         parts.append(
             "\n--plot: there is nothing to draw, as no suspect has an error histogram or a flow."
@@ -139,6 +145,32 @@ def _flow(graph: FlowGraph) -> "RenderableType":
             Text(_number(own), "red" if tone is Tone.ERROR and own > 0 else ""),
             Text(_number(inherited), "yellow" if inherited > 0 else ""),
             Text(", ".join(names)),
+        )
+    return table
+
+
+def _steps(chart: StepChart) -> "RenderableType":
+    """Return a bar for each step; of more than a screen of them every second, third, ... and the last."""
+    from rich.table import Table
+    from rich.text import Text
+
+    every = math.ceil(len(chart.steps) / _MOST_STEPS)
+    title = f"{_shown(chart.title)}, in {_shown(chart.unit)}"
+    if every > 1:
+        title += f" (one of {every} of {len(chart.steps)} steps)"
+    most = max(step.value for step in chart.steps) or 1.0
+    table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 1))
+    table.add_column("step", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("left", justify="right", no_wrap=True)
+    table.add_column("")
+    for place, step in enumerate(chart.steps):
+        if place % every and place + 1 < len(chart.steps):
+            continue
+        bar = "█" * math.ceil(step.value / most * _BAR_CELLS)
+        style = _STYLES[step.tone]
+        table.add_row(
+            _shown(step.name), Text(step.tone.value, style), f"{step.value:g}", Text(bar, style)
         )
     return table
 

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.foreign import open_file, open_text
+from ray_precheck.options.commands import resume_command
 from ray_precheck.schema.environment import environment_from_dict
 from ray_precheck.schema.view import (
+    Advice,
     CodeLine,
     Fact,
     ModuleNode,
@@ -30,6 +32,7 @@ from ray_precheck.store.claim import running
 from ray_precheck.store.resume import stamp_in
 from ray_precheck.store.settings import RunSettings, load_settings
 from ray_precheck.store.tables import RunFiles
+from ray_precheck.store.timeline import CRASH
 
 MOST_CARDS = 10
 # Spans in a page: more than a screen has pixels, less than what makes a mail too large.
@@ -122,6 +125,7 @@ def timeline_chart(paths: Mapping[str, Path]) -> TimelineChart | None:
     names: dict[str, int] = {}
     stages: dict[str, int] = {}
     rows: list[tuple[int, float, float, int, int]] = []
+    crashes: list[tuple[float, str]] = []
     for label, path in paths.items():
         threads: dict[tuple[int, int], str] = {}
         machines: dict[int, str] = {}
@@ -134,7 +138,12 @@ def timeline_chart(paths: Mapping[str, Path]) -> TimelineChart | None:
                 threads[pid, tid] = str(named)
             elif event.get("ph") == "X":
                 place = (label, machines.get(pid, ""), threads.get((pid, tid), str(tid)))
-                lane = lanes.setdefault(" ".join(filter(None, place)), len(lanes))
+                where = " ".join(filter(None, place))
+                if event.get("cat") == CRASH:
+                    said = f"{event.get('name', '')} broke its worker on {where}"
+                    crashes.append((event.get("ts", 0) / 1e6, said))
+                    continue
+                lane = lanes.setdefault(where, len(lanes))
                 name = names.setdefault(str(event.get("name", "")), len(names))
                 stage = stages.setdefault(str(event.get("cat", "")), len(stages))
                 begin, length = event.get("ts", 0), event.get("dur", 0)
@@ -157,6 +166,7 @@ def timeline_chart(paths: Mapping[str, Path]) -> TimelineChart | None:
         table[:, 3].astype(np.int64),
         tuple(stages),
         table[:, 4].astype(np.int64),
+        tuple((moment - float(table[0, 1]), said) for moment, said in sorted(crashes)),
     )
 
 
@@ -287,6 +297,18 @@ BEGIN_OF_SENTENCE = {
 def quantity(number: int, noun: str) -> str:
     """Return a number with its noun: `1 place`, `1,200 places`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def advice_to_go_on(
+    settings: RunSettings | None, state: ViewState, main: Path
+) -> tuple[Advice, ...]:
+    """Return how to go on with a run that was stopped, () for any other one."""
+    if state is not ViewState.STOPPED or settings is None or not settings.command:
+        return ()
+    line = resume_command(settings.command, main.absolute())
+    if settings.folder:
+        line = f"cd {shlex.quote(settings.folder)} && {line}"
+    return (Advice("Go on with the run that was stopped.", (line,)),)
 
 
 def file_names(paths: Sequence[Path]) -> tuple[str, ...]:

@@ -7,10 +7,12 @@ programs that import the package.
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-from ray_precheck.commands.bisect.job import TABLES, BisectJob, recorded_answers, search_limits
+from ray_precheck.commands.bisect.closing import BisectReport, TrialCells
+from ray_precheck.commands.bisect.findings import write_findings
+from ray_precheck.commands.bisect.job import TABLES, BisectJob, recorded_answers
 from ray_precheck.commands.bisect.options import BisectConfig
 from ray_precheck.commands.bisect.target import Survey, Target
 from ray_precheck.errors import UsageError
@@ -27,43 +29,11 @@ from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import find_places, on_cores
 from ray_precheck.runtime.places.scratch import private_folder
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.searching.bisection import RungFinding, Search, Trial, TrialAnswer
-from ray_precheck.searching.strategy import ladder
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import RunFiles
 
 # Of the memory of a machine, what all trials together may take, as of a precheck's records.
 _MEMORY_SHARE = 0.7
-
-
-@dataclass(frozen=True, slots=True)
-class TrialCells:
-    """A row of `bisect_{timestamp}.csv`; all cells are text."""
-
-    trial: str
-    rung: str
-    enabled: str
-    repeat: str
-    exit: str
-    verdict: str
-    metric: str
-    seconds: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class BisectReport:
-    """The report of a run. `completed` is False if it stopped before its end, for the reason `stop_reason` or
-    on request; then `findings` are those of the rungs that were finished. `history` are the answers in the
-    order in which they came."""
-
-    files: RunFiles
-    survey: Survey
-    findings: tuple[RungFinding, ...]
-    trials: tuple[TrialCells, ...]
-    history: tuple[tuple[Trial, TrialAnswer], ...]
-    completed: bool
-    stop_reason: str = ""
 
 
 def survey_target(
@@ -88,10 +58,8 @@ def bisect(
     *,
     show_progress: bool = True,
     on_files: Callable[[Path], None] = lambda path: None,
-    close_up: Callable[[BisectReport, Path], None] = lambda report, scratch: None,
 ) -> BisectReport:
-    """Find the smallest set of switches that makes the result wrong. `close_up` is called with the report
-    while the folder of the trials is still there.
+    """Find the smallest set of switches that makes the result wrong, and keep what was found beside the rows.
 
     Raises:
         UsageError: a wrong option, or a target that cannot be bisected.
@@ -108,7 +76,11 @@ def bisect(
             session.say(f"note: {note}")
         feature = _Bisecting(target, config, survey, scratch, session, resumed)
         report = run_job(feature, config, session, config.out, resumed)
-        close_up(report, scratch)
+        if report.completed:
+            found = list(report.findings)
+            said = target.close_up(config, survey, found, config.out, scratch)
+            report = replace(report, said=tuple(said))
+        write_findings(target, config, report)
         return report
 
 
@@ -189,19 +161,3 @@ def _digest(survey: Survey) -> str:
     for rung in survey.rungs:
         digest.update(repr((rung.name, rung.over, rung.is_ordered, rung.members)).encode())
     return digest.hexdigest()[:16]
-
-
-def suspected_sizes(report: BisectReport, config: BisectConfig) -> list[tuple[str, int]]:
-    """Return for each trial of the first search its verdict, and how many switches were suspected after
-    it."""
-    strategy = ladder(report.survey.rungs, search_limits(config, report.survey))
-    known: dict[Trial, TrialAnswer] = {}
-    names = {rung.name for rung in report.survey.rungs}
-    found: list[tuple[str, int]] = []
-    for trial, answer in report.history:
-        if trial.rung in names:
-            known[trial] = answer
-            finding = Search(strategy, known).end()[-1]
-            left = finding.suspects or frozenset().union(*finding.sets)
-            found.append((answer.value, len(left)))
-    return found

@@ -25,6 +25,7 @@ from ray_precheck.running.views import (
     MOST_CARDS,
     FoundRun,
     JudgedCall,
+    advice_to_go_on,
     code_around,
     facts_of_run,
     file_names,
@@ -175,7 +176,7 @@ def view(found: Sequence[FoundRun]) -> View:
         tuple(chart for each in runs for chart in _modules(each)),
         () if timeline is None else (timeline,),
         tuple(table for each in runs for table in _tables(each.report.files)),
-        tuple(_advice(wrong)),
+        (*advice_to_go_on(runs[0].settings, state, runs[0].found.main), *_advice(wrong)),
         tuple(name for each in runs for name in _files_of(each.report.files)),
     )
 

@@ -16,6 +16,7 @@ from ray_precheck.running.views import (
     BEGIN_OF_SENTENCE,
     MOST_CARDS,
     FoundRun,
+    advice_to_go_on,
     code_around,
     facts_of_run,
     file_names,
@@ -105,7 +106,7 @@ def replay_view(found: Sequence[FoundRun]) -> View:
         more_cards=max(0, len(wrong) - MOST_CARDS),
         run=() if timeline is None else (timeline,),
         tables=tuple(_table(each.result) for each in files),
-        advice=tuple(_advice(wrong, dump)),
+        advice=(*advice_to_go_on(settings[0], state, files[0].result), *_advice(wrong, dump)),
         files=file_names(
             [path for each in files for path in (each.result, each.settings, each.timeline)]
         ),
@@ -115,7 +116,8 @@ def replay_view(found: Sequence[FoundRun]) -> View:
 def _sentence(rows: Sequence[ResultRow], wrong: Sequence[ResultRow]) -> str:
     calls = f"{quantity(len(rows), 'call')} whose captured results are not finite"
     if wrong:
-        return f"Of {calls}, {len(wrong)} are finite on the CPU (abnormal): first {wrong[0].name}"
+        first = f"the first is {wrong[0].name}"
+        return f"Of {calls}, {len(wrong)} overflowed on the device alone (abnormal); {first}"
     if all(row.is_skip for row in rows):
         return f"Of {calls} none could be run again"
     return f"Of {calls} none is finite on the CPU (normal)"

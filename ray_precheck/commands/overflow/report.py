@@ -38,6 +38,7 @@ from ray_precheck.running.views import (
     MOST_CARDS,
     FoundRun,
     JudgedCall,
+    advice_to_go_on,
     code_around,
     facts_of_run,
     file_names,
@@ -130,7 +131,14 @@ def view(found: Sequence[FoundRun]) -> View:
         (*_modules(searches, suspects, places), *_flow(searches, suspects)),
         _timeline(searches),
         tuple(table for each in searches for table in _tables(each.report)),
-        tuple(_advice(searches, births, places)),
+        (
+            *(
+                advice
+                for each, one in zip(searches, states, strict=True)
+                for advice in advice_to_go_on(each.settings, one, each.report.files.details)
+            ),
+            *_advice(searches, births, places),
+        ),
         tuple(name for each in searches for name in _files_of(each.report)),
     )
 
@@ -465,10 +473,10 @@ def _advice(
         dump = shlex.quote(str(path or "DUMP"))
         yield Advice(
             "See whether the CPU overflows, too, on what the calls got (`normal overflow`), or the device"
-            " alone (`abnormal overflow`), and look at the first call.",
+            " alone (`abnormal overflow`), and who gave the inputs of the first call.",
             (
                 f"ray-precheck run_overflow_check -api_info {dump}",
-                f"ray-precheck inspect {dump} stats {shlex.quote(births[0].api)}",
+                f"ray-precheck inspect {dump} up {shlex.quote(births[0].api)}",
             ),
         )
     report, named = searches[0].report, shlex.quote(places.named or "DUMP")

@@ -44,7 +44,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     from ray_precheck.commands.report.changes import changes_between, titled
     from ray_precheck.commands.report.found import find_groups
     from ray_precheck.commands.report.markdown import markdown_lines
-    from ray_precheck.commands.report.page import write_page
+    from ray_precheck.commands.report.page import write_report_page
     from ray_precheck.running.view_data import write_views
     from ray_precheck.store.output_file import write_report
 
@@ -77,7 +77,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         else:
             write_report("-o", target.path, [text.encode("utf-8", "backslashreplace")])
     else:
-        write_page(target.path, views, [str(out) for out in outs])
+        write_report_page(target.path, views, [str(out) for out in outs])
     if str(target.path) != "-":
         for view in views:
             print(f"{view.command}: {view.sentence}")

@@ -134,8 +134,9 @@ def _code(text: str) -> str:
 def _fenced(lines: Sequence[str], indent: str, language: str = "sh") -> Iterator[str]:
     if not lines:
         return
-    most = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    shown = [r"\n".join(line[:_LONGEST].splitlines()) for line in lines]
+    most = max((len(run) for line in shown for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, most + 1)
     yield f"{indent}{fence}{language}"
-    yield from (f"{indent}{line[:_LONGEST]}" for line in lines)
+    yield from (f"{indent}{line}" for line in shown)
     yield f"{indent}{fence}"

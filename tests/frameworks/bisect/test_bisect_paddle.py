@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.commands.bisect.run import BisectReport, bisect
+from ray_precheck.commands.bisect.closing import BisectReport
+from ray_precheck.commands.bisect.run import bisect
 from ray_precheck.commands.bisect.targets.paddle.options import PaddleConfig
 from ray_precheck.commands.bisect.targets.paddle.target import TARGET
 from ray_precheck.searching.bisection import RungFinding, SearchEnd
@@ -104,16 +105,10 @@ def bisected(model: Path, out: Path, **options: Any) -> Ended:
     if "golden" not in options:
         options.setdefault("input", model.with_name("inputs.npz"))
     config = PaddleConfig(model=model, python=str(PADDLE), out=out, devices=(0,), **options)
-    closing: list[str] = []
-
-    def close_up(report: BisectReport, scratch: Path) -> None:
-        found = list(report.findings)
-        closing.extend(TARGET.close_up(config, report.survey, found, out, scratch))
-
-    report = bisect(TARGET, config, show_progress=False, close_up=close_up)
+    report = bisect(TARGET, config, show_progress=False)
     lines = {each.rung.name: TARGET.lines(config, report.survey, each) for each in report.findings}
     said = {name: each.said for name, each in lines.items()}
-    return Ended(report, tuple(closing), said, {name: each.code for name, each in lines.items()})
+    return Ended(report, report.said, said, {name: each.code for name, each in lines.items()})
 
 
 FUSION = {NEW: "conv2d_bias_bn_onednn_fuse_pass", OLD: "conv_eltwiseadd_bn_fuse_pass"}

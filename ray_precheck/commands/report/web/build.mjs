@@ -6,7 +6,7 @@ import { createHash } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 
 const page = new URL("../page.html", import.meta.url);
-const bundled = ["preact", "regular-table", "uplot", "@dagrejs/dagre"];
+const bundled = ["preact", "regular-table", "uplot", "@dagrejs/dagre", "@dagrejs/graphlib"];
 
 async function bundle(entry) {
   const made = await build({
@@ -76,7 +76,7 @@ const html = `<!doctype html>
 <div id="app"><p class="waiting">This page draws itself by a script that stands in it; without one, see report.json
 or <code>ray-precheck report --format md</code>.</p></div>
 <template id="licences"><pre>${escaped(licences())}</pre></template>
-<!--report-->
+<!-- report -->
 <script>${script}</script>
 </body>
 </html>

@@ -39,24 +39,30 @@ export async function copyText(text: string): Promise<boolean> {
   }
 }
 
-/** The same facts as a picture, as a table: for screen readers, and to copy. */
-export function FactTable({ title, headings, rows, most = 200 }: {
-  title: string; headings: string[]; rows: (string | number)[][]; most?: number;
+type Cell = ComponentChildren;
+
+/** The same facts as a picture, as a table: for screen readers, and to copy. `rows` may be a function that is
+ * asked when the table is opened; `total` is how many rows there are, where it does not give all of them. */
+export function FactTable({ title, headings, rows, most = 200, total, label = "as a table" }: {
+  title: string; headings: string[]; rows: Cell[][] | (() => Cell[][]); most?: number; total?: number;
+  label?: string;
 }) {
   const [open, setOpen] = useState(false);
+  const given = !open ? [] : typeof rows === "function" ? rows() : rows;
+  const left = (total ?? given.length) - Math.min(most, given.length);
   return (
     <details class="facts" onToggle={(event) => setOpen((event.currentTarget as HTMLDetailsElement).open)}>
-      <summary>as a table<span class="unseen">: {title}</span></summary>
+      <summary>{label}<span class="unseen">: {title}</span></summary>
       {open && (
         <div class="scroll" tabIndex={0} role="region" aria-label={title}>
           <table>
             <caption class="unseen">{title}</caption>
             <thead><tr>{headings.map((heading) => <th scope="col">{heading}</th>)}</tr></thead>
             <tbody>
-              {rows.slice(0, most).map((row) => <tr>{row.map((cell) => <td>{cell}</td>)}</tr>)}
+              {given.slice(0, most).map((row) => <tr>{row.map((cell) => <td>{cell}</td>)}</tr>)}
             </tbody>
           </table>
-          {rows.length > most && <p>and {rows.length - most} more</p>}
+          {left > 0 && <p>and {left.toLocaleString("en-US")} more</p>}
         </div>
       )}
     </details>
@@ -65,5 +71,18 @@ export function FactTable({ title, headings, rows, most = 200 }: {
 
 /** Link to a row of a table of this page. */
 export function RowLink({ row, children }: { row: string; children?: ComponentChildren }) {
-  return row ? <a href={`#${encodeURIComponent(row)}`}>{children ?? row}</a> : <>{children}</>;
+  const open = (event: Event) => {
+    event.preventDefault();
+    openRow(row);
+  };
+  return row
+    ? <a href={`#${encodeURIComponent(row)}`} onClick={open}>{children ?? row}</a>
+    : <>{children}</>;
+}
+
+/** Open the row of a link; also where the address names it already, which tells nobody of a change. */
+export function openRow(row: string): void {
+  if (!row) return;
+  location.hash = encodeURIComponent(row);
+  document.getElementById("rows")?.scrollIntoView();
 }

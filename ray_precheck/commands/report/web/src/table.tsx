@@ -1,11 +1,151 @@
+// The rows of a table, of which only those on the screen are elements: search, filters, order, links, copies.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Filters } from "./filters";
+import { visible } from "./format";
+import { Grid } from "./grid";
+import { copyText } from "./parts";
+import { cellText, csvPieces, ordered, readColumn, rowNamed, selected, type Cells, type Filter, type Order } from "./rows";
 import type { RowTable } from "./types";
 
-/** The rows of one table; `wanted` is the row of a link, "" for none. */
-export function Rows({ table, wanted }: { table: RowTable; wanted: string }) {
-  return <p>{table.title}: {table.rows} rows {wanted}</p>;
+/** A clipboard holds a hundred megabytes badly; the button beside it makes a file. */
+const MOST_COPIED = 100_000;
+/** A search waits until nobody has typed for so long. */
+const TYPING_MS = 120;
+
+/** The columns that were read, so that a table that is opened again is there at once. */
+const read = new WeakMap<RowTable, Promise<Cells[]>>();
+
+function columnsOf(table: RowTable): Promise<Cells[]> {
+  let found = read.get(table);
+  if (!found) read.set(table, (found = Promise.all(table.columns.map(readColumn))));
+  return found;
+}
+
+/** The name of a row without the label of its table; null where the link is of another table. */
+function nameIn(table: RowTable, wanted: string): string | null {
+  if (!table.label) return wanted;
+  return wanted.startsWith(`${table.label}/`) ? wanted.slice(table.label.length + 1) : null;
+}
+
+async function rowOf(table: RowTable, name: string | null): Promise<number> {
+  const column = table.columns[table.key];
+  return name === null || !column ? -1 : rowNamed(await readColumn(column), table.rows, name);
 }
 
 /** Return the index of the table that has the row of a link, -1 where none has. */
 export async function tableWith(tables: RowTable[], wanted: string): Promise<number> {
-  return tables.length && wanted ? 0 : -1;
+  if (!wanted) return -1;
+  for (const [index, table] of tables.entries()) if ((await rowOf(table, nameIn(table, wanted))) >= 0) return index;
+  // A link without a label means the first table that has such a row.
+  for (const [index, table] of tables.entries()) if (table.label && (await rowOf(table, wanted)) >= 0) return index;
+  return -1;
+}
+
+/** The rows of one table; `wanted` is the row of a link, "" for none. */
+export function Rows({ table, wanted }: { table: RowTable; wanted: string }) {
+  const [columns, setColumns] = useState<Cells[] | null>(null);
+  const [trouble, setTrouble] = useState("");
+  useEffect(() => {
+    let isOver = false;
+    columnsOf(table).then(
+      (found) => { if (!isOver) setColumns(found); },
+      (error: unknown) => { if (!isOver) setTrouble(String(error)); },
+    );
+    return () => { isOver = true; };
+  }, [table]);
+  if (trouble) return <p class="note">The rows of {table.title} cannot be read: {trouble}</p>;
+  if (!columns) return <p class="waiting" role="status">reading {table.rows.toLocaleString("en-US")} rows ...</p>;
+  return <Found table={table} columns={columns} wanted={wanted} />;
+}
+
+function Found({ table, columns, wanted }: { table: RowTable; columns: Cells[]; wanted: string }) {
+  const [typed, setTyped] = useState("");
+  const [search, setSearch] = useState("");
+  const [filters, setFilters] = useState<ReadonlyMap<number, Filter>>(new Map());
+  const [order, setOrder] = useState<Order | null>(null);
+  const [told, setTold] = useState("");
+  const [at, setAt] = useState<{ row: number; isLinked: boolean } | null>(null);
+  const box = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    const timer = setTimeout(() => setSearch(typed), TYPING_MS);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  const found = useMemo(() => selected(columns, table.rows, search, filters), [columns, search, filters]);
+  const rows = useMemo(
+    () => (order ? ordered(found, columns[order.column]!, order.isDown) : found), [found, order, columns]);
+  // A link shows its row even where a filter hides it.
+  useEffect(() => {
+    if (!wanted) return;
+    let isOver = false;
+    void (async () => {
+      let row = await rowOf(table, nameIn(table, wanted));
+      if (row < 0 && table.label) row = await rowOf(table, wanted);
+      if (isOver) return;
+      if (row < 0) {
+        setTold(`No row of ${table.title} is named ${visible(wanted, 200)}.`);
+        return;
+      }
+      setTold("");
+      setTyped("");
+      setSearch("");
+      setFilters(new Map());
+      setAt({ row, isLinked: true });
+    })();
+    return () => { isOver = true; };
+  }, [wanted, table]);
+
+  const isAll = rows.length === table.rows;
+  const copy = async () => {
+    const some = rows.subarray(0, MOST_COPIED);
+    const done = await copyText([...csvPieces(columns, some)].join(""));
+    setTold(!done ? "The browser does not let this page copy." : some.length < rows.length
+      ? `The first ${some.length.toLocaleString("en-US")} rows are copied; all fit into a file.`
+      : `${some.length.toLocaleString("en-US")} rows are copied.`);
+  };
+  const save = () => {
+    const address = URL.createObjectURL(new Blob([...csvPieces(columns, rows)], { type: "text/csv" }));
+    const link = document.createElement("a");
+    link.href = address;
+    link.download = `${table.title.replace(/[^\w.-]+/g, "_").slice(0, 80) || "rows"}.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  };
+  const clear = () => {
+    setTyped("");
+    setSearch("");
+    setFilters(new Map());
+    setOrder(null);
+    box.current?.focus();
+  };
+  return (
+    <div class="rows">
+      <div class="row-tools">
+        <label>search <input ref={box} type="search" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} /></label>
+        <span class="row-count" role="status">
+          {isAll ? "" : `${rows.length.toLocaleString("en-US")} of `}{table.rows.toLocaleString("en-US")} rows
+          {search && ` have "${visible(search, 60)}"`}
+        </span>
+        <button type="button" onClick={clear} disabled={isAll && !order && !typed}>show all</button>
+        <button type="button" onClick={copy}>copy as CSV</button>
+        <button type="button" onClick={save}>download as CSV</button>
+      </div>
+      <Filters columns={columns} filters={filters} change={setFilters} tones={table.tones} />
+      {told && <p class="note" role="status">{told}</p>}
+      <Grid
+        table={table} columns={columns} rows={rows} order={order} reorder={setOrder}
+        at={at} go={(row) => setAt({ row, isLinked: false })}
+      />
+      {at && <OneRow columns={columns} row={at.row} />}
+      <p class="printed">A print shows the rows on the screen{table.file && `; all stand in ${table.file}`}.</p>
+    </div>
+  );
+}
+
+/** All cells of the current row, whole. */
+function OneRow({ columns, row }: { columns: Cells[]; row: number }) {
+  return (
+    <dl class="one-row" aria-label="the current row">
+      {columns.map((cells) => <div><dt>{cells.heading}</dt><dd>{visible(cellText(cells, row))}</dd></div>)}
+    </dl>
+  );
 }
