@@ -68,7 +68,7 @@ def test_the_culprit_has_the_first_card(tmp_path: Path) -> None:
     (card,) = found.cards
     assert (card.name, card.row) == (MUL, "Mint.mul.0")
     assert card.why.startswith("own error (estimate), ")
-    assert "times what rounding explains (limit 1)" in card.why
+    assert "times what rounding explains: output.0 differs by" in card.why
     own, inherited = card.bars
     assert (own.value, own.limit) == (card.times, 1)
     assert own.value > 1000
