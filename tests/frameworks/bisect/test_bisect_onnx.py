@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.commands.bisect.closing import bisect_lines
-from ray_precheck.commands.bisect.run import BisectReport, bisect, survey_target
+from ray_precheck.commands.bisect.closing import BisectReport, bisect_lines
+from ray_precheck.commands.bisect.run import bisect, survey_target
 from ray_precheck.commands.bisect.targets.onnx import target as onnx_target
 from ray_precheck.commands.bisect.targets.onnx.options import OnnxConfig
 from ray_precheck.errors import UsageError
