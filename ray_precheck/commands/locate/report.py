@@ -91,7 +91,7 @@ def view(found: Sequence[FoundRun]) -> View:
         ]
         return View(
             "locate",
-            f"locate {run.there.dump or 'a capture'}",
+            run.there.dump or "a capture",
             _sentence(run, roots, counts),
             Tone.ERROR if roots else Tone.PASS if counts.judged or counts.compared else Tone.SKIP,
             state,
