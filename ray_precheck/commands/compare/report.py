@@ -260,11 +260,11 @@ def _overview(runs: Sequence[ComparedRun]) -> Iterator[Chart]:
     if len(runs) < 2:
         return
     by_run = worst_map(
-        "Modules by step and rank",
+        "Modules, or types of calls in none, by step and rank",
         limits.unit,
         (
             MapCell(
-                module_name(call.module) or "(no module)",
+                module_name(call.module) or _type_of(call.name),
                 run.found.label,
                 _shown(call, limits),
                 row_link(run.found, call.name),
