@@ -384,3 +384,13 @@ def test_what_errs_on_one_rank_before_a_collective_stands_before_it(tmp_path: Pa
         (summed, "step0/rank0"),
     ]
     assert found.sentence.endswith(f"the first is {MUL}.")
+
+
+def test_the_worst_of_several_outputs_counts(tmp_path: Path) -> None:
+    split = "Mint.split.0.forward"
+    found = view_of(
+        compared(tmp_path, [(split, [A], [A * 1.01, B])], [(split, [A], [A, B])], files=False)
+    )
+    (card,) = found.cards
+    assert card.times > 1000
+    assert graph_of(found).own[0] == pytest.approx(card.times * 4)
