@@ -126,6 +126,7 @@ _DISTRIBUTIONS = {
     "megengine",
     "tensorflow",
     "numpy",
+    "rich",
 }
 
 
