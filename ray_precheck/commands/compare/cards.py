@@ -157,8 +157,7 @@ def _with_tensors(
     target, golden_item = named
     if target is None or golden_item is None or not (target.is_tensor and golden_item.is_tensor):
         return card
-    limit = next((bar.limit for bar in card.bars if bar.name == "Relative L2"), math.nan)
-    found = shown_difference(pair, (target, golden_item), budget, limit)
+    found = shown_difference(pair, (target, golden_item), budget)
     missing = (*card.missing, found.missing) if found.missing else card.missing
     return replace(card, histogram=found.histogram, blocks=found.blocks, missing=missing)
 

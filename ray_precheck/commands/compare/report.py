@@ -50,6 +50,7 @@ from ray_precheck.running.views import (
     timeline_chart,
     worst_tone,
 )
+from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.view import (
     Advice,
     Card,
@@ -66,10 +67,15 @@ from ray_precheck.schema.view import (
 )
 from ray_precheck.trace.alignment.align import GOLDEN_ONLY, How
 from ray_precheck.trace.difference.limits import RowLimits
-from ray_precheck.trace.difference.rows import BY_STATISTICS
+from ray_precheck.trace.difference.rows import BY_STATISTICS, ComparisonMode
 from ray_precheck.trace.side import CaptureSide
 
 _NAMED = 20
+_KINDS = {
+    ComparisonMode.REAL.value: "files of tensors",
+    ComparisonMode.STATISTICS.value: "statistics",
+    ComparisonMode.DIGESTS.value: "digests",
+}
 
 
 def view(found: Sequence[FoundRun]) -> View:
@@ -109,7 +115,7 @@ def _view(
     ]
     return View(
         "compare",
-        f"compare {first.there.dump or 'two captures'}",
+        _title(first.there),
         _sentence(results, state, cards, runs),
         worst_tone(tone for word, tone in TONES.items() if results[word]),
         state,
@@ -134,6 +140,10 @@ def _view(
         tuple(_advice(first, results, state)),
         file_names(files),
     )
+
+
+def _title(there: Environment) -> str:
+    return f"{there.dump} against {there.golden}" if there.dump else "two captures"
 
 
 def _state(runs: Sequence[ComparedRun]) -> ViewState:
@@ -188,7 +198,7 @@ def _facts(runs: Sequence[ComparedRun]) -> tuple[Fact, ...]:
     found["How calls were paired"] = setting_of(first.settings, "match")
     is_noisy = "noise" in (first.settings.fingerprint if first.settings is not None else {})
     found["Noise"] = "measured with a second golden run" if is_noisy else ""
-    found["Compared by"] = setting_of(first.settings, "mode")
+    found["Compared are"] = _KINDS.get(setting_of(first.settings, "mode"), "")
     found["Rows"] = f"{sum(run.rows for run in runs):,}"
     return tuple(Fact(name, value) for name, value in found.items() if value)
 
@@ -250,11 +260,11 @@ def _overview(runs: Sequence[ComparedRun]) -> Iterator[Chart]:
     if len(runs) < 2:
         return
     by_run = worst_map(
-        "Modules by step and rank",
+        "Modules, or types of calls in none, by step and rank",
         limits.unit,
         (
             MapCell(
-                module_name(call.module) or "(no module)",
+                module_name(call.module) or _type_of(call.name),
                 run.found.label,
                 _shown(call, limits),
                 row_link(run.found, call.name),

@@ -363,3 +363,34 @@ def test_a_run_of_another_version_that_names_no_captures_still_has_rows(tmp_path
     assert found.state is ViewState.FINISHED
     assert "the run does not say which captures it read: no flow is drawn" in found.notes
     assert [card.name for card in found.cards] == [MUL]
+
+
+def test_what_errs_on_one_rank_before_a_collective_stands_before_it(tmp_path: Path) -> None:
+    """Ranks are looked at one by one, and on the first one the error begins with the collective."""
+    summed = "MintDistributed.all_reduce.0.forward"
+    wrong = (A + B) * C * 1.01
+    for side in "tg":
+        for rank in (0, 1):
+            product = wrong if (side, rank) == ("t", 1) else (A + B) * C
+            total = (A + B) * C + (wrong if side == "t" else (A + B) * C)
+            calls = [CALLS[0], (MUL, [A + B, C], [product]), (summed, [product], [total])]
+            write_capture(tmp_path / side / "step0" / f"rank{rank}", calls, files=False)
+    reports = compare_captures(
+        tmp_path / "t", tmp_path / "g", out=tmp_path / "out", standard="auto"
+    )
+    found = view_of(reports)
+    assert [(card.name, card.label) for card in found.cards] == [
+        (MUL, "step0/rank1"),
+        (summed, "step0/rank0"),
+    ]
+    assert found.sentence.endswith(f"the first is {MUL}.")
+
+
+def test_the_worst_of_several_outputs_counts(tmp_path: Path) -> None:
+    split = "Mint.split.0.forward"
+    found = view_of(
+        compared(tmp_path, [(split, [A], [A * 1.01, B])], [(split, [A], [A, B])], files=False)
+    )
+    (card,) = found.cards
+    assert card.times > 1000
+    assert graph_of(found).own[0] == pytest.approx(card.times * 4)
