@@ -131,11 +131,11 @@ def _add_chunk(
     scales: tuple[float, float],
     smallest_normal: float,
 ) -> None:
-    error = _difference(device, bench)
+    error = absolute_difference(device, bench)
     worst = int(np.argmax(error))
     if error[worst] > sums.max_abs_err:
         sums.max_abs_err, sums.worst_at = float(error[worst]), start + worst
-    relative = _magnitude(bench)
+    relative = magnitudes(bench)
     np.maximum(relative, smallest_normal, out=relative)
     np.divide(error, relative, out=relative)
     sums.max_rel_err = max(sums.max_rel_err, float(relative.max()))
@@ -145,7 +145,7 @@ def _add_chunk(
     sums.bench_square += float(np.dot(bench_parts, bench_parts))
 
 
-def _difference(device: Array, bench: Array) -> Array:
+def absolute_difference(device: Array, bench: Array) -> Array:
     """Return |device - bench| as float64; 64-bit integers are subtracted before they are rounded."""
     if device.dtype.kind in "iu" and bench.dtype.kind in "iu":
         if device.dtype.kind != bench.dtype.kind:
@@ -166,7 +166,7 @@ def _mixed_difference(device: Array, bench: Array) -> Array:
     return np.asarray(exact.astype(np.float64) - below_0)
 
 
-def _magnitude(values: Array) -> Array:
+def magnitudes(values: Array) -> Array:
     """Return |values| as float64; |smallest int64| does not fit into an int64."""
     wide = values if values.dtype.kind == "c" else np.asarray(values, np.float64)
     return np.asarray(np.abs(wide), dtype=np.float64)
@@ -225,7 +225,7 @@ def _metrics(
         max_abs_err=float("inf") if mismatch else max(sums.max_abs_err, 0.0),
         max_rel_err=float("inf") if mismatch else sums.max_rel_err,
         worst_index=index,
-        bench_at_worst=float(_magnitude(bench[at : at + 1])[0]),
+        bench_at_worst=float(magnitudes(bench[at : at + 1])[0]),
         bench_largest=largest,
         left_out=sums.left_out,
         mismatch=mismatch,

@@ -1,15 +1,15 @@
 """The station that makes the row: errors are explained, and the judgement becomes a `TaskResult`.
 
-Comes in: `Judged`. Goes out: a `TaskResult`; of an error with its evidence, the tensors of the call, saved
-for a closer look and for a rerun, or sent with the result where their folder is on another machine. Called
-by the checker, last of all stations.
+Comes in: `Judged`. Goes out: a `TaskResult`; of an error with where in its outputs it is (`accuracy.heat`),
+and with its evidence, the tensors of the call, saved for a closer look and for a rerun, or sent with the
+result where their folder is on another machine. Called by the checker, last of all stations.
 
 Before, after each direction, errors by msprobe's rule are explained: by rounding that no kernel can avoid, or
 else by the likely cause that the numbers show. Verdicts do not change here. The other standards measure
 rounding and name causes themselves.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.accuracy.cause import likely_cause
-from ray_precheck.accuracy.standards.base import ROUNDING, Standard, ulp
+from ray_precheck.accuracy.heat import element_limit, heat_of
+from ray_precheck.accuracy.standards.base import ROUNDING, STANDARD_HEADING, Standard, ulp
 from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.accuracy.thresholds import ROUNDING_NOISE_ULP
 from ray_precheck.check.attempt import OutOfMemory, attempt
@@ -33,6 +34,7 @@ from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, Outcome, TaskResult, Verdict
 from ray_precheck.schema.values import HostTensor
 from ray_precheck.store.error_data import Replay, save_error_data
+from ray_precheck.store.heat import heat_line
 
 
 def make_row(judged: Judged, settings: CheckSettings, device: str) -> TaskResult:
@@ -40,7 +42,10 @@ def make_row(judged: Judged, settings: CheckSettings, device: str) -> TaskResult
 
     `device` is the kind of the tested device."""
     result = _row(judged)
-    if Verdict.ERROR not in (result.forward, result.backward) or settings.error_folder is None:
+    if Verdict.ERROR not in (result.forward, result.backward):
+        return result
+    result = replace(result, heats=tuple(_heats(judged)))
+    if settings.error_folder is None:
         return result
     return _with_evidence(result, judged, settings, device, settings.error_folder)
 
@@ -64,6 +69,21 @@ def _row(judged: Judged) -> TaskResult:
         message="; ".join(notes),
         checks=tuple(row.check for row in judged.rows),
     )
+
+
+def _heats(judged: Judged) -> Iterator[bytes]:
+    """Yield a line for each output in error that has a bench of its shape."""
+    for row in judged.rows:
+        tested, bench = row.tested, row.bench
+        if row.check.verdict is not Verdict.ERROR or row.check.metrics is None:
+            continue
+        tensors = isinstance(tested, HostTensor) and isinstance(bench, HostTensor)
+        if tensors and tested.shape == bench.shape and tested.data.size:
+            standard = str(dict(row.check.columns).get(STANDARD_HEADING, MSPROBE.name))
+            limit = element_limit(row.check.message, standard.split(" ")[0])
+            line = heat_line(heat_of(row.check.name, tested.data, bench.data, tested.dtype, limit))
+            if line:
+                yield line
 
 
 def _with_evidence(

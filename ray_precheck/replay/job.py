@@ -109,6 +109,7 @@ def done_of(result: TaskResult, added: Sequence[str] = ()) -> Done:
         result.device_s,
         result.bench_s,
         result.evidence,
+        result.heats,
     )
 
 

@@ -10,7 +10,9 @@ kind in `kind`. A number that is NaN or infinite is null, since JSON has none of
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -25,12 +27,38 @@ from ray_precheck.schema.view import (
     TimelineChart,
     View,
 )
-from ray_precheck.store.output_file import write_report
+from ray_precheck.store.output_file import require_writable, write_report
 
 # Another number where a key has changed its meaning; 1 was the file of `run_ut` alone.
 FORMAT = 2
 # How an array or a table is written; None: in the way of `--json`.
 Writer = Callable[[Any], Any]
+
+
+# The name that stands for the screen.
+_SCREEN = Path("-")
+
+
+def json_target(named: str | None) -> Path | None:
+    """Return the path that `--json` names, None where it was not given.
+
+    Raises:
+        UsageError: no file can be written there once the run has ended.
+    """
+    path = None if named is None else Path(named)
+    if path is not None and path != _SCREEN:
+        require_writable("--json", path)
+    return path
+
+
+@contextmanager
+def lines_beside(target: Path | None) -> Iterator[None]:
+    """Print on standard error what is printed in this block, where standard output is that of `--json -`."""
+    if target != _SCREEN:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def views_data(views: Sequence[View]) -> dict[str, Any]:
@@ -45,7 +73,7 @@ def write_views(path: Path, views: Sequence[View]) -> None:
         UsageError: the file cannot be written.
     """
     text = json.dumps(views_data(views), indent=1, ensure_ascii=False) + "\n"
-    if str(path) == "-":
+    if path == _SCREEN:
         print(text, end="")
         return
     write_report("--json", path, [text.encode("utf-8", "backslashreplace")])

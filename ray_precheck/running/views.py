@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.foreign import open_file, open_text
+from ray_precheck.options.commands import resume_command
 from ray_precheck.schema.environment import environment_from_dict
 from ray_precheck.schema.view import (
+    Advice,
     CodeLine,
     Fact,
     ModuleNode,
@@ -27,6 +29,7 @@ from ray_precheck.schema.view import (
     ViewState,
 )
 from ray_precheck.store.claim import running
+from ray_precheck.store.resume import stamp_in
 from ray_precheck.store.settings import RunSettings, load_settings
 from ray_precheck.store.tables import RunFiles
 
@@ -47,6 +50,11 @@ class FoundRun:
     main: Path
     stamp: str
     label: str = ""
+
+
+def found_run(main: Path, label: str = "") -> FoundRun:
+    """Return the files of one run, of which `main` is the table by which it is found."""
+    return FoundRun(main, stamp_in(main), label)
 
 
 # The worst first.
@@ -91,6 +99,7 @@ def facts_of_run(settings: RunSettings | None) -> tuple[Fact, ...]:
         "Standard": found.rule or settings.fingerprint.get("standard", ""),
         "Seed": settings.fingerprint.get("seed", ""),
         "Dump": found.dump,
+        "Golden capture": found.golden,
         "Versions": ", ".join(f"{name} {version}" for name, version in found.versions.items()),
         "Limits of the device": "; ".join(found.caveats),
     }
@@ -267,6 +276,31 @@ def module_tree(
         for module in order
     )
     return ModuleTree(title, tuple(nodes))
+
+
+# How the sentence of a run begins that has come to its end, or has not.
+BEGIN_OF_SENTENCE = {
+    ViewState.FINISHED: "",
+    ViewState.RUNNING: "So far: ",
+    ViewState.STOPPED: "Stopped before its end; so far: ",
+}
+
+
+def quantity(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 place`, `1,200 places`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def advice_to_go_on(
+    settings: RunSettings | None, state: ViewState, main: Path
+) -> tuple[Advice, ...]:
+    """Return how to go on with a run that was stopped, () for any other one."""
+    if state is not ViewState.STOPPED or settings is None or not settings.command:
+        return ()
+    line = resume_command(settings.command, main.absolute())
+    if settings.folder:
+        line = f"cd {shlex.quote(settings.folder)} && {line}"
+    return (Advice("Go on with the run that was stopped.", (line,)),)
 
 
 def file_names(paths: Sequence[Path]) -> tuple[str, ...]:

@@ -29,8 +29,9 @@ class Environment:
 
     `kind` is npu, gpu or cpu, `device_names` are the names of the devices that differ ("Ascend
     910B"), `devices` and `nodes` how many there were when the run began. `rule` is the value of
-    --standard, `calls` how many calls the dump has, `dump` its absolute path, and `tests_dump` says
-    that the captured results were tested, not a device. `caveats` are sentences about limits of a
+    --standard, `calls` how many calls the dump has, `dump` its absolute path (of two captures that of the
+    target, and `golden` that of the golden one), and `tests_dump` says that the captured results were
+    tested, not a device. `caveats` are sentences about limits of a
     device's precision (HF32 that stayed on). `versions` are those of the driver's node.
     """
 
@@ -42,6 +43,7 @@ class Environment:
     rule: str = ""
     calls: int = 0
     dump: str = ""
+    golden: str = ""
     tests_dump: bool = False
     caveats: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -58,6 +60,7 @@ _KEYS = {
     "rule": "standard given",
     "calls": "call count",
     "dump": "dump path",
+    "golden": "golden path",
     "tests_dump": "captured results tested",
     "caveats": "device caveats",
     "versions": "versions",

@@ -117,7 +117,8 @@ class TaskResult:
 
     The seconds are those that making the inputs, the device and the bench took, each where it ran;
     `began_s` is when the check began, in seconds since the epoch. `evidence` are files for
-    `error_data`, by name, if the worker could not write them itself.
+    `error_data`, by name, if the worker could not write them itself; `heats` are lines of `store.heat`,
+    one for each output in error.
     """
 
     index: int
@@ -132,6 +133,7 @@ class TaskResult:
     device_s: float = 0.0
     bench_s: float = 0.0
     evidence: tuple[tuple[str, bytes], ...] = ()
+    heats: tuple[bytes, ...] = ()
 
 
 def skipped(index: int, name: str, reason: str, has_backward: bool) -> TaskResult:

@@ -83,6 +83,7 @@ class Done:
     and with their line ends. `began_s` is the time of its beginning, in seconds since the epoch; the
     other seconds are the durations of the inputs, the device and the bench, each in its own process.
     `evidence` are files by name that the worker could not write into the folder of the results itself.
+    `heats` are lines of `store.heat`, one for each output in error.
     """
 
     index: int
@@ -95,6 +96,7 @@ class Done:
     device_s: float = 0.0
     bench_s: float = 0.0
     evidence: tuple[tuple[str, bytes], ...] = ()
+    heats: tuple[bytes, ...] = ()
 
     @property
     def elapsed_s(self) -> float:

@@ -70,7 +70,7 @@ def save_error_data(
         OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stem = _UNSAFE.sub("_", payload.name)
+    stem = _stem(payload.name)
     dtypes: dict[str, str] = {}
 
     def save(name: str, leaf: Any) -> None:
@@ -110,6 +110,15 @@ def save_error_data(
     file = folder / f"{stem}.json"
     file.write_text(json.dumps(description, indent=1), encoding="utf-8")
     return file
+
+
+def saved_json(folder: Path, call: str) -> Path:
+    """Return the JSON that `save_error_data` makes of a call in a folder."""
+    return folder / f"{_stem(call)}.json"
+
+
+def _stem(call: str) -> str:
+    return _UNSAFE.sub("_", call)
 
 
 def save_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:

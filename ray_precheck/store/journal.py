@@ -29,6 +29,7 @@ from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.foreign import open_file
 from ray_precheck.schema.task import Done
 from ray_precheck.store.claim import lock_file, locked, require_claim
+from ray_precheck.store.heat import HeatLog, finish_heats
 from ray_precheck.store.settings import load_settings, mark_completed
 from ray_precheck.store.tables import (
     API_TABLES,
@@ -208,6 +209,7 @@ class Journal:
         # The names of all rows in their order; None where others have written some of them.
         self._names: list[str] | None = []
         columns = _with_added(result_path, tables)
+        self._heats = HeatLog(result_path)
         self._result_fd = self._details_fd = -1
         try:
             self._result_fd = _open_to_append(result_path)
@@ -280,6 +282,7 @@ class Journal:
             ):
                 _require_same_file(path, fd)
                 ends.append((fd, os.fstat(fd).st_size))
+            self._heats.append(finished)
             self._write(self._details_fd, details)
             self._write(self._result_fd, rows)
         except OSError as error:
@@ -345,6 +348,8 @@ class Journal:
                 if not self._is_in(order):
                     _sort_file(self.details_path, rank, parts)
                     _sort_file(self.result_path, rank, 0, before_renaming=lock)
+                self._heats.close()
+                finish_heats(self.result_path, order)
             except OSError as error:
                 raise _cannot_write(error, self.result_path) from None
             mark_completed(settings_path, *paths)
@@ -357,7 +362,8 @@ class Journal:
         return all(name in names for name in self._names)
 
     def close(self) -> None:
-        """Close both files; safe to call twice."""
+        """Close all files; safe to call twice."""
+        self._heats.close()
         for fd in (self._result_fd, self._details_fd):
             if fd >= 0:
                 os.close(fd)

@@ -21,6 +21,7 @@ from ray_precheck.foreign import open_file, regular_file
 from ray_precheck.options.shared import ResumeOptions
 from ray_precheck.schema.environment import INVOKED, working_folder
 from ray_precheck.store.claim import ClaimedError, claimed, locked, running
+from ray_precheck.store.heat import keep_heats, remove_heats
 from ray_precheck.store.journal import repair, rows_below
 from ray_precheck.store.results import read_done, without_details
 from ray_precheck.store.settings import (
@@ -164,6 +165,7 @@ def remove_run(files: RunFiles) -> None:
     """Remove the files of a run of which nothing is to be kept."""
     for path in (files.result, files.details, files.timeline, files.settings):
         path.unlink(missing_ok=True)
+    remove_heats(files.result)
 
 
 def discard_run(files: RunFiles) -> bool:
@@ -276,10 +278,12 @@ def _resume_locked(
     else:
         repair(files.result, files.details, done, tables)
     try:
+        keep_heats(files.result, done)
         if settings != now:
             save_settings(files.settings, now)
     except OSError as error:
-        raise StoppedError(f"cannot write {files.settings}: {error.strerror}") from None
+        path = error.filename or files.settings
+        raise StoppedError(f"cannot write {path}: {error.strerror}") from None
     return done
 
 
@@ -513,6 +517,7 @@ def _begun(
         with contextlib.suppress(OSError):
             for path in (before.details, before.timeline, before.settings):
                 path.unlink(missing_ok=True)
+            remove_heats(before.result)
     files = start_run(new.folder, new.stamp, settings, tables)
     return before if files.result == before.result else held.enter_context(hold_files(files))
 

@@ -38,7 +38,7 @@ from ray_precheck.trace.items import Item, items_of
 
 FORWARD, BACKWARD = "forward", "backward"
 API, MODULE, GRADIENTS, OTHER = "api", "module", "gradients", "other"
-_MODULE_PREFIXES = ("Module.", "Cell.")
+MODULE_PREFIXES = ("Module.", "Cell.")
 _TENSORS = "dump_tensor_data"
 _STACKS, _MODULES = "stack.json", "construct.json"
 # A record with more bytes is no record of a call: one with 1,500 tensors has 0.5 MB.
@@ -60,12 +60,24 @@ class RecordEntry(NamedTuple):
     span: ByteRange
 
 
+class Unseen(NamedTuple):
+    """How many places of a step ran out of the capture's sight, -1 where that is not known, and what is said
+    of the first of them: what ran there, the module and the line."""
+
+    total: int = -1
+    places: tuple[str, ...] = ()
+
+
+NOTHING_KNOWN = Unseen()
+
+
 @dataclass(slots=True)
 class Header:
     """What the dump says of itself; "" for what it does not say.
 
     `is_update_skipped`: a loss scaler, of which `loss_scale` is the scale, skipped the update of the step.
-    `float32` are the formats of the operands of float32 products.
+    `float32` are the formats of the operands of float32 products. `unseen` are places of the step that
+    the capture did not see.
     """
 
     task: str = ""
@@ -75,6 +87,7 @@ class Header:
     is_update_skipped: bool = False
     loss_scale: float | None = None
     float32: Float32 = FULL_FLOAT32
+    unseen: Unseen = NOTHING_KNOWN
 
 
 @dataclass
@@ -253,7 +266,7 @@ def _entries(members: Iterator[tuple[str, ByteRange]]) -> Iterator[RecordEntry]:
 
 def entry_of(key: str, span: ByteRange) -> RecordEntry:
     """Return the entry of a record by its key and its place in the file."""
-    if key.startswith(_MODULE_PREFIXES):
+    if key.startswith(MODULE_PREFIXES):
         return _module_entry(key, span)
     split = split_key(key)
     if split is None:
@@ -295,7 +308,32 @@ def header_of(file: BinaryIO, members: Mapping[str, ByteRange]) -> Header:
         is_update_skipped=value("update_skipped") is True,
         loss_scale=float(scale) if isinstance(scale, int | float) else None,
         float32=from_header(value("float32")),
+        unseen=unseen_from_json(value("dark")),
     )
+
+
+def call_entries(side: CaptureSide) -> list[RecordEntry]:
+    """Return the entries of calls in the order of the run; of a dump of modules alone, those of modules."""
+    return [entry for entry in side.entries if entry.kind == API] or [
+        entry for entry in side.entries if entry.direction
+    ]
+
+
+def unseen_from_json(found: object) -> Unseen:
+    """Return the places that the header's field `dark` tells of; what it does not tell stays unknown."""
+    if not isinstance(found, dict):
+        return NOTHING_KNOWN
+    count, listed = found.get("count"), found.get("places")
+    places = []
+    for each in listed if isinstance(listed, list) else ():
+        words = (
+            (each.get(name) for name in ("what", "module", "place"))
+            if isinstance(each, dict)
+            else ()
+        )
+        if said := ", ".join(word for word in words if isinstance(word, str) and word):
+            places.append(said)
+    return Unseen(count if type(count) is int and count >= 0 else -1, tuple(places))
 
 
 @contextmanager

@@ -145,12 +145,13 @@ def count_calls(dump: Path) -> int:
 
 
 def final_files(out: Path) -> dict[str, bytes]:
-    """Return the bytes of both CSV files."""
-    found = {}
-    for kind in ("result", "details"):
-        paths = sorted(out.glob(f"accuracy_checking_{kind}_*.csv"))
-        found[kind] = b"".join(path.read_bytes() for path in paths)
-    return found
+    """Return the bytes of both CSV files, and of the arrays of outputs in error."""
+    patterns = {kind: f"accuracy_checking_{kind}_*.csv" for kind in ("result", "details")}
+    patterns["heat"] = "heat_*.npz"
+    return {
+        kind: b"".join(path.read_bytes() for path in sorted(out.glob(pattern)))
+        for kind, pattern in patterns.items()
+    }
 
 
 def differences(out: Path, wanted: dict[str, bytes]) -> list[str]:
@@ -166,7 +167,8 @@ def differences(out: Path, wanted: dict[str, bytes]) -> list[str]:
                 f" and should be {other!r}"
             )
     names = sorted(path.name for path in out.iterdir())
-    if len(names) != 4 or not all(name.startswith("accuracy_checking_") for name in names):
+    others = [name for name in names if not name.startswith(("accuracy_checking_", "heat_"))]
+    if others or len(names) != 4 + bool(wanted["heat"]):
         found.append(f"the out folder holds {names}")
     for timeline in out.glob("*.timeline.json"):
         try:

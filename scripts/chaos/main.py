@@ -31,7 +31,8 @@ from scripts.chaos.kills import KilledRun, KillSetup, run_killed, run_undisturbe
 from scripts.chaos.moments import KINDS, PHASES
 from scripts.measuring import CAPTURES, ROOT, markdown_table
 
-DUMPS = ("torch_cnn", "mindspore_llm", "torch_llm")
+# Some outputs of the last one are in error, so that there is a file of arrays, too.
+DUMPS = ("torch_cnn", "mindspore_llm", "torch_llm", "torch_llm_bf16")
 PARTS = ("kills", "faults")
 
 

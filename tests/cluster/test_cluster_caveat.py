@@ -36,7 +36,9 @@ def test_hf32_that_stays_on_is_said_at_the_end_and_kept(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "Note:     HF32 stays on\n" in done.stdout
-    assert json.loads(machine.read_text())["environment"]["caveats"] == ["HF32 stays on"]
+    (view,) = json.loads(machine.read_text())["views"]
+    facts = {each["name"]: each["value"] for each in view["facts"]}
+    assert facts["Limits of the device"] == "HF32 stays on"
     (noted,) = out.glob("*.run.json")
     assert json.loads(noted.read_text())["environment"]["device caveats"] == ["HF32 stays on"]
     (result,) = out.glob("accuracy_checking_result_*.csv")

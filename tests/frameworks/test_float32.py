@@ -16,7 +16,7 @@ from ray_precheck.capture import Capture
 from ray_precheck.check.bench import Implementations
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.commands.compare.report import format_comparison_summary
+from ray_precheck.commands.compare.closing import format_comparison_summary
 from ray_precheck.commands.compare.run import compare_captures
 from ray_precheck.commands.locate.options import LocationConfig
 from ray_precheck.commands.locate.run import run_location

@@ -4,7 +4,6 @@ Comes in: the name of a target and its options. Goes out: the exit code. Called 
 """
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from ray_precheck.errors import UsageError
@@ -17,7 +16,7 @@ from ray_precheck.options.commands import (
     given_values,
 )
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.shared import WITHOUT_DEVICE
+from ray_precheck.options.shared import JSON_FILE, PLOT, WITHOUT_DEVICE
 
 _WITHOUT = WITHOUT_DEVICE - {"max_memory_gib"}
 _EXIT_CODES = (
@@ -42,20 +41,22 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         prog=f"ray-precheck bisect {target.name}", description=target.text, epilog=_EXIT_CODES
     )
     add_options(parser, options_of_target(target))
-    config = target.config(**given_values(parser.parse_args(words), target.config))
+    given = parser.parse_args(words)
+    config = target.config(**given_values(given, target.config))
     config.validate()
     if config.dry_run:
         return _listed(target, config)
-    return _bisected(target, config, invocation)
+    return _bisected(target, config, given, invocation)
 
 
 def options_of_target(target: Any) -> tuple[Option, ...]:
     """Return the options of a target in the order of --help."""
-    return by_section(each for each in options_of(target.config) if each.field not in _WITHOUT)
+    own = (each for each in options_of(target.config) if each.field not in _WITHOUT)
+    return by_section([*own, JSON_FILE, PLOT])
 
 
 def _listed(target: Any, config: Any) -> int:
-    from ray_precheck.commands.bisect.report import survey_lines
+    from ray_precheck.commands.bisect.closing import survey_lines
     from ray_precheck.commands.bisect.run import survey_target
     from ray_precheck.runtime.places.scratch import private_folder
 
@@ -65,32 +66,31 @@ def _listed(target: Any, config: Any) -> int:
     return PASSED
 
 
-def _bisected(target: Any, config: Any, invocation: Invocation) -> int:
-    from ray_precheck.commands.bisect.report import (
+def _bisected(target: Any, config: Any, options: argparse.Namespace, invocation: Invocation) -> int:
+    from ray_precheck.commands.bisect.closing import (
         bisect_exit_code,
         bisect_lines,
-        shrinking_svg,
         unresolved_foot,
     )
-    from ray_precheck.commands.bisect.run import BisectReport, bisect, suspected_sizes
-    from ray_precheck.store.output_file import require_writable
+    from ray_precheck.commands.bisect.report import view
+    from ray_precheck.commands.bisect.run import bisect
+    from ray_precheck.running.plot import draw_view, require_rich
+    from ray_precheck.running.view_data import json_target, lines_beside, write_views
+    from ray_precheck.running.views import found_run
 
-    if config.plot is not None:
-        require_writable("--plot", config.plot)
-    said: list[str] = []
-
-    def close_up(report: BisectReport, scratch: Path) -> None:
-        if report.completed:
-            found = list(report.findings)
-            said.extend(target.close_up(config, report.survey, found, config.out, scratch))
-
-    report = bisect(target, config, on_files=invocation.tell, close_up=close_up)
-    print("\n".join([*bisect_lines(target, config, report), *said]))
-    if config.plot is not None:
-        config.plot.write_text(shrinking_svg(suspected_sizes(report, config)), encoding="utf-8")
-        print(f"How the set shrank: {config.plot}")
-    if not report.completed:
-        invocation.stopped(report.stop_reason)
+    json = json_target(options.json)
+    if options.plot:
+        require_rich()
+    report = bisect(target, config, on_files=invocation.tell)
+    seen = view([found_run(report.files.result)]) if json or options.plot else None
+    with lines_beside(json):
+        print("\n".join([*bisect_lines(target, config, report), *report.said]))
+        if seen is not None and options.plot:
+            draw_view(seen)
+        if not report.completed:
+            invocation.stopped(report.stop_reason)
+    if seen is not None and json is not None:
+        write_views(json, [seen])
     unresolved = unresolved_foot(report)
     if unresolved:
         raise UsageError(unresolved)

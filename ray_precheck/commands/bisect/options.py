@@ -84,13 +84,6 @@ class TrialOptions:
         help="list the rungs and their switches, and try none",
         takes=Takes.NOTHING,
     )
-    plot: Path | None = option(
-        None,
-        "--plot",
-        help="draw how the set shrank into this SVG file",
-        metavar="FILE",
-        becomes=Path,
-    )
 
 
 @dataclass(frozen=True)

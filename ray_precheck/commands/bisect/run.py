@@ -7,10 +7,11 @@ programs that import the package.
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ray_precheck.commands.bisect.job import TABLES, BisectJob, recorded_answers, search_limits
+from ray_precheck.commands.bisect.findings import write_findings
+from ray_precheck.commands.bisect.job import TABLES, BisectJob, recorded_answers
 from ray_precheck.commands.bisect.options import BisectConfig
 from ray_precheck.commands.bisect.target import Survey, Target
 from ray_precheck.errors import UsageError
@@ -27,8 +28,7 @@ from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import find_places, on_cores
 from ray_precheck.runtime.places.scratch import private_folder
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.searching.bisection import RungFinding, Search, Trial, TrialAnswer
-from ray_precheck.searching.strategy import ladder
+from ray_precheck.searching.bisection import RungFinding, Trial, TrialAnswer
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import RunFiles
 
@@ -55,7 +55,7 @@ class TrialCells:
 class BisectReport:
     """The report of a run. `completed` is False if it stopped before its end, for the reason `stop_reason` or
     on request; then `findings` are those of the rungs that were finished. `history` are the answers in the
-    order in which they came."""
+    order in which they came, `said` what the target says at the end."""
 
     files: RunFiles
     survey: Survey
@@ -64,6 +64,7 @@ class BisectReport:
     history: tuple[tuple[Trial, TrialAnswer], ...]
     completed: bool
     stop_reason: str = ""
+    said: tuple[str, ...] = ()
 
 
 def survey_target(
@@ -88,10 +89,8 @@ def bisect(
     *,
     show_progress: bool = True,
     on_files: Callable[[Path], None] = lambda path: None,
-    close_up: Callable[[BisectReport, Path], None] = lambda report, scratch: None,
 ) -> BisectReport:
-    """Find the smallest set of switches that makes the result wrong. `close_up` is called with the report
-    while the folder of the trials is still there.
+    """Find the smallest set of switches that makes the result wrong, and keep what was found beside the rows.
 
     Raises:
         UsageError: a wrong option, or a target that cannot be bisected.
@@ -108,7 +107,11 @@ def bisect(
             session.say(f"note: {note}")
         feature = _Bisecting(target, config, survey, scratch, session, resumed)
         report = run_job(feature, config, session, config.out, resumed)
-        close_up(report, scratch)
+        if report.completed:
+            found = list(report.findings)
+            said = target.close_up(config, survey, found, config.out, scratch)
+            report = replace(report, said=tuple(said))
+        write_findings(target, config, report)
         return report
 
 
@@ -189,19 +192,3 @@ def _digest(survey: Survey) -> str:
     for rung in survey.rungs:
         digest.update(repr((rung.name, rung.over, rung.is_ordered, rung.members)).encode())
     return digest.hexdigest()[:16]
-
-
-def suspected_sizes(report: BisectReport, config: BisectConfig) -> list[tuple[str, int]]:
-    """Return for each trial of the first search its verdict, and how many switches were suspected after
-    it."""
-    strategy = ladder(report.survey.rungs, search_limits(config, report.survey))
-    known: dict[Trial, TrialAnswer] = {}
-    names = {rung.name for rung in report.survey.rungs}
-    found: list[tuple[str, int]] = []
-    for trial, answer in report.history:
-        if trial.rung in names:
-            known[trial] = answer
-            finding = Search(strategy, known).end()[-1]
-            left = finding.suspects or frozenset().union(*finding.sets)
-            found.append((answer.value, len(left)))
-    return found

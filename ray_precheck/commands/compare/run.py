@@ -26,15 +26,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ray_precheck.commands.compare.job import ComparisonJob, ComparisonRunner, tables_of, tasks_of
-from ray_precheck.commands.compare.options import ComparisonConfig
-from ray_precheck.commands.compare.pairing import DumpPair, opened_side, pair_dumps
-from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
-from ray_precheck.commands.compare.report import (
+from ray_precheck.commands.compare.closing import (
     ComparisonSummary,
     errors_told,
     summarise_comparison,
 )
+from ray_precheck.commands.compare.job import ComparisonJob, ComparisonRunner, tables_of, tasks_of
+from ray_precheck.commands.compare.options import ComparisonConfig
+from ray_precheck.commands.compare.pairing import DumpPair, opened_side, pair_dumps
+from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
 from ray_precheck.commands.compare.rows import ComparisonSettings, PieceReading
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file
@@ -56,10 +56,11 @@ from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.places.devices import usable_cores
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome
 from ray_precheck.schema.task import Done, Task
 from ray_precheck.store.results import read_table
-from ray_precheck.store.settings import TENSOR_FOLDER, reads_of_dumps
+from ray_precheck.store.settings import TENSOR_FOLDER, note_environment, reads_of_dumps
 from ray_precheck.store.tables import RunFiles
 from ray_precheck.trace.difference.rows import ComparisonMode
 from ray_precheck.trace.side import CaptureSide, float32_note, without_collector
@@ -376,6 +377,14 @@ class _Comparison(Feature[ComparisonJob, ComparisonReport]):
 
     def job(self, files: RunFiles, done: set[str]) -> ComparisonJob:
         plan = self._plan
+        there = Environment(
+            framework=self._target.header.framework,
+            rule=self._config.standard,
+            calls=len(self.names),
+            dump=str(self._target.path.absolute()),
+            golden=str(self._golden.path.absolute()),
+        )
+        note_environment(files.settings, environment_to_dict(there))
         return ComparisonJob(
             self._target,
             self._golden,

@@ -16,6 +16,7 @@ from ray_precheck.options.commands import (
     code_of,
 )
 from ray_precheck.options.declared import Option
+from ray_precheck.options.shared import JSON_FILE
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -30,11 +31,18 @@ def _execute_as_msprobe(options: argparse.Namespace, invocation: Invocation) -> 
 
 def _compare(device: Path, reference: Path, options: argparse.Namespace) -> int:
     """Compare two result sets and return the exit code."""
+    from ray_precheck.commands.compare_results.report import view
     from ray_precheck.commands.compare_results.run import compare_results, format_comparison
+    from ray_precheck.running.view_data import json_target, lines_beside, write_views
+    from ray_precheck.running.views import FoundRun
 
+    target = json_target(options.json)
     stamp = time.strftime("%Y%m%d%H%M%S")
     comparison = compare_results(device, reference, Path(options.out_path), stamp)
-    print(format_comparison(comparison))
+    with lines_beside(target):
+        print(format_comparison(comparison))
+    if target is not None:
+        write_views(target, [view([FoundRun(comparison.path, stamp)])])
     return code_of({row.verdict for row in comparison.rows})
 
 
@@ -56,6 +64,7 @@ COMMANDS = (
                 metavar="REFERENCE",
             ),
             OUT_FOLDER,
+            JSON_FILE,
             DEBUG,
         ),
         execute=_execute,
@@ -79,6 +88,7 @@ COMMANDS = (
                 required=True,
             ),
             OUT_FOLDER,
+            JSON_FILE,
             DEBUG,
         ),
         execute=_execute_as_msprobe,

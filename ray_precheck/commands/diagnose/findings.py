@@ -13,11 +13,13 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ray_precheck.commands.locate.report import PLACES, row_of_place
 from ray_precheck.commands.locate.search import LocationReport
+from ray_precheck.commands.locate.table import PLACES, row_of_place
 from ray_precheck.commands.locate.walk.nouns import INFINITE, INHERITED, RootKind
 from ray_precheck.commands.locate.walk.places import RootPlace, shown_error
 from ray_precheck.dump.folders import FoundDump
+from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED
+from ray_precheck.schema.result import Verdict
 from ray_precheck.store.results import ResultRow
 
 if TYPE_CHECKING:
@@ -81,6 +83,32 @@ class Findings:
     def place_of(self, dump: FoundDump) -> Path:
         """Return the folder of a dump's results below that of all results."""
         return dump.place if len(self.dumps) > 1 else Path()
+
+
+def diagnosis_exit_code(found: Findings) -> int:
+    """Return the exit code of a diagnosis that came to its end.
+
+    What the comparison calls an error counts where nothing could look for the operator to blame: else that
+    search has told whether an operator is, or the errors have grown of rounding.
+    """
+    compared = found.comparison.reports if found.comparison is not None else ()
+    overflow = [each.verdict for each in found.overflow.dumps] if found.overflow is not None else []
+    checked = [check.report.summary for check in found.checks]
+    location = found.location
+    if (
+        (location is not None and location.places)
+        or Verdict.ERROR in overflow
+        or any(summary.errors for summary in checked)
+        or (location is None and any(report.summary.results["error"] for report in compared))
+    ):
+        return IN_ERROR
+    is_checked = (
+        (location is not None and (location.judged or location.compared))
+        or Verdict.PASS in overflow
+        or any(not summary.checked_nothing for summary in checked)
+        or any(not report.summary.compared_nothing for report in compared)
+    )
+    return PASSED if is_checked else NOTHING_CHECKED
 
 
 _SHOWN = 3

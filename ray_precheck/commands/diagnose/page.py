@@ -8,11 +8,11 @@ What to do next: sentences with the commands that do it.
 
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from ray_precheck.commands.compare.report import ERROR, PASSED, UNMATCHED, WARNING, CallRow
+from ray_precheck.commands.compare.closing import ERROR, PASSED, UNMATCHED, WARNING, CallRow
 from ray_precheck.commands.diagnose.findings import (
     UNSAID,
     Findings,
@@ -21,8 +21,8 @@ from ray_precheck.commands.diagnose.findings import (
     culprits_of,
     spread_sentences,
 )
-from ray_precheck.commands.locate.report import row_of_place, saved_call
 from ray_precheck.commands.locate.search import LocationReport
+from ray_precheck.commands.locate.table import row_of_place, saved_call
 from ray_precheck.commands.locate.walk.nouns import UNCHECKED, RootKind
 from ray_precheck.commands.locate.walk.places import RootPlace
 from ray_precheck.commands.precheck.closing import tested_text
@@ -193,9 +193,9 @@ _WIDTH = 100
 _SHOWN = 3
 
 
-def page_text(findings: Findings, page: Path) -> str:
-    """Return the page of a diagnosis that came to its end."""
-    golden = f"\nagainst {findings.golden}" if findings.golden is not None else ""
+def page_sections(findings: Findings) -> list[tuple[str, list[str]]]:
+    """Return the questions of a diagnosis that came to its end, each with its sentences; those without any
+    are left out."""
     sections = (
         ("Were both runs given the same?", _given_sentences(findings)),
         ("Was there a NaN or an infinity?", _overflow_sentences(findings)),
@@ -205,13 +205,20 @@ def page_text(findings: Findings, page: Path) -> str:
         ("What does this machine say of the suspects?", precheck_sentences(findings)),
         ("What could not be checked?", _gap_sentences(findings)),
     )
+    found = ((title, list(map(_of_one_line, sentences))) for title, sentences in sections)
+    return [(title, sentences) for title, sentences in found if sentences]
+
+
+def page_text(
+    findings: Findings, sections: Sequence[tuple[str, Sequence[str]]], steps: Sequence[Step]
+) -> str:
+    """Return the page of a diagnosis, of its sections and its next steps."""
+    golden = f"\nagainst {findings.golden}" if findings.golden is not None else ""
     lines = [f"Diagnosis of {findings.target}{golden}"]
     for title, sentences in sections:
-        wrapped = [line for sentence in sentences for line in _wrapped(sentence)]
-        if wrapped:
-            lines += ["", title, *wrapped]
+        lines += ["", title, *(line for sentence in sentences for line in _wrapped(sentence))]
     lines += ["", "What to do next"]
-    for number, step in enumerate(next_steps(findings, page), 1):
+    for number, step in enumerate(steps, 1):
         first, *commands = step
         lines += textwrap.wrap(
             first,
@@ -225,10 +232,14 @@ def page_text(findings: Findings, page: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _wrapped(sentence: str) -> list[str]:
+def _of_one_line(sentence: str) -> str:
     text = " ".join(sentence.split())
+    return text[:-1] if text.endswith("..") and not text.endswith("...") else text
+
+
+def _wrapped(sentence: str) -> list[str]:
     return textwrap.wrap(
-        f"{text[:-1]}" if text.endswith("..") and not text.endswith("...") else text,
+        sentence,
         _WIDTH,
         initial_indent="  ",
         subsequent_indent="  ",

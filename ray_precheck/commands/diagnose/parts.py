@@ -21,9 +21,9 @@ from ray_precheck.commands.diagnose.options import DiagnosisConfig
 from ray_precheck.commands.locate.exchange import EXCHANGE_TABLES
 from ray_precheck.commands.locate.options import LocationConfig
 from ray_precheck.commands.locate.plan import LOCATION_TABLES
-from ray_precheck.commands.locate.report import PAIR_TABLES
 from ray_precheck.commands.locate.run import run_location
 from ray_precheck.commands.locate.search import LocationReport
+from ray_precheck.commands.locate.table import PAIR_TABLES
 from ray_precheck.commands.overflow.job import OVERFLOW_TABLES
 from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.commands.overflow.run import OverflowReport, check_overflow

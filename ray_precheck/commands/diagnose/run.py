@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ray_precheck.commands.diagnose.findings import Findings, Part, Suspect
+from ray_precheck.commands.diagnose.kept import keep_diagnosis
 from ray_precheck.commands.diagnose.options import DiagnosisConfig
-from ray_precheck.commands.diagnose.page import page_text
+from ray_precheck.commands.diagnose.page import next_steps, page_sections, page_text
 from ray_precheck.commands.diagnose.parts import (
     DiagnosisParts,
     new_page,
@@ -123,7 +124,9 @@ def run_diagnosis(
             if resume is None:
                 page.unlink(missing_ok=True)
             raise
-    text = page_text(run.findings, page)
+    sections, steps = page_sections(run.findings), next_steps(run.findings, page)
+    text = page_text(run.findings, sections, steps)
+    keep_diagnosis(run.findings, page, sections, steps)
     write_page(page, text)
     return Diagnosis(page.parent, page, run.findings, completed=True, text=text)
 

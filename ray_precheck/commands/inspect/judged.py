@@ -531,7 +531,7 @@ def _compared(
     session: InspectSession, left: Path, right: Path, standard: str, limit: int
 ) -> WordAnswer:
     """Run `compare` over two captures; the results stay in a folder of the user's state."""
-    from ray_precheck.commands.compare.report import format_comparison_summary
+    from ray_precheck.commands.compare.closing import format_comparison_summary
     from ray_precheck.commands.compare.run import compare_captures
 
     stamp, runs = time.strftime("%Y%m%d%H%M%S"), session.results

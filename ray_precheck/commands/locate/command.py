@@ -12,12 +12,13 @@ from ray_precheck.options.commands import (
     IN_ERROR,
     NOTHING_CHECKED,
     PASSED,
+    STOPPED,
     Command,
     Invocation,
     given_values,
 )
 from ray_precheck.options.declared import by_section, options_of
-from ray_precheck.options.shared import MAX_ERR, MEGENGINE, WITHOUT_DEVICE
+from ray_precheck.options.shared import JSON_FILE, MAX_ERR, MEGENGINE, PLOT, WITHOUT_DEVICE
 
 if TYPE_CHECKING:
     from ray_precheck.commands.locate.search import LocationReport
@@ -28,27 +29,41 @@ _WITHOUT = WITHOUT_DEVICE
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     """Search the captures and return the exit code."""
-    from ray_precheck.commands.locate.report import location_lines
+    from ray_precheck.commands.locate.report import view
     from ray_precheck.commands.locate.run import run_location
+    from ray_precheck.commands.locate.table import location_lines
+    from ray_precheck.running.plot import draw_view, require_rich
+    from ray_precheck.running.view_data import json_target, lines_beside, write_views
+    from ray_precheck.running.views import found_run
 
+    target = json_target(options.json)
+    if options.plot:
+        require_rich()
     config = LocationConfig(**given_values(options, LocationConfig))
     report = run_location(config, on_files=invocation.tell)
     for note in report.notes:
         print(f"warning: {note}", file=sys.stderr)
-    if not report.completed:
-        return invocation.stopped(report.stop_reason)
-    lines = location_lines(
-        report.places,
-        report.dumps,
-        report.table,
-        report.errors or {},
-        is_compared=report.is_compared,
-        limit=_limit(config),
-    )
-    print("\n".join(lines))
-    for path in report.graphs:
-        print(f"graph: {path}")
-    return location_exit_code(report)
+    with lines_beside(target):
+        if report.completed:
+            lines = location_lines(
+                report.places,
+                report.dumps,
+                report.table,
+                report.errors or {},
+                is_compared=report.is_compared,
+                limit=_limit(config),
+            )
+            print("\n".join(lines))
+            for path in report.graphs:
+                print(f"graph: {path}")
+        else:
+            invocation.stopped(report.stop_reason)
+        seen = view([found_run(report.table)]) if target is not None or options.plot else None
+        if seen is not None and options.plot:
+            draw_view(seen)
+    if seen is not None and target is not None:
+        write_views(target, [seen])
+    return location_exit_code(report) if report.completed else STOPPED
 
 
 def _limit(config: LocationConfig) -> float | None:
@@ -69,7 +84,10 @@ COMMANDS = (
     Command(
         names={"locate": "name the operator to blame, and what only passes its error on"},
         options=by_section(
-            each for each in options_of(LocationConfig) if each.field not in _WITHOUT
+            [
+                *(each for each in options_of(LocationConfig) if each.field not in _WITHOUT),
+                *(JSON_FILE, PLOT),
+            ]
         ),
         execute=_execute,
         epilog="exit codes: 0 no operator is to blame, 1 there is a culprit, or the runs were given different"

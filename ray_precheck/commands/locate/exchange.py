@@ -24,7 +24,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ray_precheck.commands.locate.plan import call_entries
 from ray_precheck.commands.locate.search import LocationSearch, PartEnd
 from ray_precheck.commands.locate.walk.collectives import Recomputed
 from ray_precheck.commands.locate.walk.nouns import INFINITE
@@ -58,7 +57,7 @@ from ray_precheck.trace.exchange import (
 )
 from ray_precheck.trace.flow import Meeting, meetings_of
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.side import CaptureSide, record_from_json
+from ray_precheck.trace.side import CaptureSide, call_entries, record_from_json
 
 _MORE_ROUNDINGS = 2
 

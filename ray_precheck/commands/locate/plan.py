@@ -38,7 +38,14 @@ from ray_precheck.trace.difference.measuring import kinds_of
 from ray_precheck.trace.difference.rows import ComparisonMode
 from ray_precheck.trace.flow import FlowRecord, is_collective
 from ray_precheck.trace.items import INPUT, OUTPUT, Item
-from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
+from ray_precheck.trace.side import (
+    API,
+    BACKWARD,
+    FORWARD,
+    CaptureSide,
+    RecordEntry,
+    call_entries,
+)
 
 # `locate_calls_{timestamp}.csv` and `locate_values_{timestamp}.csv`. A row of the values is of a record
 # (its Value is ""), with its own error, or of one of its values.
@@ -248,13 +255,6 @@ class RunRecords:
 
     records: Sequence[FlowRecord]
     by_key: Mapping[str, FlowRecord] = field(default_factory=dict)
-
-
-def call_entries(side: CaptureSide) -> list[RecordEntry]:
-    """Return the entries of calls in the order of the run; of a dump of modules alone, those of modules."""
-    return [entry for entry in side.entries if entry.kind == API] or [
-        entry for entry in side.entries if entry.direction
-    ]
 
 
 def run_records_of(side: CaptureSide) -> RunRecords:

@@ -1,380 +1,670 @@
-"""The table of `locate`, and what is said of it on the screen.
+"""What a person looks at of a search for the operator to blame: a `View` of its table.
 
-Comes in: what was found in the dumps, and its places. Goes out: `locate_{timestamp}.csv`, perhaps a
-graph, and lines of text. Called by the session and the command.
-
-Also here: what was found in a dump as rows of a journal, and back.
+Comes in: `locate_{timestamp}.csv`. Goes out: a `View`. Called by the command (`--json`, `--plot`) and by the
+report. The journals beside it (`reading`) add own errors of records that are no suspects and links between
+records; the captures, as far as they are on this machine, add values, tensors and the flow of calls.
 """
 
-import json
 import math
 import shlex
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ray_precheck.commands.locate.plan import number_cell
-from ray_precheck.commands.locate.walk.nouns import (
-    INFINITE,
-    INHERITED,
-    UNCHECKED,
-    Located,
-    Passed,
-    Root,
-    RootKind,
-    SharedRecord,
+from ray_precheck.commands.compare.report import parents_of
+from ray_precheck.commands.locate.options import SearchOptions
+from ray_precheck.commands.locate.plan import AlignedCalls, MeasuredEvidence, aligned_calls
+from ray_precheck.commands.locate.reading import (
+    TONES,
+    LocatedRow,
+    LocatedRun,
+    SearchCounts,
+    counts_of,
+    key_in,
+    measured_in,
+    read_location,
 )
-from ray_precheck.commands.locate.walk.places import (
-    COLUMNS,
-    DumpRoots,
-    RootPlace,
-    cells_of_root,
-    graph_dot,
-    graph_json,
-    left_out_rows,
-    passed_rows,
-    ranks_in_words,
-    shown_error,
+from ray_precheck.commands.locate.search import DumpToLocate
+from ray_precheck.commands.locate.table import PLACES
+from ray_precheck.commands.locate.walk.nouns import INHERITED, UNCHECKED, RootKind
+from ray_precheck.commands.locate.walk.places import COLUMNS
+from ray_precheck.dump.mapped import MappedTensor
+from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
+from ray_precheck.foreign import first_line
+from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
+from ray_precheck.running.capture_views import (
+    FlowNode,
+    GoldenCalls,
+    MapCell,
+    OpenedPair,
+    ShownDifference,
+    TensorBudget,
+    difference_of_tensors,
+    flow_graph,
+    graph_of_links,
+    module_name,
+    opened_pair,
+    row_link,
+    shown_difference,
+    stated_values,
+    unseen_reason,
+    worst_map,
 )
-from ray_precheck.foreign import open_file
-from ray_precheck.operators.table import with_name
-from ray_precheck.store.journal import decoded_rows
-from ray_precheck.store.tables import (
-    Tables,
-    decode_name,
-    encode_name,
-    encode_row,
-    encode_text,
-    header,
-    replace_file,
+from ray_precheck.running.views import (
+    MOST_CARDS,
+    FoundRun,
+    JudgedCall,
+    code_around,
+    facts_of_run,
+    file_names,
+    invocation_of,
+    module_tree,
+    state_of_run,
+    timeline_chart,
 )
-from ray_precheck.trace.flow import Meeting
-from ray_precheck.trace.sources import Modules, source_lines
+from ray_precheck.schema.view import (
+    Advice,
+    Bar,
+    Card,
+    CellKind,
+    Chart,
+    Count,
+    Fact,
+    NotCompared,
+    RowColumn,
+    RowTable,
+    Tone,
+    View,
+    ViewState,
+)
+from ray_precheck.store.error_data import load_error_data
+from ray_precheck.trace.flow import FlowRecord
+from ray_precheck.trace.items import Item
+from ray_precheck.trace.side import CaptureSide, call_entries
 
-_SHOWN = 3
-# Of these kinds of roots an own error says nothing of a call.
-PLACES = (RootKind.GAP, RootKind.CALL)
-_NAMED = (3,)  # columns that are names: `API Name`
-_LONGEST_LINE, _LONGEST_REASON = 200, 500
-# The module and the source line of records, by their keys.
-Looked = Mapping[str, tuple[str, str]]
-_NOWHERE = ("", "")
-
-
-def write_location(
-    table: Path,
-    dumps: Sequence[DumpRoots],
-    places: Sequence[RootPlace],
-    paths: Mapping[str, tuple[Path, Path | None]],
-    known: Mapping[str, Looked] | None = None,
-    *,
-    with_graph: bool = False,
-) -> tuple[Path, ...]:
-    """Write the table: roots by their places, then what passes an error on, then what was not checked.
-
-    `paths` has the dump of each label and its golden one, or `known` the module and the source line of its
-    records. Returns the files of the graph.
-    """
-    looked = {
-        dump.label: looked_up(dump.located, *paths[dump.label])
-        for dump in dumps
-        if dump.label in paths
-    }
-    looked |= known or {}
-    lines = [header(COLUMNS)]
-    for found in places:
-        look = looked[found.dump.label]
-        row = list(cells_of_root(found, *look.get(found.root.name, _NOWHERE)))
-        if found.root.before:
-            row[-1] += _told(look, found.root.before)
-        lines.append(_encoded(row))
-    for verdict in (INHERITED, UNCHECKED):
-        for dump, each, cells in passed_rows(dumps, verdict):
-            module, source = looked[dump.label].get(each.key, _NOWHERE)
-            lines.append(_encoded([*cells[:9], module, source, *cells[11:]]))
-    lines += map(_encoded, left_out_rows(dumps))
-    table.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(table, lines)
-    if not with_graph:
-        return ()
-    stem = table.stem.replace("locate_", "locate_graph_", 1)
-    graphs = (table.with_name(f"{stem}.dot"), table.with_name(f"{stem}.json"))
-    for path, text in zip(
-        graphs, (graph_dot(dumps, places), graph_json(dumps, places)), strict=True
-    ):
-        replace_file(path, [text.encode()])
-    return graphs
-
-
-def looked_up(located: Located, path: Path, golden: Path | None = None) -> Looked:
-    """Return modules and source lines of the records of a dump that have a row, by `Root.name` and keys."""
-    keys = {each.key for each in located.passed} | {each.key for each in located.shared}
-    for root in located.roots:
-        if not root.is_golden:
-            keys.update({root.key, root.before} - {""})
-    modules, sources = Modules(path.parent), source_lines(path, keys)
-    found = {key: (modules.of(key), sources.get(key, "")) for key in keys}
-    theirs = {root.key: root.name for root in located.roots if root.is_golden}
-    if golden is not None and theirs:
-        modules, sources = Modules(golden.parent), source_lines(golden, set(theirs))
-        found |= {name: (modules.of(key), sources.get(key, "")) for key, name in theirs.items()}
-    return found
-
-
-def _told(look: Looked, key: str) -> str:
-    """Return where a record is, as the end of a sentence."""
-    module, source = look.get(key, _NOWHERE)
-    where = "; ".join(filter(None, [f"in {module}" if module else "", source]))
-    return f"; {key} is {'at ' if not module else ''}{where}" if where else ""
-
-
-def _encoded(cells: Sequence[str]) -> bytes:
-    return encode_row(
-        [encode_name(cell) if i in _NAMED else encode_text(cell) for i, cell in enumerate(cells)]
-    )
-
-
-def location_lines(
-    places: Sequence[RootPlace],
-    dumps: Sequence[DumpRoots],
-    table: Path,
-    paths_of_errors: Mapping[str, Path],
-    *,
-    is_compared: bool,
-    limit: float | None = None,
-) -> Iterator[str]:
-    """Yield the closing lines of a search: the first suspects, each with what is known of it. `limit` is that
-    of `--standard megengine`, None for another standard."""
-    counts: Counter[str] = Counter()
-    for dump in dumps:
-        counts.update(each.verdict for each in dump.located.passed)
-        counts[INHERITED] += dump.located.left_out
-    records = sum(dump.located.records for dump in dumps)
-    judged = sum(dump.located.judged for dump in dumps)
-    yield ""
-    if not places and limit is not None and judged:
-        yield f"no operator is to blame: no variable has an error above {limit:g}"
-    elif not places:
-        yield from _nothing(records, judged, counts[UNCHECKED], is_compared=is_compared)
-    else:
-        yield _headline(places)
-    for found in places[:_SHOWN]:
-        yield from _suspect(found, table, paths_of_errors)
-    if len(places) > _SHOWN:
-        yield f"and {len(places) - _SHOWN} more"
-    told = f"{judged} of {records} records were judged by themselves"
-    if counts[INHERITED]:
-        told += f"; {counts[INHERITED]} only pass an error on"
-    if counts[UNCHECKED]:
-        told += f"; {counts[UNCHECKED]} could not be checked (their rows say why)"
-    yield told
-    yield f"rows: {table}"
-
-
-def _headline(places: Sequence[RootPlace]) -> str:
-    first = places[0].root
-    if first.kind.differs_from_start:
-        return f"the runs were not given the same ({first.kind.value}); no operator is to blame for that:"
-    if first.kind is RootKind.CALL:
-        return "the runs are not the same program; what one of them does otherwise comes first:"
-    if first.kind is RootKind.GAP:
-        return "no captured operator errs; something that was not captured does:"
-    if len(places) == 1:
-        return "one operator is to blame:"
-    return f"{len(places)} suspects, the likeliest first:"
-
-
-def _nothing(records: int, judged: int, unchecked: int, *, is_compared: bool) -> Iterator[str]:
-    if not judged and not is_compared:
-        yield f"nothing could be judged of {records} records"
-    elif is_compared:
-        yield "no operator is to blame: nothing but rounding separates the runs"
-    else:
-        yield "no operator is to blame: each gave what its inputs and rounding explain"
-    if unchecked:
-        many = "record" if unchecked == 1 else "records"
-        yield f"{unchecked} {many} could not be checked; a golden run (-gp) tells what lies in them"
-
-
-def _suspect(found: RootPlace, table: Path, errors: Mapping[str, Path]) -> Iterator[str]:
-    root, dump = found.root, found.dump
-    where = f" ({dump.label})" if dump.step or dump.rank else ""
-    if found.of_ranks > 1:
-        where = f" (step {dump.step or '0'}, {ranks_in_words(found)})"
-    yield _short(f"{found.place}. {root.key}: {root.kind.value}{where}")
-    said = []
-    if root.own is not None and not math.isnan(root.own) and root.kind not in PLACES:
-        said.append(f"own error {_times(root.own)}")
-    if root.inherited is not None and not math.isnan(root.inherited):
-        said.append(f"inherited {_times(root.inherited)}")
-    if root.item or root.index:
-        said.append(f"at {with_name(root.key, root.item)}{root.index}")
-    if said:
-        yield f"   {', '.join(said)}"
-    if root.cause:
-        yield _short(f"   likely cause: {root.cause}")
-    elif root.message:
-        yield _short(f"   {root.message}", _LONGEST_REASON)
-    if root.reached:
-        yield f"   it reached {root.reached} more record{'s' if root.reached > 1 else ''}"
-    module, source, message = row_of_place(found, table)
-    if root.before and message != root.message:
-        yield _short(f"   {message.removeprefix(root.message).removeprefix('; ')}")
-    if module:
-        yield _short(f"   in {module}")
-    if source:
-        yield _short(f"   {source}")
-    file = saved_call(found, errors)
-    if file is not None:
-        yield f"   alone: ray-precheck repro {shlex.quote(str(file))}"
-
-
-def saved_call(found: RootPlace, errors: Mapping[str, Path]) -> Path | None:
-    """Return the file of a root's call, inputs and results, that `repro` makes a script of; None where it
-    was not saved. `errors` has the folder of saved tensors by the label of the dump."""
-    saved = errors.get(found.dump.label)
-    if saved is None or found.root.kind is RootKind.CALL:
-        return None
-    file = saved / f"{found.root.key.removesuffix(f'.{found.root.direction}')}.json"
-    return file if file.exists() else None
-
-
-def _times(value: float) -> str:
-    if value == INFINITE:
-        return "beyond all rounding"
-    return f"{shown_error(value)} times what rounding explains"
-
-
-def row_of_place(found: RootPlace, table: Path) -> tuple[str, str, str]:
-    """Return the module, the source line and the message of a root, as its row has them."""
-    from ray_precheck.store.tables import decode_row
-
-    with open_file(table) as file:
-        file.readline()
-        for line in file:
-            cells = decode_row(line)
-            if cells and cells[0] == str(found.place):
-                return cells[9], cells[10], cells[12]
-    return "", "", ""
-
-
-def _short(line: str, longest: int = _LONGEST_LINE) -> str:
-    return line if len(line) <= longest else f"{line[: longest - 3]}..."
-
-
-# `locate_dumps_{timestamp}.csv` and `locate_roots_{timestamp}.csv`. A row of the roots is of a root, of the
-# target or of the golden run, of a record before a gap, of a record that is no root, of one of a collective,
-# or of a link between affected records.
-PAIR_TABLES = Tables(
-    "locate",
-    ("Dump", "Result", "Records", "Judged", "Compared", "Roots", "First", "Left Out",
-     "Collectives Left Out", "Message"),
-    (
-        "Row", "Record", "Direction", "Place", "Verdict", "Value", "Own Error", "Inherited Error", "Index",
-        "Cause", "Message", "Other", "Reached", "Module", "Source", "Dump",
-    ),
-    detail_parts=None,
-    verdicts=1,
-    needs_details=False,
-    words=("dumps", "roots"),
-)  # fmt: skip
-ROOT, GOLDEN_ROOT, NEIGHBOUR, PASSED, SHARED, LINK = (
-    "root", "golden root", "neighbour", "passed", "collective", "link"
-)  # fmt: skip
+_UNIT = "times what rounding explains"
+_NAMED = 20
+# Aligning more calls anew, to show golden values beside the others, takes longer than a reader waits.
+_MOST_ALIGNED = 60_000
+_LARGEST_SAVED_BYTES = 256 << 20
+_MOST_RANKS = 64
+_KINDS = {kind.value: kind for kind in RootKind}
 
 
 @dataclass(slots=True)
-class LocatedRows:
-    """What the journal holds of one dump: `known` is False where it could not be searched."""
+class _Opened:
+    """The captures of a dump and its golden one while the view is made, and what aligning them found."""
 
-    located: Located = field(default_factory=Located)
-    looked: dict[str, tuple[str, str]] = field(default_factory=dict)
-    message: str = ""
-    known: bool = False
-
-
-def encoded_located(dump: str, located: Located, looked: Looked) -> Iterator[bytes]:
-    """Yield the rows of a dump."""
-    for root in located.roots:
-        cells = [
-            root.kind.value, encode_name(root.item), number_cell(root.own), number_cell(root.inherited),
-            encode_text(root.index), encode_text(root.cause), encode_text(root.message),
-            encode_name(root.before), str(root.reached), *_place(root.name, looked),
-        ]  # fmt: skip
-        kind = GOLDEN_ROOT if root.is_golden else ROOT
-        yield _row(kind, root.key, root.direction, root.place, cells, dump)
-    for key in sorted({root.before for root in located.roots} - {""}):
-        yield _row(NEIGHBOUR, key, "", 0, [*[""] * 9, *_place(key, looked)], dump)
-    for each in located.passed:
-        cells = [
-            each.verdict, "", number_cell(each.own), number_cell(each.inherited), "", "",
-            encode_text(each.message), "", "", *_place(each.key, looked),
-        ]  # fmt: skip
-        yield _row(PASSED, each.key, each.direction, each.place, cells, dump)
-    for shared in located.shared:
-        facts = json.dumps([*shared[3:]], separators=(",", ":"))
-        cells = ["", "", "", "", "", "", encode_text(facts), "", "", *_place(shared.key, looked)]
-        yield _row(SHARED, shared.key, shared.direction, shared.place, cells, dump)
-    for one, other in located.edges:
-        yield _row(LINK, one, "", 0, [*[""] * 7, encode_name(other), *[""] * 3], dump)
+    dump: DumpToLocate | None
+    pair: OpenedPair
+    aligned: AlignedCalls | None = None
+    note: str = ""
 
 
-def _place(key: str, looked: Looked) -> list[str]:
-    module, source = looked.get(key, ("", ""))
-    return [encode_name(module), encode_text(source)]
+@dataclass(slots=True)
+class _Shown:
+    """What is known of the records of the dump that has a graph: the dtype of the first output of each."""
+
+    dtypes: dict[str, str] = field(default_factory=dict)
+
+    def see(self, record: FlowRecord) -> None:
+        """Take note of a record."""
+        found = next((item.dtype for item in record.outputs if item.dtype), "")
+        if found:
+            self.dtypes[record.entry.key] = found.rpartition(".")[2]
 
 
-def _row(kind: str, key: str, direction: str, place: int, cells: list[str], dump: str) -> bytes:
-    return encode_row([kind, encode_name(key), direction, str(place), *cells, encode_name(dump)])
+def view(found: Sequence[FoundRun]) -> View:
+    """Return what the files of a search say; one table has all steps and ranks."""
+    runs = [read_location(each) for each in found]
+    run = runs[0]
+    for other in runs[1:]:
+        run.notes.append(f"{other.found.main} is another search, which is not shown here")
+    counts = counts_of(run)
+    with ExitStack() as held:
+        opened: dict[str, _Opened] = {}
+
+        def opened_of(row: LocatedRow | None) -> _Opened:
+            dump = run.dump_of(row)
+            label = dump.label if dump is not None else ""
+            if label not in opened:
+                opened[label] = _open(run, dump, held)
+            return opened[label]
+
+        budget = TensorBudget()
+        roots = run.roots
+        cards = tuple(_card(run, row, opened_of(row), budget) for row in roots[:MOST_CARDS])
+        first = opened_of(roots[0] if roots else None)
+        shown = _Shown()
+        model = tuple(_model(run, first, shown))
+        state = _state(run)
+        notes = [*run.notes, *first.pair.missing, *filter(None, [first.note, _no_flow(run, first)])]
+        return View(
+            "locate",
+            f"locate {run.there.dump or 'a capture'}",
+            _sentence(run, roots, counts),
+            Tone.ERROR if roots else Tone.PASS if counts.judged or counts.compared else Tone.SKIP,
+            state,
+            _exit_code(run, counts, state),
+            tuple(_facts(run, counts)),
+            invocation_of(run.settings),
+            tuple(_counts(run, len(roots))),
+            (*_reasons(run), *unseen_reason(first.pair.target, "target")),
+            tuple(dict.fromkeys(notes)),
+            cards,
+            max(0, len(roots) - MOST_CARDS),
+            tuple(_overview(run, shown)),
+            model,
+            tuple(filter(None, [_timeline(run)])),
+            tuple(_tables(run)),
+            tuple(_advice(run, roots, cards)),
+            file_names(
+                [
+                    run.found.main,
+                    *(
+                        path
+                        for each in run.parts
+                        for path in (each.result, each.details, each.settings)
+                    ),
+                ]
+            ),
+        )
 
 
-def read_located(dumps: Path, roots: Path) -> dict[str, LocatedRows]:
-    """Read both tables: what was found in each dump, by its label."""
-    found: dict[str, LocatedRows] = defaultdict(LocatedRows)
-    for name, _, records, judged, compared, _, _, *left_out, message in decoded_rows(
-        dumps, PAIR_TABLES.result
-    ):
-        rows = found[decode_name(name)]
-        rows.known, rows.message = bool(records), message
-        located = rows.located
-        located.records, located.judged = _count(records), _count(judged)
-        located.compared = _count(compared)
-        located.left_out, located.shared_left_out = map(_count, left_out)
-    for cells in decoded_rows(roots, PAIR_TABLES.details):
-        _take(found[decode_name(cells[-1])], cells)
-    return dict(found)
+def _open(run: LocatedRun, dump: DumpToLocate | None, held: ExitStack) -> _Opened:
+    if dump is None:
+        return _Opened(None, OpenedPair())
+    golden = str(dump.golden) if dump.golden is not None else ""
+    found = _Opened(dump, opened_pair(str(dump.target), golden, held))
+    target, other = found.pair.target, found.pair.golden
+    if target is None or other is None:
+        return found
+    if len(target.entries) > _MOST_ALIGNED and _keys(target) != _keys(other):
+        found.note = (
+            f"the captures have {len(target.entries):,} records under other names, which are not paired again"
+            " here: golden values are not shown"
+        )
+        return found
+    match = run.settings.fingerprint.get("match", "") if run.settings is not None else ""
+    options = SearchOptions(match=match) if match else SearchOptions()
+    try:
+        found.aligned = aligned_calls(target, other, options)
+    except UsageError as error:
+        found.note = first_line(error)
+    return found
 
 
-def _count(cell: str) -> int:
-    return int(cell) if cell.isdigit() else 0
+def _keys(side: CaptureSide) -> list[str]:
+    return [entry.key for entry in side.entries]
 
 
-def _take(rows: LocatedRows, cells: list[str]) -> None:
-    kind, key, direction, place = cells[0], decode_name(cells[1]), cells[2], _count(cells[3])
-    own, inherited = _float(cells[6]), _float(cells[7])
-    located = rows.located
-    if kind == LINK:
-        located.edges.append((key, decode_name(cells[11])))
-        return
-    where = (decode_name(cells[13]), cells[14])
-    if kind in (ROOT, GOLDEN_ROOT):
-        located.roots.append(
-            Root(
-                RootKind(cells[4]), key, direction, place, decode_name(cells[5]), own, inherited,
-                cells[8], cells[9], cells[10], decode_name(cells[11]), _count(cells[12]),
-                kind == GOLDEN_ROOT,
+def _state(run: LocatedRun) -> ViewState:
+    """Return the state of the parts; the table is written when all have come to their ends."""
+    if run.found.main.exists():
+        return ViewState.FINISHED
+    states = [state_of_run(files, run.settings) for files in run.parts]
+    return ViewState.RUNNING if ViewState.RUNNING in states else ViewState.STOPPED
+
+
+def _exit_code(run: LocatedRun, counts: SearchCounts, state: ViewState) -> int:
+    if state is not ViewState.FINISHED:
+        return STOPPED if state is ViewState.STOPPED else -1
+    if run.roots:
+        return IN_ERROR
+    is_compared = counts.compared or run.there.golden
+    return PASSED if counts.judged or is_compared else NOTHING_CHECKED
+
+
+def _sentence(run: LocatedRun, roots: Sequence[LocatedRow], counts: SearchCounts) -> str:
+    if not roots:
+        if not run.found.main.exists():
+            return "The search has not come to its end: no operator is ranked yet."
+        if not (counts.judged or counts.compared or run.there.golden):
+            return "Nothing could be judged."
+        return "No operator is to blame: rounding explains what the records show."
+    first = roots[0]
+    kind = _KINDS.get(first.verdict)
+    named = f"{first.name} ({first.direction})" if first.direction else first.name
+    where = f" in {first.module}" if first.module else ""
+    if kind is not None and kind.differs_from_start:
+        return f"The runs were given different things: {first.verdict} at {named}{where}."
+    if kind is RootKind.CALL:
+        return f"The runs are not the same program: only one of them calls {named}{where}."
+    if kind is RootKind.GAP:
+        return f"No captured operator errs; something that was not captured does, before {named}{where}."
+    own = f", {first.own:.4g} {_UNIT}" if not math.isnan(first.own) else ""
+    if len(roots) == 1:
+        return f"One operator is to blame: {named}{where} ({first.verdict}{own})."
+    return f"{len(roots):,} suspects; the likeliest is {named}{where} ({first.verdict}{own})."
+
+
+def _facts(run: LocatedRun, counts: SearchCounts) -> Iterator[Fact]:
+    yield from facts_of_run(run.settings)
+    if counts.judged:
+        total = f" of {counts.records:,}" if counts.records else ""
+        yield Fact("Records judged by themselves", f"{counts.judged:,}{total}")
+    if counts.compared:
+        yield Fact("Records with a partner", f"{counts.compared:,}")
+    replays = sum(1 for each in run.parts if each.details.name.startswith("locate_values"))
+    yield Fact(
+        "Own errors",
+        "by replay of captured inputs" if replays else "estimated, nothing was replayed",
+    )
+    steps = {row.step for row in run.rows if row.step}
+    if len(steps) > 1:
+        yield Fact("Steps", f"{len(steps):,}")
+
+
+def _counts(run: LocatedRun, roots: int) -> Iterator[Count]:
+    counts = run.counts
+    yield Count("to blame", roots, Tone.ERROR)
+    yield Count(INHERITED, counts[INHERITED], Tone.WARNING)
+    yield Count(UNCHECKED, counts[UNCHECKED], Tone.SKIP)
+
+
+def _reasons(run: LocatedRun) -> Iterator[NotCompared]:
+    unchecked: dict[str, list[str]] = defaultdict(list)
+    for row in run.rows:
+        if row.verdict == UNCHECKED:
+            unchecked[row.message].append(row.keys[0])
+    for message, names in sorted(unchecked.items(), key=lambda each: -len(each[1]))[:_NAMED]:
+        yield NotCompared(
+            f"not checked: {message or 'no reason is given'}", len(names), tuple(names[:_NAMED])
+        )
+    if rest := sorted(map(len, unchecked.values()), reverse=True)[_NAMED:]:
+        yield NotCompared("not checked for other reasons, which their rows say", sum(rest))
+    if run.left_out:
+        yield NotCompared(
+            run.left_out, int(run.left_out.partition(" ")[0]) if run.left_out[0].isdecimal() else 0
+        )
+    for label, rows in run.pairs.items():
+        if not rows.known:
+            yield NotCompared(f"{label} was not searched: {rows.message}", 1)
+
+
+def _card(run: LocatedRun, row: LocatedRow, opened: _Opened, budget: TensorBudget) -> Card:
+    facts = {
+        "Place": str(row.place),
+        "Step": row.step,
+        "Ranks": row.ranks,
+        "Shown by": row.index,
+        "Direction": row.direction,
+    }
+    code, no_code = code_around(row.source)
+    saved = _saved_call(run, row, opened.dump)
+    says_own = _KINDS.get(row.verdict) not in PLACES and not math.isnan(row.own)
+    own = f"{row.verdict}, {row.own:.4g} {_UNIT} (limit 1)" if says_own else row.verdict
+    place = (
+        opened.dump.place.as_posix() if opened.dump is not None and opened.dump.place.parts else ""
+    )
+    card = Card(
+        row.keys[0],
+        row.tone,
+        f"{own}: {row.message}" if row.message else own,
+        row_link(run.found, row.name),
+        place,
+        row.own if says_own else math.nan,
+        tuple(Fact(name, value) for name, value in facts.items() if value),
+        (),
+        tuple(_bars(row)),
+        cause=row.cause,
+        module=row.module,
+        source=row.source,
+        code=code,
+        reproduce=_reproduce(opened, row, saved),
+        case=str(saved) if saved is not None else "",
+        missing=(*opened.pair.missing, *filter(None, [opened.note, no_code])),
+    )
+    return _with_values(card, row, opened, saved, budget)
+
+
+def _bars(row: LocatedRow) -> Iterator[Bar]:
+    for name, value in (("own error", row.own), ("inherited error", row.inherited)):
+        if not math.isnan(value):
+            yield Bar(f"{name}: {_UNIT}", value, 1.0)
+
+
+def _saved_call(run: LocatedRun, row: LocatedRow, dump: DumpToLocate | None) -> Path | None:
+    files = run.files_of(dump)
+    if files is None or row.verdict == RootKind.CALL.value or "/" in row.name:
+        return None
+    path = files.errors / f"{row.name}.json"
+    return path if path.exists() else None
+
+
+def _reproduce(opened: _Opened, row: LocatedRow, saved: Path | None) -> str:
+    """Return the command that makes a script of a saved call, or that asks the captures why a record errs."""
+    if saved is not None:
+        return shlex.join(("ray-precheck", "repro", str(saved)))
+    dump = opened.dump
+    if dump is None:
+        return ""
+    words = ["ray-precheck", "inspect", str(dump.target)]
+    if dump.golden is not None:
+        words += ["--with", str(dump.golden)]
+    return shlex.join([*words, "why", row.keys[0]])
+
+
+def _with_values(
+    card: Card, row: LocatedRow, opened: _Opened, saved: Path | None, budget: TensorBudget
+) -> Card:
+    """Return a card with the values of its record on both sides, and where its worst value differs."""
+    pair = opened.pair
+    key, partner = key_in(pair.target, row), ""
+    if pair.target is not None and not key:
+        # A call that the golden run alone has.
+        partner = key_in(pair.golden, row)
+    elif opened.aligned is not None:
+        partner = _partner(opened.aligned, row, key)
+    ours = _items(pair.target, key)
+    theirs = _items(pair.golden, partner)
+    card = replace(card, inputs=stated_values(ours or theirs, theirs if ours else ()))
+    found = _saved_difference(saved, row, budget) if saved is not None else None
+    if found is None or found.histogram is None:
+        found = _captured_difference(row, pair, ours, theirs, budget)
+    missing = (*card.missing, found.missing) if found.missing else card.missing
+    return replace(card, histogram=found.histogram, blocks=found.blocks, missing=missing)
+
+
+def _partner(aligned: AlignedCalls, row: LocatedRow, key: str) -> str:
+    """Return the golden record of a record of the target."""
+    if key != row.keys[0]:  # A module, whose key has its direction before the number.
+        return key
+    call = aligned.partners.get(row.name, "")
+    return f"{call}.{row.direction}" if call and row.direction else call
+
+
+def _items(side: CaptureSide | None, key: str) -> list[Item]:
+    if side is None or not key:
+        return []
+    return next((side.items(entry) for entry in side.entries if entry.key == key), [])
+
+
+def _saved_difference(saved: Path, row: LocatedRow, budget: TensorBudget) -> ShownDifference:
+    """Return where the saved result of a call differs from the reference: its own error."""
+    try:
+        source = load_error_data(saved).source
+        part, _, number = row.item.rpartition(".")
+        both = [
+            f"{source.stem}.{row.direction}.{part}.{side}.{number}.npy"
+            for side in ("device", "bench")
+        ]
+        if any(name not in source.dtypes or Path(name).name != name for name in both):
+            return ShownDifference()
+        if sum((source.folder / name).stat().st_size for name in both) > _LARGEST_SAVED_BYTES:
+            return ShownDifference(
+                missing=f"the saved {row.item} is larger than what is read to be drawn"
             )
-        )  # fmt: skip
-        rows.looked[located.roots[-1].name] = where
+        tensors = [source.file(name) for name in both]
+    except (PrecheckError, NotCheckable, OSError) as error:
+        return ShownDifference(missing=f"the saved call cannot be read: {first_line(error)}")
+    ours, theirs = (
+        MappedTensor(each.dtype, each.data.shape, each.data.reshape(-1)) for each in tensors
+    )
+    return difference_of_tensors(row.item, ours, theirs, budget, names=("result", "reference"))
+
+
+def _captured_difference(
+    row: LocatedRow,
+    pair: OpenedPair,
+    ours: Sequence[Item],
+    theirs: Sequence[Item],
+    budget: TensorBudget,
+) -> ShownDifference:
+    """Return where the worst value of a record, or its first output, differs from the golden one."""
+    wanted = row.item or next((item.path for item in ours if item.path.startswith("output")), "")
+    one, other = (
+        next((item for item in items if item.path == wanted), None) for items in (ours, theirs)
+    )
+    if one is None or other is None or not (one.is_tensor and other.is_tensor):
+        return ShownDifference()
+    return shown_difference(pair, (one, other), budget)
+
+
+def _overview(run: LocatedRun, shown: _Shown) -> Iterator[Chart]:
+    rows = [row for row in run.rows if row.verdict != UNCHECKED]
+    by_type = worst_map(
+        "Own errors of operators by type and dtype",
+        _UNIT,
+        (
+            MapCell(
+                row.name.rpartition(".")[0],
+                next(
+                    (shown.dtypes[key] for key in row.keys if key in shown.dtypes),
+                    "dtype not known",
+                ),
+                _size(row),
+                row_link(run.found, row.name),
+            )
+            for row in rows
+        ),
+        1.0,
+        ("operator type", "dtype"),
+    )
+    if by_type is not None:
+        yield by_type
+    cells = list(_cells_of_ranks(run, rows))
+    if len({cell.column for cell in cells}) > 1:
+        by_rank = worst_map(
+            "Modules by step and rank", _UNIT, cells, 1.0, ("module", "step and rank")
+        )
+        if by_rank is not None:
+            yield by_rank
+
+
+def _cells_of_ranks(run: LocatedRun, rows: Sequence[LocatedRow]) -> Iterator[MapCell]:
+    for row in rows:
+        module = module_name(row.module) or "(no module)"
+        # A root is on few ranks or on all; of what all pass on the first ranks are enough.
+        for rank in row.each_rank[: None if row.place else _MOST_RANKS]:
+            label = "/".join(
+                filter(None, [f"step{row.step}" if row.step else "", f"rank{rank}" if rank else ""])
+            )
+            yield MapCell(module, label, _size(row), row_link(run.found, row.name))
+
+
+def _size(row: LocatedRow) -> float:
+    """Return the own error of a row for a heat map, in which values above 1 are errors."""
+    if row.place:
+        return row.own if row.own > 1.0 else math.inf
+    return min(row.own, 1.0)
+
+
+def _model(run: LocatedRun, first: _Opened, shown: _Shown) -> Iterator[Chart]:
+    dump, target = first.dump, first.pair.target
+    folder = target.folder if target is not None else None
+    judged = [
+        JudgedCall(module_name(row.module), row.tone, row_link(run.found, row.name))
+        for row in run.rows
+        if row.module
+    ]
+    nodes, starts = _nodes(run, dump)
+    keys = {row.module for row in run.rows if row.module}
+    for entry in call_entries(target) if target is not None else ():
+        if entry.key not in nodes and (module := target.modules.get(entry.key, "")):
+            judged.append(JudgedCall(module_name(module), Tone.PASS))
+            keys.add(module)
+    tree = module_tree("Modules", judged, parents_of(keys, folder))
+    measured = measured_in(run.files_of(dump))
+    graph: Chart | None
+    title = "Calls of the target, and what flows between them"
+    if dump is not None and dump.place.parts:
+        title += f" ({dump.place.as_posix()})"
+    if target is not None:
+        joined = _joined(first, nodes)
+        graph = flow_graph(
+            title,
+            _UNIT,
+            target,
+            lambda key: nodes.get(key) or _other_node(run, measured, key),
+            starts,
+            content=measured.content if measured.values else None,
+            see=shown.see,
+            golden=joined,
+            golden_side=first.pair.golden if joined.records else None,
+        )
+    else:
+        links, label = _links(run)
+        unknown = FlowNode(Tone.PLAIN, text="it has no row")
+        graph = (
+            graph_of_links(
+                f"Affected records of {label}, and what flows between them",
+                _UNIT,
+                links,
+                lambda key: nodes.get(key, unknown),
+                starts,
+            )
+            if links
+            else None
+        )
+    if tree is not None:
+        yield tree
+    if graph is not None:
+        yield graph
+
+
+def _nodes(run: LocatedRun, dump: DumpToLocate | None) -> tuple[dict[str, FlowNode], list[str]]:
+    """Return what the table says of the records of a dump, by all that they may be called, and the roots in
+    their order."""
+    nodes: dict[str, FlowNode] = {}
+    starts: list[str] = []
+    first = next(iter(run.roots), None)
+    step = dump.step if dump is not None else first.step if first is not None else ""
+    rank = dump.rank if dump is not None else first.each_rank[0] if first is not None else ""
+    for row in sorted(run.rows, key=lambda row: row.place or math.inf):
+        if row.step != step or (row.ranks and rank and rank not in row.each_rank):
+            continue
+        text = "; ".join(filter(None, [row.verdict, row.cause, row.message]))
+        node = FlowNode(row.tone, row.own, row.inherited, text)
+        for key in row.keys:
+            nodes.setdefault(key, node)
+        if row.place:
+            starts += row.keys
+    return nodes, starts
+
+
+def _other_node(run: LocatedRun, measured: MeasuredEvidence, key: str) -> FlowNode:
+    """Return what is known of a record without a row."""
+    own = measured.errors.get(key)
+    if own is not None:
+        inherited = math.nan if own.inherited is None else own.inherited
+        return FlowNode(Tone.PASS, own.own, inherited, own.message)
+    if run.left_out:
+        return FlowNode(Tone.PLAIN, text="it has no row, as it passes an error on at most")
+    return FlowNode(Tone.PASS)
+
+
+def _joined(first: _Opened, nodes: Mapping[str, FlowNode]) -> GoldenCalls:
+    """Return the golden calls that a call of the target has fused, with the pairs."""
+    aligned, golden = first.aligned, first.pair.golden
+    if aligned is None or golden is None or not aligned.joined:
+        return GoldenCalls()
+    of_call: dict[str, list[str]] = defaultdict(list)
+    for entry in golden.entries:
+        of_call[entry.call].append(entry.key)
+    records: dict[str, FlowNode] = {}
+    pairs = []
+    for call, partner in aligned.partners.items():
+        for other in aligned.joined.get(partner, ()):
+            for key in of_call[other]:
+                direction = key.removeprefix(f"{other}.")
+                own = f"{call}.{direction}"
+                tone = nodes[own].tone if own in nodes else Tone.PASS
+                records[key] = FlowNode(tone, text=f"{call} has fused it")
+                pairs.append((own, key))
+    return GoldenCalls(records, pairs)
+
+
+def _links(run: LocatedRun) -> tuple[list[tuple[str, str]], str]:
+    """Return the links between affected records in the journal of the first root's dump, and its label."""
+    first = next(iter(run.roots), None)
+    if first is None:
+        return [], ""
+    wanted = [first.step, first.each_rank[0]]
+    for label, rows in run.pairs.items():
+        digits = ["".join(filter(str.isdecimal, part)) for part in label.split("/")]
+        if len(run.pairs) == 1 or digits == [each for each in wanted if each]:
+            return rows.located.edges, label
+    return [], ""
+
+
+def _no_flow(run: LocatedRun, first: _Opened) -> str:
+    if first.pair.target is not None or not run.roots:
+        return ""
+    if _links(run)[0]:
+        return "the flow is that of affected records alone, which the run has noted: the capture is not there"
+    return "no flow of calls is drawn: the capture is not there, and the run has noted no links"
+
+
+def _timeline(run: LocatedRun) -> Chart | None:
+    folder = run.found.main.parent
+    return timeline_chart(
+        {
+            ""
+            if each.result.parent == folder
+            else each.result.parent.relative_to(folder).as_posix(): each.timeline
+            for each in run.parts
+        }
+    )
+
+
+_NUMBERS = ("Place", "Step", "Own Error", "Inherited Error")
+
+
+def _tables(run: LocatedRun) -> Iterator[RowTable]:
+    if not run.found.main.exists():
         return
-    rows.looked[key] = where
-    if kind == PASSED:
-        located.passed.append(Passed(cells[4], key, direction, place, own, inherited, cells[10]))
-    elif kind == SHARED:
-        meeting, *facts = json.loads(cells[10])
-        located.shared.append(SharedRecord(key, direction, place, Meeting(*meeting), *facts))
+    columns = tuple(
+        RowColumn(
+            heading,
+            CellKind.NAME
+            if heading == "API Name"
+            else CellKind.TONE
+            if heading == "Verdict"
+            else CellKind.NUMBER
+            if heading in _NUMBERS
+            else CellKind.TEXT,
+        )
+        for heading in COLUMNS
+    )
+    key = COLUMNS.index("API Name")
+    yield RowTable(
+        "Suspects and affected records",
+        columns,
+        run.found.main,
+        key=key,
+        tones=TONES,
+        label=run.found.label,
+    )
 
 
-def _float(cell: str) -> float | None:
-    return float(cell) if cell else None
+def _advice(
+    run: LocatedRun, roots: Sequence[LocatedRow], cards: Sequence[Card]
+) -> Iterator[Advice]:
+    there = run.there
+    if cards and cards[0].case:
+        yield Advice("Run the likeliest culprit alone.", (cards[0].reproduce,))
+    elif cards and cards[0].reproduce:
+        yield Advice("Ask the captures about the likeliest culprit.", (cards[0].reproduce,))
+    if any(row.verdict == RootKind.ESTIMATE.value for row in roots):
+        yield Advice(
+            "Capture with --task tensor: then own errors are measured by replay, not estimated."
+        )
+    if there.dump and there.golden:
+        words = (
+            "ray-precheck",
+            "compare",
+            "-tp",
+            there.dump,
+            "-gp",
+            there.golden,
+            "--standard",
+            "auto",
+        )
+        yield Advice("See every pair of records, not the suspects alone.", (shlex.join(words),))
+    elif there.dump and not roots:
+        yield Advice(
+            "Name a golden run with -gp: it shows what no replay sees, such as other inputs."
+        )

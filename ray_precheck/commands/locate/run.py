@@ -28,7 +28,6 @@ from ray_precheck.commands.locate.plan import (
     read_measured,
     settings_of_replay,
 )
-from ray_precheck.commands.locate.report import LocatedRows, write_location
 from ray_precheck.commands.locate.search import (
     DumpToLocate,
     LocationReport,
@@ -39,6 +38,7 @@ from ray_precheck.commands.locate.search import (
     located_in,
     search_pairs,
 )
+from ray_precheck.commands.locate.table import LocatedRows, write_location
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
@@ -159,6 +159,8 @@ class _Replay(Feature[LocationJob, tuple[RunFiles, RunEnd]]):
         return self._search.folder if self._pair.place.parts else files.result
 
     def job(self, files: RunFiles, done: set[str]) -> LocationJob:
+        framework = self._sides[0].header.framework
+        self._search.note_environment(files, framework, len(self.names))
         config = self._search.config
         slots = len(config.devices) if not isinstance(config.devices, str) else 1
         settings = settings_of_replay(*self._sides, files.errors.absolute(), slots)

@@ -29,7 +29,7 @@ from ray_precheck.commands.locate.plan import (
     plan_location,
     run_records_of,
 )
-from ray_precheck.commands.locate.report import (
+from ray_precheck.commands.locate.table import (
     PAIR_TABLES,
     LocatedRows,
     encoded_located,
@@ -62,12 +62,13 @@ from ray_precheck.running.dumps_job import DumpsJob, DumpWork, as_told, digest_o
 from ray_precheck.running.run import Feature, RunEnd, RunSession, planned, run_job
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
+from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Done
 from ray_precheck.store.results import read_table
 from ray_precheck.store.resume import remove_run
-from ray_precheck.store.settings import reads_of_dumps
+from ray_precheck.store.settings import note_environment, reads_of_dumps
 from ray_precheck.store.tables import RunFiles, encode_name, encode_row, encode_text
 from ray_precheck.trace.difference.measuring import reading_of
 from ray_precheck.trace.flow import FlowRecord, flow_of, meetings_of, overwritten
@@ -103,6 +104,18 @@ class LocationSearch:
     def options(self) -> SearchOptions:
         """The options that the parts carry."""
         return group_of(self.config, SearchOptions)
+
+    def note_environment(self, files: RunFiles, framework: str, calls: int) -> None:
+        """Note in the settings of a part which captures are searched, as the user named them."""
+        golden = self.config.golden
+        there = Environment(
+            framework=framework,
+            rule=self.config.standard,
+            calls=calls,
+            dump=str(self.config.target.absolute()),
+            golden="" if golden is None else str(golden.absolute()),
+        )
+        note_environment(files.settings, environment_to_dict(there))
 
     def fingerprint(self, **inputs: str) -> dict[str, str]:
         """Return the settings that another run must have to resume a part that has these inputs."""
@@ -464,6 +477,7 @@ class _Pairs(Feature[DumpsJob[PairPayload], PartEnd[dict[str, LocatedRows]]]):
     tables = PAIR_TABLES
 
     def __init__(self, pairs: Sequence[DumpToLocate], search: LocationSearch) -> None:
+        self._search = search
         self._job = dump_pairs_job(
             pairs,
             search.options,
@@ -484,6 +498,7 @@ class _Pairs(Feature[DumpsJob[PairPayload], PartEnd[dict[str, LocatedRows]]]):
         return len(self.names) > 1
 
     def job(self, files: RunFiles, done: set[str]) -> DumpsJob[PairPayload]:
+        self._search.note_environment(files, "", len(self.names))
         return self._job
 
     def plan(self, job: DumpsJob[PairPayload], done: set[str], progress: Progress) -> TaskPlan:

@@ -5,15 +5,12 @@ Comes in: the options of the command. Goes out: its exit code. Called through th
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ray_precheck.commands.naive.options import NaiveConfig
 from ray_precheck.errors import UsageError
-from ray_precheck.options.commands import STOPPED, Command, Invocation, code_of, given_values
+from ray_precheck.options.commands import Command, Invocation, given_values
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
-
-if TYPE_CHECKING:
-    from ray_precheck.commands.naive.run import NaiveReport
+from ray_precheck.options.shared import JSON_FILE
 
 # Options of a precheck that mean nothing here: both sides are run on the device, judged by `auto`, and
 # benched where they ran.
@@ -28,21 +25,22 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     config = NaiveConfig(dump=Path(options.dump), **values)
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.replay.loading import loaded_early
+    from ray_precheck.running.view_data import json_target, lines_beside, write_views
 
+    target = json_target(options.json)
     with loaded_early(config, config.framework, config.dump):
-        from ray_precheck.commands.naive.report import naive_lines
+        from ray_precheck.commands.naive.report import naive_exit_code, naive_lines, view
         from ray_precheck.commands.naive.run import contrast_kernels
+        from ray_precheck.running.views import found_run
 
         report = contrast_kernels(config, on_files=invocation.tell)
-    print("\n".join(naive_lines(report)))
-    if not report.completed:
-        invocation.stopped(report.stop_reason)
+    with lines_beside(target):
+        print("\n".join(naive_lines(report)))
+        if not report.completed:
+            invocation.stopped(report.stop_reason)
+    if target is not None:
+        write_views(target, [view([found_run(report.files.result)])])
     return naive_exit_code(report)
-
-
-def naive_exit_code(report: "NaiveReport") -> int:
-    """Return the exit code of a run."""
-    return code_of({row.verdict for row in report.rows}) if report.completed else STOPPED
 
 
 def _options() -> tuple[Option, ...]:
@@ -53,7 +51,7 @@ def _options() -> tuple[Option, ...]:
         takes=Takes.PERHAPS,
         metavar="DUMP",
     )
-    return by_section([dump, *own])
+    return by_section([dump, *own, JSON_FILE])
 
 
 COMMANDS = (

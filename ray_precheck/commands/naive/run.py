@@ -23,9 +23,11 @@ from ray_precheck.replay.selected import (
 from ray_precheck.running.run import RunEnd, resumed_table, run_job, session_of_one
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
+from ray_precheck.schema.environment import environment_to_dict
 from ray_precheck.schema.result import Verdict, verdict_in
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.results import read_table
+from ray_precheck.store.settings import RunSettings, note_environment, noted_environment
 from ray_precheck.store.tables import RunFiles, decode_name
 
 if TYPE_CHECKING:
@@ -105,6 +107,11 @@ class _Contrast(CallsFeature[NaiveJob, NaiveReport]):
     def job(self, files: RunFiles, done: set[str]) -> NaiveJob:
         settings = self.selected.check_settings(files)
         shares = self.selected.asked.config.shared_fs
+        if len(done) < len(self.names):
+            # The caveats are those of the rows that stay.
+            caveats = noted_environment(files.settings).caveats
+            there = replace(self.selected.environment, caveats=caveats)
+            note_environment(files.settings, environment_to_dict(there))
         return NaiveJob(self.selected.dump, settings, self._runs, shared_fs=shares)
 
     def plan(self, job: NaiveJob, done: set[str], progress: Progress) -> TaskPlan:
@@ -116,6 +123,17 @@ class _Contrast(CallsFeature[NaiveJob, NaiveReport]):
     def report(self, files: RunFiles, end: RunEnd) -> NaiveReport:
         rows, note = tuple(_rows(files.result)), self.selected.dump.note
         return NaiveReport(files, rows, end.completed, end.stop_reason, note)
+
+
+def read_contrast(files: RunFiles, settings: RunSettings | None) -> NaiveReport:
+    """Return the report of a run from its files, as far as they go.
+
+    Raises:
+        ResumeError: the table has other columns.
+        OSError: it cannot be read.
+    """
+    completed = settings is None or settings.completed is not None
+    return NaiveReport(files, tuple(_rows(files.result)), completed)
 
 
 def _rows(path: Path) -> Iterator[NaiveRow]:

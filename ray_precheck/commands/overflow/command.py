@@ -7,24 +7,16 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.errors import UsageError
 from ray_precheck.options.commands import (
-    STOPPED,
-    UNUSABLE,
     Command,
     Invocation,
-    code_of,
     given_values,
 )
 from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.shared import WITHOUT_DEVICE
-from ray_precheck.schema.result import Verdict
-
-if TYPE_CHECKING:
-    from ray_precheck.commands.overflow.run import OverflowReport
+from ray_precheck.options.shared import JSON_FILE, PLOT, WITHOUT_DEVICE
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -38,27 +30,30 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         raise UsageError("the dump is missing: ray-precheck overflow_check DUMP")
     config = OverflowConfig(**values)
     # Imported here, so that --help and wrong options answer at once.
-    from ray_precheck.commands.overflow.report import overflow_lines
+    from ray_precheck.commands.overflow.closing import overflow_lines, search_exit_code
+    from ray_precheck.commands.overflow.report import view
     from ray_precheck.commands.overflow.run import check_overflow
     from ray_precheck.foreign import printable
+    from ray_precheck.running.plot import draw_view, require_rich
+    from ray_precheck.running.view_data import json_target, lines_beside, write_views
+    from ray_precheck.running.views import found_run
 
+    target = json_target(options.json)
+    if options.plot:
+        require_rich()
     report = check_overflow(config, on_files=invocation.tell)
     for missing in report.without:
         print(f"warning: {missing} has no dump.json and is left out", file=sys.stderr)
-    print("\n".join(map(printable, overflow_lines(report))))
-    if not report.completed:
-        invocation.stopped(report.stop_reason)
+    with lines_beside(target):
+        print("\n".join(map(printable, overflow_lines(report))))
+        if not report.completed:
+            invocation.stopped(report.stop_reason)
+        seen = view([found_run(report.files.details)]) if target or options.plot else None
+        if seen is not None and options.plot:
+            draw_view(seen)
+    if seen is not None and target is not None:
+        write_views(target, [seen])
     return search_exit_code(report)
-
-
-def search_exit_code(report: "OverflowReport") -> int:
-    """Return the exit code of a search: an overflow counts more than a dump that cannot be read."""
-    if not report.completed:
-        return STOPPED
-    verdicts = {each.verdict for each in report.dumps}
-    if Verdict.ERROR not in verdicts and any(each.records is None for each in report.dumps):
-        return UNUSABLE
-    return code_of(verdicts)
 
 
 def _options() -> tuple[Option, ...]:
@@ -70,7 +65,7 @@ def _options() -> tuple[Option, ...]:
         takes=Takes.PERHAPS,
         metavar="DUMP",
     )
-    return by_section([dump, *own])
+    return by_section([dump, *own, JSON_FILE, PLOT])
 
 
 COMMANDS = (

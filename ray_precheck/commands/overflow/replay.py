@@ -18,16 +18,19 @@ from ray_precheck.check.attempt import Measured
 from ray_precheck.dump.folders import one_dump
 from ray_precheck.dump.parse import Dump, DumpCall, open_dump
 from ray_precheck.dump.scan import ByteRange, split_key
+from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.job import PrecheckJob, PrecheckOpener, PrecheckRunner, done_of
 from ray_precheck.replay.selected import CallsFeature, find_selected, read_options
 from ray_precheck.running.run import RunEnd, resumed_table, run_job, session_of_one
 from ray_precheck.runtime.scheduling.commands import Stage
+from ray_precheck.schema.environment import environment_to_dict
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import DeviceSlot, Done, Phase, TaskPayload
 from ray_precheck.schema.values import HostTensor
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.results import ResultRow, parse_result_row
+from ray_precheck.store.settings import note_environment
 from ray_precheck.store.tables import API_TABLES, RunFiles
 from ray_precheck.trace.overflow.records import FollowedRecord, bad_of, opened
 from ray_precheck.trace.side import API, RecordEntry, record_from_json
@@ -198,9 +201,32 @@ class _Replay(CallsFeature[ReplayJob, ReplayReport]):
     def job(self, files: RunFiles, done: set[str]) -> ReplayJob:
         settings = self.selected.check_settings(files)
         shares = self.selected.asked.config.shared_fs
+        note_environment(files.settings, environment_to_dict(self.selected.environment))
         return ReplayJob(self.selected.dump, settings, shared_fs=shares)
 
     def report(self, files: RunFiles, end: RunEnd) -> ReplayReport:
-        cells = decoded_rows(files.result, REPLAY_TABLES.result)
-        rows = tuple(parse_result_row(each, REPLAY_TABLES) for each in cells)
-        return ReplayReport(files, rows, len(self.names), end.completed, end.stop_reason)
+        found = read_replay(files, completed=end.completed)
+        return replace(found, calls=len(self.names), stop_reason=end.stop_reason)
+
+
+def read_replay(files: RunFiles, *, completed: bool) -> ReplayReport:
+    """Return the report of a replay from its files, which do not tell how many calls the dump has.
+
+    Raises:
+        ResumeError: the table has other columns.
+        OSError: it cannot be read.
+    """
+    cells = decoded_rows(files.result, REPLAY_TABLES.result)
+    rows = tuple(parse_result_row(each, REPLAY_TABLES) for each in cells)
+    return ReplayReport(files, rows, len(rows), completed)
+
+
+def replay_exit_code(report: ReplayReport) -> int:
+    """Return the exit code of a replay."""
+    if not report.completed:
+        return STOPPED
+    if report.files is None:
+        return PASSED
+    if any(row.is_error for row in report.rows):
+        return IN_ERROR
+    return NOTHING_CHECKED if all(row.is_skip for row in report.rows) else PASSED

@@ -8,16 +8,9 @@ import argparse
 from dataclasses import replace
 
 from ray_precheck.commands.precheck.command import JIT_COMPILE
-from ray_precheck.options.commands import (
-    IN_ERROR,
-    NOTHING_CHECKED,
-    PASSED,
-    Command,
-    Invocation,
-    given_values,
-    note,
-)
+from ray_precheck.options.commands import Command, Invocation, given_values, note
 from ray_precheck.options.declared import Option, options_of
+from ray_precheck.options.shared import JSON_FILE
 from ray_precheck.replay.config import RunConfig
 
 _FIELDS = {
@@ -42,21 +35,30 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         note("-j changes nothing: operators run as the framework compiles them by itself")
     config = RunConfig(**given_values(options, RunConfig))
     # Imported here, so that --help and wrong options answer at once.
-    from ray_precheck.commands.overflow.replay import replay_overflows
+    from ray_precheck.commands.overflow.replay import replay_exit_code, replay_overflows
+    from ray_precheck.commands.overflow.replay_report import finite_view, replay_view
+    from ray_precheck.running.view_data import json_target, lines_beside, write_views
+    from ray_precheck.running.views import found_run
 
+    target = json_target(options.json)
     report = replay_overflows(config, on_files=invocation.tell)
-    for row in report.rows:
-        print(f"{row.name}: {row.message}")
-    if report.files is None:
-        print(f"The captured results of all {report.calls} calls are finite")
-        return PASSED
-    print(f"{len(report.rows)} of {report.calls} calls have results that are not finite")
-    print(f"Rows: {report.files.result}")
-    if not report.completed:
-        return invocation.stopped(report.stop_reason)
-    if any(row.is_error for row in report.rows):
-        return IN_ERROR
-    return NOTHING_CHECKED if all(row.is_skip for row in report.rows) else PASSED
+    files = report.files
+    with lines_beside(target):
+        for row in report.rows:
+            print(f"{row.name}: {row.message}")
+        if files is None:
+            print(f"The captured results of all {report.calls} calls are finite")
+        else:
+            print(f"{len(report.rows)} of {report.calls} calls have results that are not finite")
+            print(f"Rows: {files.result}")
+        if not report.completed:
+            invocation.stopped(report.stop_reason)
+    if target is not None:
+        seen = (
+            finite_view(report.calls) if files is None else replay_view([found_run(files.result)])
+        )
+        write_views(target, [seen])
+    return replay_exit_code(report)
 
 
 def _options() -> tuple[Option, ...]:
@@ -64,7 +66,7 @@ def _options() -> tuple[Option, ...]:
     own = [
         replace(each, names=("--framework",)) if each.field == "framework" else each for each in own
     ]
-    return (*own, JIT_COMPILE)
+    return (*own, JIT_COMPILE, JSON_FILE)
 
 
 COMMANDS = (

@@ -34,12 +34,25 @@ from ray_precheck.running.run import (
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.progress import Progress
+from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Verdict, verdict_in
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.results import read_table
 from ray_precheck.store.resume import remove_run
-from ray_precheck.store.settings import mark_completed, reads_of_dumps
-from ray_precheck.store.tables import RunFiles, decode_name, encode_row, header, replace_file
+from ray_precheck.store.settings import (
+    load_settings,
+    mark_completed,
+    note_environment,
+    reads_of_dumps,
+)
+from ray_precheck.store.tables import (
+    RunFiles,
+    decode_name,
+    encode_name,
+    encode_row,
+    header,
+    replace_file,
+)
 from ray_precheck.trace.overflow.headroom import Headroom, Trend, trends
 from ray_precheck.trace.overflow.rows import HEADROOM, OverflowRow, joined_rows
 
@@ -143,6 +156,8 @@ class _Search(Feature[DumpsJob[OverflowPayload], OverflowReport]):
         return self.places is not None
 
     def job(self, files: RunFiles, done: set[str]) -> DumpsJob[OverflowPayload]:
+        there = Environment(dump=str(self._config.dump.absolute()))
+        note_environment(files.settings, environment_to_dict(there))
         return self._job
 
     def plan(self, job: DumpsJob[OverflowPayload], done: set[str], progress: Progress) -> TaskPlan:
@@ -172,6 +187,47 @@ class _Search(Feature[DumpsJob[OverflowPayload], OverflowReport]):
         return OverflowReport(
             files, dumps, rows, end.completed, end.stop_reason, near, headroom, self._found.without
         )
+
+
+def read_search(files: RunFiles) -> OverflowReport:
+    """Return the report of a search from its files, as far as they go; folders without a dump are not in
+    them.
+
+    Raises:
+        ResumeError: a file has other columns.
+        OSError: a file cannot be read.
+    """
+    settings = load_settings(files.settings)
+    path = _headroom_file(files)
+    found: tuple[Trend, ...] = ()
+    if path.exists():
+        found = tuple(map(_trend_of, decoded_rows(path, TREND_COLUMNS)))
+    return OverflowReport(
+        files,
+        tuple(_dump_results(files.result)) if files.result.exists() else (),
+        tuple(_rows(files.details)),
+        settings is None or settings.completed is not None,
+        trends=found,
+        headroom=path if path.exists() else None,
+    )
+
+
+def _headroom_file(files: RunFiles) -> Path:
+    return files.details.with_name(files.details.name.replace("_check_", "_headroom_", 1))
+
+
+def _trend_of(cells: Sequence[str]) -> Trend:
+    rank, key, tensor, dtype, steps, bits, slope, reached = cells
+    return Trend(
+        decode_name(rank),
+        decode_name(key),
+        decode_name(tensor),
+        dtype,
+        int(steps),
+        float(bits),
+        float(slope),
+        float(reached) if reached else None,
+    )
 
 
 def _dump_results(path: Path) -> Iterator[DumpResult]:
@@ -211,11 +267,12 @@ def _write_trends(files: RunFiles, rows: Sequence[OverflowRow]) -> tuple[tuple[T
         if row.birth == HEADROOM
     )
     found = tuple(trends(measured))
-    path = files.details.with_name(files.details.name.replace("_check_", "_headroom_", 1))
+    path = _headroom_file(files)
     lines = [
         encode_row(
             [
-                *(each.rank, each.key, each.tensor, each.dtype, str(each.steps)),
+                *map(encode_name, (each.rank, each.key, each.tensor, each.dtype)),
+                str(each.steps),
                 f"{each.bits:.2f}",
                 f"{each.slope:.3f}",
                 "" if each.reached is None else f"{each.reached:.1f}",

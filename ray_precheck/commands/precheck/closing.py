@@ -54,8 +54,8 @@ def closing_lines(summary: Summary) -> list[str]:
         lines.append(f"{rows} of calls that the dump does not have ({first}), and not counted.")
     if summary.total:
         lines += [
-            _direction_line("Forward:", summary.forward),
-            _direction_line("Backward:", summary.backward),
+            direction_line("Forward:", summary.forward),
+            direction_line("Backward:", summary.backward),
         ]
     lines += _environment_lines(summary)
     if summary.checked_nothing:
@@ -70,7 +70,7 @@ def closing_lines(summary: Summary) -> list[str]:
     return lines
 
 
-def _direction_line(title: str, direction: Direction) -> str:
+def direction_line(title: str, direction: Direction) -> str:
     """Return the counts of a direction: calls that were compared, and the others by outcome."""
     parts = [
         f"{direction.compared} of {direction.total} compared"

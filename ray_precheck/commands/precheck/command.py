@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray_precheck.commands.precheck.outcome import (
-    REPORT_FILES,
+    JUNIT_FILE,
+    Outputs,
     exit_code,
-    require_report_files,
-    write_report_files,
+    outputs_of,
 )
 from ray_precheck.dump.folders import FoundDumps
 from ray_precheck.errors import UsageError
@@ -40,6 +40,7 @@ from ray_precheck.options.commands import (
     worst_code,
 )
 from ray_precheck.options.declared import Number, Option, Takes, by_section, option_of, options_of
+from ray_precheck.options.shared import JSON_FILE, PLOT
 from ray_precheck.replay.config import RunConfig, SelectionOptions
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _wrong(path: Path, place: str, found: Any, expected: str) -> UsageError:
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     """Check the APIs of a dump and return the exit code."""
     config = run_config(options)
-    require_report_files(options)
+    outputs = outputs_of(options)
     _say_what_is_not_needed(options)
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.formats.conversion import find_dumps_to_run
@@ -145,52 +146,55 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 
     with loaded_early(config, config.framework, found.dumps[0].path):
         check = _check_ranks if found.is_many else _check
-        return check(options, config, found, invocation)
+        return check(outputs, config, found, invocation)
 
 
-def _check(
-    options: argparse.Namespace, config: RunConfig, found: FoundDumps, invocation: Invocation
-) -> int:
+def _check(outputs: Outputs, config: RunConfig, found: FoundDumps, invocation: Invocation) -> int:
     """Check the calls of one dump and return the exit code."""
-    from ray_precheck.commands.precheck.ci_files import json_lines, junit_lines
-    from ray_precheck.commands.precheck.closing import format_summary, state_of_end
+    from ray_precheck.commands.precheck.junit import junit_lines
+    from ray_precheck.commands.precheck.closing import RankSummary, format_summary, state_of_end
+    from ray_precheck.commands.precheck.report import ended_view
     from ray_precheck.commands.precheck.run import run
+    from ray_precheck.running.view_data import lines_beside
 
     report = run(config, on_files=lambda files: invocation.tell(files.result))
-    print(format_summary(report.summary))
-    if not report.completed:
-        invocation.stopped(report.stop_reason)
+    with lines_beside(outputs.json):
+        print(format_summary(report.summary))
+        if not report.completed:
+            invocation.stopped(report.stop_reason)
     state = state_of_end(report.summary, completed=report.completed, reason=report.stop_reason)
     code = exit_code(report.summary, state)
-    lines = json_lines(report.summary, state, code)
-    write_report_files(options, junit_lines(report.summary, state), lines)
+    rank = RankSummary("", report.summary, state=state, exit_code=code)
+    outputs.write(junit_lines(report.summary, state), lambda: ended_view([rank], state, code))
     return code
 
 
 def _check_ranks(
-    options: argparse.Namespace, config: RunConfig, found: FoundDumps, invocation: Invocation
+    outputs: Outputs, config: RunConfig, found: FoundDumps, invocation: Invocation
 ) -> int:
     """Check the dumps of several ranks or steps and return the exit code: the worst of all."""
-    from ray_precheck.commands.precheck.ci_files import ranks_json_lines, ranks_junit_lines
+    from ray_precheck.commands.precheck.junit import ranks_junit_lines
     from ray_precheck.commands.precheck.closing import (
         combined,
         format_ranks,
         state_of_all,
     )
+    from ray_precheck.commands.precheck.report import ended_view
     from ray_precheck.commands.precheck.run import run_ranks
+    from ray_precheck.running.view_data import lines_beside
 
     report = run_ranks(config, found, on_folder=invocation.tell)
     ranks = _summaries(report, found)
-    print(format_ranks(ranks[: len(report.ranks)], report.total, report.folder))
-    if not report.completed:
-        invocation.stopped(report.stop_reason)
+    with lines_beside(outputs.json):
+        print(format_ranks(ranks[: len(report.ranks)], report.total, report.folder))
+        if not report.completed:
+            invocation.stopped(report.stop_reason)
     whole = combined(ranks, report.folder)
     state = state_of_all(ranks, whole, completed=report.completed, reason=report.stop_reason)
     code = exit_code(whole, state)
     if any(rank.is_unreadable for rank in report.ranks):
         code = worst_code(code, UNUSABLE)
-    lines = ranks_json_lines(whole, state, code, ranks)
-    write_report_files(options, ranks_junit_lines(ranks), lines)
+    outputs.write(ranks_junit_lines(ranks), lambda: ended_view(ranks, state, code))
     return code
 
 
@@ -311,7 +315,16 @@ def _options() -> tuple[Option, ...]:
         framework, names=("--framework",), help=f"{framework.help}; also before the command"
     )
     own = [after if each == framework else each for each in options_of(RunConfig)]
-    others = (FILTER_OR_FRAMEWORK, CONFIG_FILE, LIST, *REPORT_FILES, NUM_SPLITS, JIT_COMPILE)
+    others = (
+        FILTER_OR_FRAMEWORK,
+        CONFIG_FILE,
+        LIST,
+        JUNIT_FILE,
+        JSON_FILE,
+        PLOT,
+        NUM_SPLITS,
+        JIT_COMPILE,
+    )
     return by_section([*own, *others, VERSION])
 
 

@@ -35,6 +35,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from ray_precheck.accuracy.standards.base import ROUNDING, STANDARD_HEADING
 from ray_precheck.accuracy.standards.published import RATIO_HEADINGS
@@ -354,8 +355,19 @@ class Summary:
         return not self.compared and not self.errors
 
 
-def summarise(files: RunFiles) -> Summary:
-    """Read the files of a run; a million rows take some seconds.
+class RowWatcher(Protocol):
+    """Sees each row while a run is summed up, so that files of millions of rows are read once."""
+
+    def call(self, cells: Sequence[str]) -> None:
+        """Take the cells of a row of the result CSV."""
+
+    def output(self, name: str, dtype: str, times: float, is_error: bool) -> None:
+        """Take an output that was compared: its name as a cell, the tested dtype, and how many times it is
+        beyond its limit; 0 for a pass by a standard whose columns do not tell."""
+
+
+def summarise(files: RunFiles, watcher: RowWatcher | None = None) -> Summary:
+    """Read the files of a run; a million rows take some seconds. `watcher` sees each row, too.
 
     Raises:
         OSError: a file cannot be read; a missing file counts as empty.
@@ -367,6 +379,8 @@ def summarise(files: RunFiles) -> Summary:
     foreign = set(summary.settings.foreign) if summary.settings is not None else set()
     fine: Counter[str] = Counter()
     for cells in read_columns(files.result, tuple(RESULT_COLUMNS)):
+        if watcher is not None:
+            watcher.call(cells)
         if foreign and decode_name(cells[0]) in foreign:
             summary.foreign.append(decode_name(cells[0]))
         elif cells[1] == _PASS and cells[2] in (_PASS, ""):
@@ -379,7 +393,7 @@ def summarise(files: RunFiles) -> Summary:
         summary.forward.passes += count
         summary.backward.add(verdict_in(backward), count=count)
     summary.worst = _with_sources(
-        _worst_outputs(files.details, has_errors=summary.errors > 0), summary.environment
+        _worst_outputs(files.details, watcher, has_errors=summary.errors > 0), summary.environment
     )
     return summary
 
@@ -404,25 +418,34 @@ def _count(summary: Summary, call: ResultRow) -> None:
         summary.reasons.add(call.name, why_not_compared(call.message, forward=forward))
 
 
-def _worst_outputs(path: Path, *, has_errors: bool) -> list[WorstOutput]:
+def _worst_outputs(
+    path: Path, watcher: RowWatcher | None, *, has_errors: bool
+) -> list[WorstOutput]:
     """Return the worst output of each API and direction, the worst of these first.
 
     Without errors those that came nearest to their limits count, where msprobe's rule is the judge: the
     columns of the others do not tell how near they are.
     """
     columns = tuple(dict.fromkeys([*DETAIL_COLUMNS, *headings_of(path)]))
-    status, message, error = (columns.index(name) for name in ("Status", "Message", "MaxAbsErr"))
-    counts_passes = not has_errors and STANDARD_HEADING not in columns
+    wanted = ("Status", "Message", "MaxAbsErr", "Tested Dtype")
+    status, message, error, dtype = (columns.index(name) for name in wanted)
+    tells_near = STANDARD_HEADING not in columns
+    counts_passes = not has_errors and tells_near
     found: dict[str, _Kind] = {}
     floor = -1.0  # Of millions of passes nearly all are behind those that will be shown.
     for cells in read_columns(path, columns):
         if cells[status] == _PASS:
-            if not counts_passes or not cells[error] or (near := nearness(cells[error])) <= floor:
+            near = nearness(cells[error]) if tells_near and cells[error] else 0.0
+            if watcher is not None:
+                watcher.output(cells[0], cells[dtype], near, False)
+            if not counts_passes or not cells[error] or near <= floor:
                 continue
             if _keep(found, (False, True, near, cells[0]), cells):
                 floor = _floor(found)
         elif verdict_in(cells[status]) is Verdict.ERROR:
             beyond = beyond_limit(dict(zip(columns, cells, strict=True)))
+            if watcher is not None:
+                watcher.output(cells[0], cells[dtype], beyond, True)
             _keep(found, (True, not is_rounding(cells[message]), beyond, cells[0]), cells)
         if len(found) > _MOST_KINDS:
             found = dict(heapq.nlargest(WORST_OUTPUTS, found.items(), key=_rank_of))
@@ -437,7 +460,7 @@ def _keep(
 ) -> bool:
     """Keep the output if it is the worst of its API and direction yet, and count it if it is in error;
     return whether it was kept."""
-    name = _kind_of(cells[0])
+    name = kind_of(cells[0])
     kind = found.get(name)
     if kind is None:
         found[name] = _Kind(rank, cells, int(rank[0]))
@@ -477,22 +500,23 @@ def worst_of(outputs: Iterable[tuple[str, WorstOutput]]) -> list[WorstOutput]:
     """
     found: dict[str, WorstOutput] = {}
     for label, output in outputs:
-        kind = _kind_of(output.name)
+        kind = kind_of(output.name)
         named = replace(output, row={**output.row, "API Name": f"{label} {output.name}"})
         other = found.get(kind)
         if other is not None:
-            worse = max(other, named, key=_badness)
+            worse = max(other, named, key=badness)
             count = sum(each.more + each.is_error for each in (other, named))
             named = replace(worse, more=max(count - 1, 0))
         found[kind] = named
-    return heapq.nlargest(WORST_OUTPUTS, found.values(), key=_badness)
+    return heapq.nlargest(WORST_OUTPUTS, found.values(), key=badness)
 
 
-def _badness(output: WorstOutput) -> tuple[bool, bool, float, str]:
+def badness(output: WorstOutput) -> tuple[bool, bool, float, str]:
+    """Return what orders outputs: errors, those that rounding does not explain, the farthest beyond."""
     return output.is_error, not is_rounding(output.row["Message"]), output.beyond, output.name
 
 
-def _kind_of(name: str) -> str:
+def kind_of(name: str) -> str:
     """Return API and direction: `Mint.add.backward` of `Mint.add.0.backward.output.1`."""
     parts = name.rsplit(".", 4)
     is_output = len(parts) == 5 and parts[-1] != DISTRIBUTION

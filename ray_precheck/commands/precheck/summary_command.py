@@ -8,14 +8,14 @@ import argparse
 from pathlib import Path
 
 from ray_precheck.commands.precheck.outcome import (
-    REPORT_FILES,
+    JUNIT_FILE,
     exit_code,
-    require_report_files,
-    write_report_files,
+    outputs_of,
 )
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.options.commands import DEBUG, EXIT_CODES, Command, Invocation
 from ray_precheck.options.declared import Option
+from ray_precheck.options.shared import JSON_FILE, PLOT
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -24,9 +24,12 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     Raises:
         UsageError: the CSV is no result CSV or cannot be read, or a FILE cannot be written.
     """
-    from ray_precheck.commands.precheck.ci_files import json_lines, junit_lines
+    from ray_precheck.commands.precheck.junit import junit_lines
     from ray_precheck.commands.precheck.closing import format_summary, state_of
+    from ray_precheck.commands.precheck.report import view
     from ray_precheck.commands.precheck.summary import summarise
+    from ray_precheck.running.view_data import lines_beside
+    from ray_precheck.running.views import found_run
     from ray_precheck.store.results import require_result_csv
     from ray_precheck.store.tables import run_files
 
@@ -35,7 +38,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         files = run_files(result)
     except ResumeError as error:
         raise UsageError(str(error)) from None
-    require_report_files(options)
+    outputs = outputs_of(options)
     if result.exists() or not files.settings.exists():  # A run makes its CSV with the first row.
         require_result_csv(result)
     try:
@@ -43,13 +46,13 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
     state = state_of(summary)
-    for cut in summary.settings.cut_short if summary.settings is not None else ():
-        print(f"warning: {cut}.")
-    print(f"{result.name}: {state.sentence}")
-    print(format_summary(summary))
-    code = exit_code(summary, state)
-    write_report_files(options, junit_lines(summary, state), json_lines(summary, state, code))
-    return code
+    with lines_beside(outputs.json):
+        for cut in summary.settings.cut_short if summary.settings is not None else ():
+            print(f"warning: {cut}.")
+        print(f"{result.name}: {state.sentence}")
+        print(format_summary(summary))
+    outputs.write(junit_lines(summary, state), lambda: view([found_run(result)]))
+    return exit_code(summary, state)
 
 
 COMMANDS = (
@@ -60,7 +63,9 @@ COMMANDS = (
         },
         options=(
             Option(("result_csv",), "the result CSV of the run", metavar="CSV"),
-            *REPORT_FILES,
+            JUNIT_FILE,
+            JSON_FILE,
+            PLOT,
             DEBUG,
         ),
         execute=_execute,

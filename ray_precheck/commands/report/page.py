@@ -10,7 +10,7 @@ messages become text nodes, and the page's content security policy allows the bu
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,11 @@ def page_data(
                     "stage": blobs.codes(found.stage, len(found.stages)),
                     "marks": [list(mark) for mark in found.marks],
                 }
-            case HeatMap() | BlockMaxima() | ChartLine():
+            case HeatMap() | BlockMaxima():
+                # JSON has no word for infinity, the worst there is: the largest number stands for it
+                # (`INFINITE` in web/src/charts/scale.ts). NaN stays "nothing here".
+                return plain(replace(found, values=np.nan_to_num(found.values, nan=np.nan)))
+            case ChartLine():
                 return plain(found)
         return NotImplemented
 

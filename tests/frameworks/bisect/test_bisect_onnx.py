@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.commands.bisect.report import bisect_lines
+from ray_precheck.commands.bisect.closing import bisect_lines
 from ray_precheck.commands.bisect.run import BisectReport, bisect, survey_target
 from ray_precheck.commands.bisect.targets.onnx import target as onnx_target
 from ray_precheck.commands.bisect.targets.onnx.options import OnnxConfig
@@ -77,13 +77,8 @@ def config_of(model: Path, out: Path, **options: Any) -> OnnxConfig:
 
 def searched(model: Path, out: Path, **options: Any) -> tuple[BisectReport, str]:
     config = config_of(model, out, **options)
-    said: list[str] = []
-
-    def close_up(report: BisectReport, scratch: Path) -> None:
-        said.extend(TARGET.close_up(config, report.survey, report.findings, config.out, scratch))
-
-    report = bisect(TARGET, config, show_progress=False, close_up=close_up)
-    return report, "\n".join([*bisect_lines(TARGET, config, report), *said])
+    report = bisect(TARGET, config, show_progress=False)
+    return report, "\n".join([*bisect_lines(TARGET, config, report), *report.said])
 
 
 def found_in(report: BisectReport) -> list[RungFinding]:

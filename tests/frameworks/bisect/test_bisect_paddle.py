@@ -104,16 +104,10 @@ def bisected(model: Path, out: Path, **options: Any) -> Ended:
     if "golden" not in options:
         options.setdefault("input", model.with_name("inputs.npz"))
     config = PaddleConfig(model=model, python=str(PADDLE), out=out, devices=(0,), **options)
-    closing: list[str] = []
-
-    def close_up(report: BisectReport, scratch: Path) -> None:
-        found = list(report.findings)
-        closing.extend(TARGET.close_up(config, report.survey, found, out, scratch))
-
-    report = bisect(TARGET, config, show_progress=False, close_up=close_up)
+    report = bisect(TARGET, config, show_progress=False)
     lines = {each.rung.name: TARGET.lines(config, report.survey, each) for each in report.findings}
     said = {name: each.said for name, each in lines.items()}
-    return Ended(report, tuple(closing), said, {name: each.code for name, each in lines.items()})
+    return Ended(report, report.said, said, {name: each.code for name, each in lines.items()})
 
 
 FUSION = {NEW: "conv2d_bias_bn_onednn_fuse_pass", OLD: "conv_eltwiseadd_bn_fuse_pass"}

@@ -14,7 +14,7 @@ from ray_precheck.commands.precheck.run import PrecheckReport
 from ray_precheck.commands.precheck.summary import Direction, Summary
 from ray_precheck.errors import DumpError, StoppedError, UsageError
 from ray_precheck.replay.config import RunConfig
-from ray_precheck.store.tables import RunFiles, run_files
+from ray_precheck.store.tables import RESULT_COLUMNS, RunFiles, header, run_files
 
 pytestmark = pytest.mark.unit
 
@@ -97,10 +97,14 @@ def test_the_files_for_ci_are_written_when_the_run_stops_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     session_gives(monkeypatch, report(completed=False, stop_reason="disk full"))
+    monkeypatch.chdir(tmp_path)
+    FILES.result.parent.mkdir()
+    FILES.result.write_bytes(header(RESULT_COLUMNS) + b"Mint.a.0,pass,,\r\n")
     junit, machine = tmp_path / "j.xml", tmp_path / "j.json"
     assert main([*LINE, "--junit", str(junit), "--json", str(machine)]) == STOPPED
-    found = json.loads(machine.read_text())
-    assert (found["state"], found["stop_reason"], found["exit_code"]) == ("stopped", "disk full", 3)
+    (found,) = json.loads(machine.read_text())["views"]
+    assert (found["state"], found["exit_code"]) == ("stopped", 3)
+    assert found["notes"][0] == "It stopped: disk full."
     assert "stopped before the end, 3 calls done: disk full" in junit.read_text()
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from ray_precheck.commands.compare.report import format_comparison_summary
+from ray_precheck.commands.compare.closing import format_comparison_summary
 from ray_precheck.commands.compare.run import compare_captures
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.walk.nouns import RootKind

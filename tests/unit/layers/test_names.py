@@ -18,6 +18,7 @@ STEPS = {
     "main",  # of a process
     "open_target",  # of a process in which a target of bisect lives
     "flushed_denormals",  # of a framework
+    "view",  # of the files of a command
 }
 # Benches are named for the operator that they compute, which several frameworks have.
 BENCHES = ("ray_precheck.bench.", "ray_precheck.frameworks.mindspore.bench.")

@@ -27,9 +27,9 @@ from ray_precheck.trace.difference.standards.base import (
 )
 
 # precision_tool's -c, the highest cosine that it lists.
-_COSINE_TO_LIST = 0.98
+COSINE_TO_LIST = 0.98
 # CompareConst.MAX_ABS_ERR_THRESHOLD and MAGNITUDE of ptdbg_ascend; COSINE_LIMIT is its COS_THRESHOLD.
-_MAX_ABS_ERR_LIMIT = 0.001
+PTDBG_MAX_ABS_ERR = 0.001
 _MAGNITUDE = 0.5
 
 
@@ -74,7 +74,7 @@ def _judge_metrics(row: TensorRow) -> None:
             low = float(cosine) < COSINE_LIMIT
         except ValueError:
             return
-        if low and row.elements.max_abs > _MAX_ABS_ERR_LIMIT:
+        if low and row.elements.max_abs > PTDBG_MAX_ABS_ERR:
             row.note(
                 ERROR, f"the cosine is {cosine}, below 0.99, and MaxAbsErr {largest}, above 0.001"
             )
@@ -117,11 +117,11 @@ def judge_by_precision_tool(row: TensorRow, mode: ComparisonMode) -> None:
     elif row.elements is not None:
         cosine = metric_cells(row)[0]
         try:
-            low = float(cosine) <= _COSINE_TO_LIST
+            low = float(cosine) <= COSINE_TO_LIST
         except ValueError:
             return
         if low:
-            row.note(ERROR, f"the cosine is {cosine}, not above {_COSINE_TO_LIST}")
+            row.note(ERROR, f"the cosine is {cosine}, not above {COSINE_TO_LIST}")
 
 
 def judge_by_assert_close(row: TensorRow, mode: ComparisonMode) -> None:

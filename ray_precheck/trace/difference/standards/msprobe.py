@@ -46,10 +46,10 @@ INPUTS_IGNORED = frozenset(
 _MERGED = re.compile("qkv|gate_up")
 _NORM = FIELDS.index(NORM)
 # RelativeErrChecker and RelativeWarnChecker: NormRelativeErr of inputs and outputs.
-_INPUT_NORM, _OUTPUT_NORM, _OUTPUT_ALONE, _TIMES = 0.1, 0.5, 0.1, 10.0
+_INPUT_NORM, OUTPUT_NORM, _OUTPUT_ALONE, _TIMES = 0.1, 0.5, 0.1, 10.0
 # OneThousandthErrChecker: above it for all inputs, below it for an output. Its message says 0.6, its
 # rule is 0.1.
-_INPUT_SHARE, _OUTPUT_SHARE = 0.9, 0.1
+_INPUT_SHARE, OUTPUT_SHARE = 0.9, 0.1
 # CosineWarnChecker: above it for all inputs, and an output so far below the inputs.
 _INPUT_COSINE, _COSINE_LOSS = 0.9, 0.1
 _NOT_FINITE = frozenset(("Nan", " inf", " -inf"))
@@ -163,7 +163,7 @@ def _judge_norms(inputs: Sequence[TensorRow], outputs: Sequence[TensorRow]) -> N
     largest = _largest_norm(inputs)
     for row in outputs if largest < _INPUT_NORM else ():
         cell = row.statistics[SHARES][_NORM]
-        if cell != "0" and abs(relative(cell)) > _OUTPUT_NORM:
+        if cell != "0" and abs(relative(cell)) > OUTPUT_NORM:
             row.note(
                 ERROR,
                 f"the relative error of the norm is {cell}, above 50%, that of inputs below 10%",
@@ -185,7 +185,7 @@ def _judge_metrics(inputs: Sequence[TensorRow], outputs: Sequence[TensorRow]) ->
         return
     before, after = ([metric_cells(row) for row in rows] for rows in (inputs, outputs))
     first = outputs[0]
-    if _least(before, 4) > _INPUT_SHARE and _least(after, 4) < _OUTPUT_SHARE:
+    if _least(before, 4) > _INPUT_SHARE and _least(after, 4) < OUTPUT_SHARE:
         first.note(
             ERROR,
             "less than 10% of the elements of an output are within 1/1000, and more than 90% of the inputs",

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -45,7 +44,7 @@ def ran(folder: Path) -> list[str]:
 def test_a_pair_is_found_with_its_proofs_and_drawn(
     tmp_path: Path, bisect: Bisect, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bisect('[ "$B$D" != 11 ]', "--plot", "shrunk.svg") == 1
+    assert bisect('[ "$B$D" != 11 ]', "--plot") == 1
     printed = capsys.readouterr().out
     assert "switches: wrong\n  together, none of them alone: env:B=1|0, env:D=1|0\n" in printed
     assert "    shell: export B=0\n" in printed
@@ -55,11 +54,11 @@ def test_a_pair_is_found_with_its_proofs_and_drawn(
     (proof,) = (row for row in found if row["Trial"] == said.rpartition(" ")[2])
     assert (proof["Enabled"], proof["Verdict"]) == ("only 2,4 of 4 (env:B=1|0, env:D=1|0)", "FAIL")
     assert (proof["Exit"], proof["Message"]) == ("1", "it ended with 1")
-    drawn = ElementTree.parse(tmp_path / "shrunk.svg").getroot()
-    titles = [each.findtext("{*}title") or "" for each in drawn.findall("{*}rect")]
-    sizes = [int(title.split()[-2]) for title in titles]
-    assert len(sizes) == len(found)
-    assert (max(sizes), sizes[-1]) == (4, 2)
+    drawn = printed.partition("How the set shrank, in switches suspected")[2].splitlines()
+    bars = [words for line in drawn if (words := line.split()) and words[0] == "trial"]
+    assert sorted(words[1] for words in bars) == sorted(row["Trial"] for row in found)
+    sizes = [int(words[3]) for words in bars]
+    assert (max(sizes), sizes[0], sizes[-1]) == (4, 4, 2)
 
 
 def test_alternatives_are_all_listed(bisect: Bisect, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,7 +260,7 @@ def test_bad_input_is_one_sentence(
     assert "--check nowhere cannot be started" in said(
         "run", *one, "--check", "nowhere", "--", "true"
     )
-    assert "--plot" in said("run", *one, "--plot", "nowhere/p.svg", "--", "true")
+    assert "--json" in said("run", *one, "--json", "nowhere/b.json", "--", "true")
     file = tmp_path / "text"
     assert str(file) in said("run", *one, "-o", file, "--", "true")
     for code, why in ((125, "it cannot tell"), (127, "a program is not there")):

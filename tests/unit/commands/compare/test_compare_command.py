@@ -79,15 +79,18 @@ def test_the_closing_lines_the_tables_and_the_json_agree(
     assert "4 of 4 pairs of records, 8 rows: 1 pass, 0 warning, 1 error, 2 unmatched" in (
         capsys.readouterr().out
     )
-    (said,) = json.loads(found.read_text()).values()
-    assert said["results"] == {"pass": 1, "error": 1, "unmatched": 2}
-    assert [each["call"] for each in said["first errors"]] == ["Torch.exp.0.forward"]
+    (said,) = json.loads(found.read_text())["views"]
+    counts = {each["name"]: each["number"] for each in said["counts"]}
+    assert counts == {"pass": 1, "error": 1, "unmatched": 2, "warning": 0}
+    assert [each["name"] for each in said["cards"]] == ["Torch.exp.0.forward"]
+    assert said["exit_code"] == 1
     tables = {
         stem: list(csv.DictReader(path.read_text("utf-8-sig").splitlines()))
         for stem in ("calls", "result")
         for path in out.glob(f"compare_{stem}_*.csv")
     }
-    assert len(tables["result"]) == said["rows"] == sum(int(x["Rows"]) for x in tables["calls"])
+    assert len(tables["result"]) == 8 == sum(int(x["Rows"]) for x in tables["calls"])
+    assert {"kind": "Fact", "name": "Rows", "value": "8"} in said["facts"]
     assert sorted(x["Result"] for x in tables["calls"]) == [
         "error",
         "pass",
@@ -107,11 +110,11 @@ def test_calls_whose_inputs_are_in_no_error_stand_before_others(
     found = tmp_path / "found.json"
     words = ("-tp", target, "-gp", golden, "-o", tmp_path / "out", "--json", found)
     assert run(*words, "--standard", "auto") == 1
-    (said,) = json.loads(found.read_text()).values()
-    assert [each["call"] for each in said["first errors"]] == [
+    (said,) = json.loads(found.read_text())["views"]
+    assert [each["name"] for each in said["cards"]] == [
         "Torch.op0.0.forward",
         "Torch.exp.0.forward",
-        *(f"Torch.op{number}.0.forward" for number in range(1, 4)),
+        *(f"Torch.op{number}.0.forward" for number in range(1, 7)),
     ]
     printed = capsys.readouterr().out
     assert "then calls whose inputs are in no error, then others:\n  Torch.op0.0" in printed
@@ -131,8 +134,9 @@ def test_values_that_only_one_side_of_a_pair_has_are_counted(
     words = ("-tp", inputs, "-gp", dump, "-o", tmp_path / "out", "--json", found)
     assert run(*words) == 0
     assert "2 rows of these pairs are unmatched, too" in capsys.readouterr().out
-    (said,) = json.loads(found.read_text()).values()
-    assert said["unmatched rows of pairs"] == 2
+    (said,) = json.loads(found.read_text())["views"]
+    told = {each["text"]: each["count"] for each in said["reasons"]}
+    assert told == {"values of pairs that only one side has": 2}
     assert run(*words, "--strict") == 1
 
 

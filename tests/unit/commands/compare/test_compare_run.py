@@ -421,14 +421,17 @@ class TestCommand:
         )
         assert main([*words, "--strict"]) == 1
 
-    def test_json_has_the_first_differences(self, tmp_path: Path) -> None:
+    def test_json_has_what_has_no_partner(self, tmp_path: Path) -> None:
         target = write_capture(tmp_path / "t", [ADD, EXP])
         golden = write_capture(tmp_path / "g", CALLS)
         words = ("-tp", target, "-gp", golden, "-o", tmp_path / "o", "--json", tmp_path / "j.json")
         assert self.run(*words) == 0
-        (found,) = json.loads((tmp_path / "j.json").read_text(encoding="utf-8")).values()
-        assert found["results"] == {"pass": 2, "unmatched": 1}
-        assert found["unmatched"][0]["call"] == f"{MUL[0]}@golden"
+        (found,) = json.loads((tmp_path / "j.json").read_text(encoding="utf-8"))["views"]
+        counts = {each["name"]: each["number"] for each in found["counts"] if each["number"]}
+        assert counts == {"pass": 2, "unmatched": 1}
+        (alone,) = found["reasons"]
+        assert alone["names"] == [f"{MUL[0]}@golden"]
+        assert alone["text"].startswith("only the golden capture has these records (of the first: ")
 
     @pytest.mark.parametrize(
         ("target", "golden", "more", "expected"),

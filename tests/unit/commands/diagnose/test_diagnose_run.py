@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.cli import main
-from ray_precheck.commands.diagnose.command import diagnosis_exit_code
-from ray_precheck.commands.diagnose.findings import Suspect, SuspectCheck
+from ray_precheck.commands.diagnose.findings import Suspect, SuspectCheck, diagnosis_exit_code
 from ray_precheck.commands.diagnose.parts import DiagnosisParts
 from ray_precheck.commands.diagnose.run import diagnose_captures
 from ray_precheck.commands.overflow.job import OVERFLOW_TABLES
@@ -442,7 +441,7 @@ def test_two_diagnoses_in_one_folder_have_stamps_of_their_own(
     words = pair(tmp_path, calls(1.01))
     assert main(words) == main(words) == 1
     out = tmp_path / "out"
-    assert sorted(path.name for path in out.glob("diagnose_*")) == [
+    assert sorted(path.name for path in out.glob("diagnose_*.txt")) == [
         "diagnose_20260101120000.txt",
         "diagnose_20260101120000_1.txt",
     ]

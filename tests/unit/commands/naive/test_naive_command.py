@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from ray_precheck.cli import main
-from ray_precheck.commands.naive.command import naive_exit_code
 from ray_precheck.commands.naive.job import NAIVE_TABLES
-from ray_precheck.commands.naive.report import naive_lines
+from ray_precheck.commands.naive.report import naive_exit_code, naive_lines
 from ray_precheck.commands.naive.run import NaiveReport, NaiveRow
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.tables import run_files

@@ -232,7 +232,7 @@ def ci_files(root: Path, *arguments: str) -> tuple[int, dict[str, TestSuite], JU
     code = main([*LINE, str(root), "-o", str(root.parent / "out"), *files, *arguments])
     assert sorted(path.name for path in folder.iterdir()) == ["r.json", "r.xml"]
     xml = JUnitXml.fromfile(str(folder / "r.xml"))
-    machine = json.loads((folder / "r.json").read_text())
+    (machine,) = json.loads((folder / "r.json").read_text())["views"]
     return code, {suite.name: suite for suite in xml}, xml, machine
 
 
@@ -248,18 +248,12 @@ def test_one_file_for_ci_has_a_suite_or_an_entry_for_each_dump(root: Path) -> No
     properties = {each.name: each.value for each in suites["step1/rank0"].properties()}
     assert properties["dump"] == str(root / "step1/rank0/dump.json")
     assert (machine["state"], machine["exit_code"], code) == ("finished", code, NOTHING_CHECKED)
-    assert machine["counts"] == {"calls": 6, "pass": 0, "error": 0, "skip": 6, "planned": 6}
-    assert machine["environment"]["dump"] == str(root)
-    assert [each["label"] for each in machine["dumps"]] == list(PLACES)
-    one = machine["dumps"][1]
-    assert (one["problem"], one["state"], one["exit_code"]) == ("", "finished", NOTHING_CHECKED)
-    assert one["counts"]["skip"] == 2
-    assert [each["name"] for each in one["verdicts"]] == [
-        "Distributed.all_reduce.0",
-        "Distributed.broadcast.0",
-    ]
-    assert Path(one["files"]["result"]).parent == root.parent / "out/step0/rank1"
-    assert set(one) - {"label", "problem", "verdicts"} == set(machine) - {"format", "dumps"}
+    counts = {each["name"]: each["number"] for each in machine["counts"]}
+    assert (counts["pass"], counts["error"], counts["SKIP"]) == (0, 0, 6)
+    facts = {each["name"]: each["value"] for each in machine["facts"]}
+    assert [facts[place] for place in PLACES] == ["2 calls: 0 pass, 0 error, 2 SKIP"] * 3
+    calls = [each["file"] for each in machine["tables"] if each["title"] == "Calls"]
+    assert [Path(each).parent for each in calls] == [root.parent / "out" / each for each in PLACES]
 
 
 def test_the_file_for_ci_names_what_was_not_checked_and_not_begun(
@@ -281,13 +275,16 @@ def test_the_file_for_ci_names_what_was_not_checked_and_not_begun(
     assert said["step0/rank1"] == ["stopped before the end, 2 of 2 calls done: the disk is full"]
     assert said["step1/rank0"] == ["not begun: the run stopped before"]
     assert {(s.tests, s.errors) for s in suites.values()} == {(1, 1), (3, 1)}
-    assert (machine["state"], machine["stop_reason"]) == ("stopped", "the disk is full")
-    assert machine["counts"] == {"calls": 2, "pass": 0, "error": 0, "skip": 2, "planned": 0}
-    dumps = machine["dumps"]
-    assert [each["exit_code"] for each in dumps] == [UNUSABLE, STOPPED, STOPPED]
-    assert "is cut off" in dumps[0]["problem"]
-    assert dumps[2]["problem"] == "not begun: the run stopped before"
-    assert (dumps[2]["files"], dumps[2]["verdicts"]) == ({"result": "", "details": ""}, [])
+    assert machine["state"] == "stopped"
+    assert machine["sentence"].startswith("Stopped before its end")
+    assert "It stopped: the disk is full." in machine["notes"]
+    cut, not_begun = machine["reasons"][:2]
+    assert "is cut off" in cut["text"]
+    assert cut["names"] == ["step0/rank0"]
+    assert (not_begun["text"], not_begun["names"]) == (
+        "not begun: the run stopped before",
+        ["step1/rank0"],
+    )
 
 
 def test_a_dump_of_which_no_call_was_selected_is_skipped_in_the_file_for_ci(root: Path) -> None:
@@ -295,7 +292,7 @@ def test_a_dump_of_which_no_call_was_selected_is_skipped_in_the_file_for_ci(root
     _, suites, xml, machine = ci_files(root, "-k", "all_gather")
     assert (xml.tests, xml.skipped, xml.errors) == (3, 3, 0)
     assert [suite.skipped for suite in suites.values()] == [1, 1, 1]
-    assert [bool(each["problem"]) for each in machine["dumps"]] == [True, True, False]
+    assert [each["names"] for each in machine["reasons"][:2]] == [[each] for each in PLACES[:2]]
 
 
 def test_a_dump_that_cannot_be_read_is_exit_code_2_at_the_end(

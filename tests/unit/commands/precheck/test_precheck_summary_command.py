@@ -115,7 +115,7 @@ def test_the_files_for_ci_are_written_from_the_files_of_the_run(tmp_path: Path) 
     junit, machine = tmp_path / "j.xml", tmp_path / "j.json"
     code = main(["summary", str(files.result), "--junit", str(junit), "--json", str(machine)])
     assert code == IN_ERROR
-    assert json.loads(machine.read_text())["exit_code"] == IN_ERROR
+    assert json.loads(machine.read_text())["views"][0]["exit_code"] == IN_ERROR
     assert b'tests="3" failures="1" errors="0" skipped="1"' in junit.read_bytes()
 
 

@@ -14,7 +14,17 @@ from report_samples import COLUMNS, TONES, sample_view
 
 from ray_precheck.commands.report.page import page_data, page_pieces, write_report_page
 from ray_precheck.errors import UsageError
-from ray_precheck.schema.view import CellKind, RowColumn, RowTable, Tone, View, ViewState
+from ray_precheck.schema.view import (
+    BlockMaxima,
+    Card,
+    CellKind,
+    HeatMap,
+    RowColumn,
+    RowTable,
+    Tone,
+    View,
+    ViewState,
+)
 
 pytestmark = pytest.mark.unit
 HOSTILE = (
@@ -140,3 +150,14 @@ def test_the_licences_of_what_is_bundled_stand_in_the_page(tmp_path: Path) -> No
 def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"-o: cannot write .*none/report\.html: No such file"):
         write_report_page(tmp_path / "none" / "report.html", [sample_view(20)], ["out"])
+
+
+def test_an_infinite_error_is_told_from_no_value() -> None:
+    heat = HeatMap("h", "times", ("r",), ("a", "b", "c"), np.array([[2.5, np.inf, np.nan]]))
+    blocks = BlockMaxima("b", "times", (3,), np.array([[np.inf, np.nan, 0.0]]), 1.0)
+    card = Card("Mint.add.0", Tone.ERROR, "why", blocks=blocks)
+    view = View("run_ut", "t", "s", Tone.ERROR, ViewState.FINISHED, cards=(card,), overview=(heat,))
+    (found,) = page_data([view], ["out"]).report["views"]
+    largest = np.finfo(np.float64).max
+    assert found["overview"][0]["values"] == [[2.5, largest, None]]
+    assert found["cards"][0]["blocks"]["values"] == [[largest, None, 0.0]]

@@ -71,7 +71,7 @@ export function Facts({ title, facts }: { title: string; facts: Fact[] }) {
 export function Bars({ bars }: { bars: Bar[] }) {
   return (
     <table class="bars">
-      <caption>Metrics against their limits</caption>
+      <caption>Metrics against their limits; the mark in the middle is the limit, either end 10,000 times from it</caption>
       <thead>
         <tr><th scope="col">metric</th><th scope="col">value</th><th scope="col">limit</th>
           <th scope="col">how far</th></tr>
@@ -99,8 +99,8 @@ function OneBar({ bar }: { bar: Bar }) {
   return (
     <tr>
       <th scope="row">{bar.name}</th>
-      <td>{shown(bar.value)}</td>
-      <td>{bar.limit === null ? "-" : `${bar.is_least ? "≥" : "≤"} ${shown(bar.limit)}`}</td>
+      <td class="figure">{bar.value === null ? "not finite" : shown(bar.value)}</td>
+      <td class="figure">{bar.limit === null ? "-" : `${bar.is_least ? "≥" : "≤"} ${shown(bar.limit)}`}</td>
       <td>
         {ratio !== null && (
           <span class="track" aria-hidden="true">
@@ -108,7 +108,7 @@ function OneBar({ bar }: { bar: Bar }) {
             <span class="limit" />
           </span>
         )}
-        <span>{ratio === null ? "no limit" : isOver ? `${shown(ratio)} times` : "within"}</span>
+        <span>{ratio === null ? "no limit" : !isOver ? "within" : ratio === Infinity ? "beyond any limit" : `${shown(ratio)} times`}</span>
       </td>
     </tr>
   );

@@ -8,7 +8,7 @@ export function shown(value: Num | undefined): string {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
   if (Math.abs(1 - size) < 0.1) return String(Number(value.toPrecision(8)));
-  return String(Number(value.toPrecision(3)));
+  return Number(value.toPrecision(3)).toLocaleString("en-US", { maximumSignificantDigits: 3 });
 }
 
 export function times(value: Num): string {
@@ -16,6 +16,7 @@ export function times(value: Num): string {
 }
 
 export function seconds(value: number): string {
+  if (value === 0) return "0 s";
   if (value < 1e-3) return `${shown(value * 1e6)} µs`;
   if (value < 1) return `${shown(value * 1e3)} ms`;
   if (value < 120) return `${shown(value)} s`;

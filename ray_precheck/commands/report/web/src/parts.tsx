@@ -43,15 +43,16 @@ type Cell = ComponentChildren;
 
 /** The same facts as a picture, as a table: for screen readers, and to copy. `rows` may be a function that is
  * asked when the table is opened; `total` is how many rows there are, where it does not give all of them. */
-export function FactTable({ title, headings, rows, most = 200, total }: {
+export function FactTable({ title, headings, rows, most = 200, total, label = "as a table" }: {
   title: string; headings: string[]; rows: Cell[][] | (() => Cell[][]); most?: number; total?: number;
+  label?: string;
 }) {
   const [open, setOpen] = useState(false);
   const given = !open ? [] : typeof rows === "function" ? rows() : rows;
   const left = (total ?? given.length) - Math.min(most, given.length);
   return (
     <details class="facts" onToggle={(event) => setOpen((event.currentTarget as HTMLDetailsElement).open)}>
-      <summary>as a table<span class="unseen">: {title}</span></summary>
+      <summary>{label}<span class="unseen">: {title}</span></summary>
       {open && (
         <div class="scroll" tabIndex={0} role="region" aria-label={title}>
           <table>

@@ -1,7 +1,8 @@
 // The nouns of schema/view.py as the page gets them (running/view_data.py, commands/report/page.py).
 
 export type Tone = "pass" | "warning" | "error" | "skip" | "unmatched" | "plain";
-/** A number that may be NaN or infinite is null. */
+/** A number that may be NaN or infinite is null; in `values` of HeatMap and BlockMaxima 1e308 and more stand for
+ * infinity (charts/scale.ts). */
 export type Num = number | null;
 
 /** An array or a list of strings that stands in an element of its own; see blobs.ts. */

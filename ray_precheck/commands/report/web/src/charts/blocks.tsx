@@ -1,7 +1,7 @@
 // Where in a tensor its errors are: the largest of each block.
 import { useMemo } from "preact/hooks";
 import type { BlockMaxima } from "../types";
-import { Grid } from "./grid";
+import { Matrix } from "./matrix";
 
 /** The first and the last index of block `block` of `blocks` that divide `extent` evenly. */
 export function blockRange(block: number, blocks: number, extent: number): [number, number] {
@@ -36,8 +36,8 @@ export function BlocksPicture({ blocks }: { blocks: BlockMaxima }) {
       where: (row: number, column: number) =>
         `${rangeWords("row", rowRange(row))}${flattened}, ${rangeWords("column", columnRange(column))}`,
       link: () => "",
-      most: { cellWidth: 26, cellHeight: 26, height: 420 },
+      most: { cellWidth: 24, cellHeight: 20, height: 360 },
     };
   }, [blocks]);
-  return <Grid facts={facts} />;
+  return <Matrix facts={facts} />;
 }

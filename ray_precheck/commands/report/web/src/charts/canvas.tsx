@@ -3,6 +3,7 @@ import type { ComponentChildren, RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Tone } from "../types";
 import type { Scheme } from "./scale";
+import { cut } from "./scale";
 
 export interface Palette { ground: string; ink: string; quiet: string; line: string; soft: string; link: string }
 
@@ -97,6 +98,14 @@ export function textWidth(text: string): number {
   return measuring.measureText(text).width;
 }
 
+/** A text of at most `most` signs that is cut, at its beginning if `cutter` does not say otherwise, until it
+ * fits. */
+export function fitting(text: string, wide: number, most: number, cutter = cut): string {
+  let signs = Math.min(text.length, most);
+  while (signs > 3 && textWidth(cutter(text, signs)) > wide) signs--;
+  return cutter(text, signs);
+}
+
 /** Hatching: there is nothing here. */
 export function hatching(context: CanvasRenderingContext2D, colors: Palette): CanvasPattern | string {
   const tile = document.createElement("canvas");
@@ -119,11 +128,17 @@ export function Tip({ spot, children }: { spot: Spot | null; children: Component
   const place = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
     const style = place.current!.style;
-    if (!spot) return;
+    if (!spot) {
+      style.left = style.top = "0";
+      style.right = "auto";
+      return;
+    }
     const isRight = spot.x > spot.width / 2;
     style.left = isRight ? "auto" : `${spot.x + 14}px`;
     style.right = isRight ? `${spot.width - spot.x + 14}px` : "auto";
     style.top = `${spot.y + 12}px`;
+    const box = place.current!.getBoundingClientRect();
+    if (box.bottom > innerHeight) style.top = `${spot.y - box.height - 26}px`;
   }, [spot]);
   return <div ref={place} class="tip" role="status" aria-live="polite">{spot && children}</div>;
 }

@@ -1,7 +1,10 @@
 // A heat map: operator types x dtypes, ranks x steps.
 import { useMemo } from "preact/hooks";
 import type { HeatMap } from "../types";
-import { Grid } from "./grid";
+import { Matrix } from "./matrix";
+
+/** A label behind its title, unless it begins with it: `rank 0`. */
+const titled = (title: string, label = ""): string => (label.startsWith(title) ? label : `${title} ${label}`);
 
 export function HeatMapPicture({ chart }: { chart: HeatMap }) {
   const facts = useMemo(() => {
@@ -13,10 +16,10 @@ export function HeatMapPicture({ chart }: { chart: HeatMap }) {
       unit: chart.unit, values: chart.values, above: chart.above, rows: chart.rows, columns: chart.columns,
       headings: [rowTitle, columnTitle] as [string, string],
       where: (row: number, column: number) =>
-        `${rowTitle} ${chart.rows[row] ?? row}, ${columnTitle} ${chart.columns[column] ?? column}`,
+        `${titled(rowTitle, chart.rows[row])}, ${titled(columnTitle, chart.columns[column])}`,
       link: (row: number, column: number) => links.get(`${row} ${column}`) ?? "",
       most: { cellWidth: 96, cellHeight: 24, height: 620 },
     };
   }, [chart]);
-  return <Grid facts={facts} />;
+  return <Matrix facts={facts} />;
 }

@@ -23,13 +23,36 @@ export function beyondLimit(chart: Histogram): { beyond: number; around: number;
   return { beyond, around, all };
 }
 
+/** A histogram without the empty bins at its ends; the bin that holds the limit stays. */
+export function trimmed(chart: Histogram): Histogram {
+  const { counts, edges, limit } = chart;
+  const isKept = (bin: number) => counts[bin]! > 0
+    || (limit !== null && (edges[bin] ?? -Infinity) <= limit && limit <= (edges[bin + 1] ?? Infinity));
+  const kept = [...counts.keys()].filter(isKept);
+  if (kept.length === 0) return chart;
+  const [first, last] = [kept[0]!, kept.at(-1)!];
+  return { ...chart, counts: counts.slice(first, last + 1), edges: edges.slice(first, last + 2) };
+}
+
 /** A bin in words; its ends may be open. */
 export function binWords(low: Num, high: Num): string {
   if (low === null) return high === null ? "all" : `below ${shown(high)}`;
   return high === null ? `${shown(low)} and above, or not finite` : `${shown(low)} to ${shown(high)}`;
 }
 
-export function HistogramPicture({ chart }: { chart: Histogram }) {
+/** The edges that have a number: every n-th, and of a logarithmic scale powers of ten, where it has two. */
+export function edgeTicks(edges: Num[], isLog: boolean, every: number): number[] {
+  const closed = [...edges.keys()].filter((index) => Number.isFinite(edges[index] ?? NaN));
+  const isPower = (index: number) => Math.abs(Math.log10(edges[index]!) - Math.round(Math.log10(edges[index]!))) < 1e-6;
+  const powers = isLog ? closed.filter((index) => edges[index]! > 0 && isPower(index)) : [];
+  const chosen = powers.length > 1 ? powers : closed;
+  const apart = chosen.length > 1 ? chosen[1]! - chosen[0]! : 1;
+  const step = Math.ceil(every / apart);
+  return chosen.filter((_, place) => place % step === 0);
+}
+
+export function HistogramPicture({ chart: whole }: { chart: Histogram }) {
+  const chart = trimmed(whole);
   const frame = useRef<HTMLDivElement>(null);
   const width = Math.min(560, useWidth(frame));
   const [bin, setBin] = useState<number | null>(null);
@@ -45,7 +68,7 @@ export function HistogramPicture({ chart }: { chart: Histogram }) {
   const said = limit === null ? `${many(all)} elements`
     : `${many(beyond)} of ${many(all)} elements are beyond the limit ${shown(limit)}`
       + (around ? `, ${many(around)} more are in the bin that holds it` : "");
-  const every = everyNth(wide / counts.length, 58);
+  const ticks = edgeTicks(edges, chart.is_log, everyNth(wide / counts.length, 58));
   const pressed = (event: KeyboardEvent) => {
     const step = ({ ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 } as Record<string, number>)[event.key];
     if (step === undefined) return;
@@ -73,8 +96,10 @@ export function HistogramPicture({ chart }: { chart: Histogram }) {
                 isHere={each === bin} enter={() => setBin(each)} />
             ))}
             <line x1={LEFT} x2={LEFT + wide} y1={TOP + high} y2={TOP + high} class="axis" />
-            {edges.map((edge, index) => index % every === 0 && edge !== null && (
-              <text x={x(places[index]!)} y={HEIGHT - BOTTOM + 14} text-anchor="middle">{shownShort(edge)}</text>
+            {ticks.map((index) => (
+              <text x={x(places[index]!)} y={HEIGHT - BOTTOM + 14} text-anchor="middle">
+                {shownShort(edges[index]!)}
+              </text>
             ))}
             <text x={LEFT + wide / 2} y={HEIGHT - 4} text-anchor="middle">{chart.unit}</text>
             <text x={LEFT} y="10" class="quiet">elements (logarithmic)</text>
@@ -86,7 +111,7 @@ export function HistogramPicture({ chart }: { chart: Histogram }) {
             )}
           </svg>
         )}
-        <Tip spot={bin === null ? null : { x: x(places[bin]!), y: TOP + 20, width }}>
+        <Tip spot={bin === null ? null : { x: x(places[bin]!), y: HEIGHT - 20, width }}>
           {bin !== null && (
             <><b>{many(counts[bin]!)} elements</b><br />{binWords(edges[bin]!, edges[bin + 1]!)} {chart.unit}</>
           )}

@@ -6,6 +6,7 @@ import { FactTable } from "../parts";
 import type { ChartLine, LineChart, Num } from "../types";
 import { category, FONT, palette, useScheme, useWidth } from "./canvas";
 import { shownShort } from "./histogram";
+import { logTicks } from "./scale";
 
 const HEIGHT = 280;
 // Lines differ in more than color.
@@ -136,7 +137,12 @@ function options(
   return {
     width, height: HEIGHT, legend: { show: false },
     scales: { x: { time: false }, y: { distr: chart.is_log ? 3 : 1, range } },
-    axes: [axis(chart.x_title), axis(chart.y_title, { size: 58 })],
+    axes: [
+      axis(chart.x_title, { size: 30 }),
+      axis(chart.y_title, {
+        size: 58, ...(chart.is_log && { splits: (_, __, low, high) => logTicks(low, high, 6) }),
+      }),
+    ],
     series: [{}, ...chart.series.map((_, index): uPlot.Series => ({
       stroke: category(index, scheme), width: 2, dash: dashOf(index), show: !off.has(index),
     }))],

@@ -38,6 +38,11 @@ export function cut(text: string, most: number): string {
   return text.length <= most ? text : `…${text.slice(text.length - Math.max(0, most - 1))}`;
 }
 
+/** A text cut to `most` signs at its end. */
+export function cutEnd(text: string, most: number): string {
+  return text.length <= most ? text : `${text.slice(0, Math.max(0, most - 1))}…`;
+}
+
 /**
  * Where a value stands between the best and the worst of a picture: from -1 to 0 within the limit, above 0 to 1
  * beyond it. `below` and `beyond` are the powers of ten on each side. With a limit of 0 everything above it is
@@ -91,7 +96,7 @@ const WITHIN: Record<"light" | "dark", Color[]> = {
 };
 const BEYOND: Record<"light" | "dark", Color[]> = {
   light: [[253, 208, 140], [240, 132, 40], [186, 62, 10], [110, 22, 4]],
-  dark: [[112, 66, 18], [190, 96, 22], [250, 142, 60], [255, 206, 160]],
+  dark: [[138, 80, 18], [198, 102, 24], [250, 142, 60], [255, 206, 160]],
 };
 const UNKNOWN: Record<"light" | "dark", Color[]> = {
   light: [[240, 238, 244], [176, 158, 204], [84, 52, 128]],

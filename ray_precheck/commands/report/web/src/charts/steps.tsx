@@ -7,11 +7,12 @@ import { Tip, toneColor, useWidth } from "./canvas";
 import { cut, everyNth, linearTicks } from "./scale";
 
 const HEIGHT = 210;
-const [LEFT, RIGHT, TOP, BOTTOM] = [54, 10, 22, 30];
+const [LEFT, RIGHT, TOP, BOTTOM] = [54, 10, 34, 30];
 const [LEAST, MOST] = [7, 64];
 
 export function StepChartPicture({ chart }: { chart: StepChart }) {
   const frame = useRef<HTMLDivElement>(null);
+  const scroller = useRef<HTMLDivElement>(null);
   const wide = useWidth(frame);
   const [at, setAt] = useState<number | null>(null);
   const { steps } = chart;
@@ -34,12 +35,12 @@ export function StepChartPicture({ chart }: { chart: StepChart }) {
   return (
     <figure>
       <figcaption><b>{chart.title}</b> <span>{said}</span></figcaption>
-      <div class="frame wide" ref={frame}>
+      <div class="frame" ref={frame}>
         {wide > 0 && (
-          <svg width={width} height={HEIGHT} viewBox={`0 0 ${width} ${HEIGHT}`} role="img" tabIndex={0}
+          <div class="wide" ref={scroller}><svg width={width} height={HEIGHT} viewBox={`0 0 ${width} ${HEIGHT}`} role="img" tabIndex={0}
             aria-label={`${chart.title}: ${said}`} onKeyDown={pressed} onBlur={() => setAt(null)}
             onPointerLeave={() => setAt(null)}>
-            {linearTicks(0, most, 4).map((tick) => (
+            {linearTicks(0, most, 5).map((tick) => (
               <>
                 <line x1={LEFT} x2={width - RIGHT} y1={y(tick)} y2={y(tick)} class="gridline" />
                 <text x={LEFT - 6} y={y(tick)} dy=".35em" text-anchor="end">{shown(tick)}</text>
@@ -64,9 +65,9 @@ export function StepChartPicture({ chart }: { chart: StepChart }) {
               );
             })}
             <line x1={LEFT} x2={width - RIGHT} y1={foot} y2={foot} class="axis" />
-          </svg>
+          </svg></div>
         )}
-        <Tip spot={at === null ? null : { x: LEFT + (at + 0.5) * each, y: TOP + 20, width }}>
+        <Tip spot={at === null ? null : { x: LEFT + (at + 0.5) * each - (scroller.current?.scrollLeft ?? 0), y: HEIGHT - 20, width: wide }}>
           {here && (
             <><b>{here.name}: {here.value === null ? "" : `${shown(here.value)} ${chart.unit}, `}{here.tone}</b>
               {here.text && <><br />{here.text}</>}</>

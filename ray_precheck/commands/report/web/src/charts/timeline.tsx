@@ -6,9 +6,9 @@ import { seconds } from "../format";
 import { FactTable } from "../parts";
 import type { TimelineChart } from "../types";
 import type { Spot } from "./canvas";
-import { category, FONT, palette, prepared, textWidth, Tip, useScheme, useWidth } from "./canvas";
+import { category, fitting, FONT, palette, prepared, textWidth, Tip, useScheme, useWidth } from "./canvas";
 import type { Scheme } from "./scale";
-import { cut, everyNth, linearTicks } from "./scale";
+import { cut, cutEnd, everyNth, linearTicks } from "./scale";
 import type { Lane, Spans } from "./spans";
 import { drawnSpans, endOf, idleShare, lanesOf, shifted, spanAt, zoomed } from "./spans";
 
@@ -151,7 +151,7 @@ function Timeline({ chart, ready, height }: { chart: TimelineChart; ready: Ready
         <button type="button" onClick={() => move(-0.5)} aria-label="earlier">◂</button>
         <button type="button" onClick={() => move(0.5)} aria-label="later">▸</button>
         <button type="button" onClick={whole}>whole run</button>
-        <span class="what">{seconds(range[0])} to {seconds(range[1])}; drag moves, the wheel enlarges after a click, arrow
+        <span class="what">{tickText(range[0], range[1] - range[0])} to {tickText(range[1], range[1] - range[0])}; drag moves, the wheel enlarges after a click, arrow
           keys go from piece to piece</span>
       </p>
       <div class="frame" ref={frame} style={{ minHeight: `${height}px` }}>
@@ -167,7 +167,7 @@ function Timeline({ chart, ready, height }: { chart: TimelineChart; ready: Ready
           {at && here !== null && (
             <><b class="name">{ready.names.at(ready.name[here]!)}</b><br />
               {chart.stages[spans.stage[here]!]} on {chart.lanes[at[0]]}<br />
-              {seconds(spans.length[here]!)}, from {seconds(spans.begin[here]!)} on</>
+              {seconds(spans.length[here]!)}, from {tickText(spans.begin[here]!, range[1] - range[0])} on</>
           )}
         </Tip>
       </div>
@@ -177,11 +177,11 @@ function Timeline({ chart, ready, height }: { chart: TimelineChart; ready: Ready
             at {seconds(time)}</button> {text}</li>
         ))}</ul>
       )}
-      <FactTable title={`${chart.title}: lanes`} headings={["lane", "pieces", "busy", "idle", "idle share"]}
+      <FactTable title={`${chart.title}: lanes`} label="lanes as a table" headings={["lane", "pieces", "busy", "idle", "idle share"]}
         rows={() => lanes.map((each, index) => [
           chart.lanes[index], many(each.spans.length), seconds(each.busy), seconds(Math.max(0, end - each.busy)),
           percent(idle[index]!)])} />
-      <FactTable title={`${chart.title}: the longest pieces`} total={spans.lane.length}
+      <FactTable title={`${chart.title}: the longest pieces`} label="longest pieces as a table" total={spans.lane.length}
         headings={["name", "stage", "lane", "begin", "length"]}
         rows={() => [...longest(spans, 200)].map((span) => [
           ready.names.at(ready.name[span]!), chart.stages[spans.stage[span]!], chart.lanes[spans.lane[span]!],
@@ -233,18 +233,18 @@ function drawTimeline(canvas: HTMLCanvasElement, drawing: Drawing) {
       // A hair of ground between neighbours of one stage shows that they are two.
       const hair = place >= 0 && stop - x > 4 ? 0.6 : 0;
       context.fillRect(left + x, y + gap / 2, stop - x - hair, high - gap);
-      if (place < 0 || stop - x < 46 || high < 14) return;
+      if (place < 0 || stop - x < 56 || high < 14) return;
       context.globalAlpha = 1;
       context.fillStyle = scheme === "dark" ? "#111" : "#fff";
       context.textAlign = "left";
       const name = ready.names.at(ready.name[lane.spans[place]!]!);
-      context.fillText(cut(name, Math.floor((stop - x - 8) / 7.2)), left + x + 4, y + high / 2);
+      context.fillText(fitting(name, stop - x - 8, Math.floor((stop - x) / 4), cutEnd), left + x + 4, y + high / 2);
     });
     context.globalAlpha = 1;
     if (index % every !== 0) return;
     context.fillStyle = colors.ink;
     context.textAlign = "right";
-    context.fillText(cut(chart.lanes[index]!, Math.max(4, Math.floor((left - 8) / 6.4))), left - 6, y + high / 2);
+    context.fillText(fitting(chart.lanes[index]!, left - 8, 40), left - 6, y + high / 2);
     context.fillStyle = colors.quiet;
     context.textAlign = "left";
     context.fillText(`${percent(idleShare(lane, end))} idle`, left + wide + 6, y + high / 2);

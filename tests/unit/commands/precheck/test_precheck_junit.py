@@ -1,10 +1,8 @@
-"""What CI reads: JUnit XML, read back by a JUnit parser, and JSON, read back strictly."""
+"""What CI reads: JUnit XML, read back by a JUnit parser."""
 
-import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, NoReturn
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,8 +10,6 @@ from hypothesis import strategies as st
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase
 from report_runs import summary_of, wrong
 
-from ray_precheck.commands.precheck import ci_files as machine_file
-from ray_precheck.commands.precheck.ci_files import WHOLE_RUN, call_seconds, json_lines, junit_lines
 from ray_precheck.commands.precheck.closing import (
     RankSummary,
     RunPhase,
@@ -21,10 +17,14 @@ from ray_precheck.commands.precheck.closing import (
     closing_lines,
     combined,
 )
+from ray_precheck.commands.precheck.junit import WHOLE_RUN, call_seconds, junit_lines
+from ray_precheck.commands.precheck.report import view
 from ray_precheck.commands.precheck.summary import Summary, summarise
 from ray_precheck.errors import UsageError
+from ray_precheck.running.views import found_run
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
+from ray_precheck.schema.view import Fact
 from ray_precheck.store.output_file import write_report
 from ray_precheck.store.resume import start_run
 from ray_precheck.store.settings import RunSettings, note_caveat, note_environment
@@ -122,41 +122,6 @@ def test_whatever_names_and_messages_hold_it_is_xml(name: str, message: str) -> 
     assert isinstance(case.result[0], Failure)
 
 
-def strictly(path: Path) -> Any:
-    """The content of a JSON file; NaN and Infinity are no JSON."""
-
-    def refuse(word: str) -> NoReturn:
-        raise AssertionError(word)
-
-    return json.loads(path.read_bytes(), parse_constant=refuse)
-
-
-def test_the_json_file_has_counts_verdicts_and_the_environment(
-    summary: Summary, tmp_path: Path
-) -> None:
-    path = tmp_path / "j.json"
-    write_report("--json", path, json_lines(summary, FINISHED, 1))
-    found = strictly(path)
-    assert found["counts"] == {"calls": 4, "pass": 1, "error": 2, "skip": 1, "planned": 0}
-    assert found["forward"] == {"passes": 1, "errors": 1, "broken": 1, "skips": 1, "missing": 0}
-    assert found["backward"] == {"passes": 1, "errors": 0, "broken": 0, "skips": 2, "missing": 1}
-    assert (found["format"], found["state"], found["exit_code"]) == (1, "finished", 1)
-    assert found["environment"]["device_names"] == ["Ascend 910B"]
-    assert found["environment"]["versions"] == {"torch": "2.6"}
-    assert (found["environment"]["seed"], found["environment"]["standard"]) == ("7", "auto")
-    assert found["reasons"] == [
-        {"text": "not supported", "count": 1, "names": ["Torch.linalg.inv.0"]}
-    ]
-    (worst,) = found["worst"]
-    assert (worst["name"], worst["beyond"]) == ("Mint.a.1.forward.output.0", None)
-    assert [(each["name"], each["verdict"]) for each in found["verdicts"]] == [
-        ("Mint.a.0", "pass"),
-        ("Mint.a.1", "error"),
-        ("Torch.linalg.inv.0", "skip"),
-        ("Mint.c.0", "error"),
-    ]
-
-
 def test_what_limits_the_precision_of_a_device_is_said_at_the_end(
     summary: Summary, tmp_path: Path
 ) -> None:
@@ -168,27 +133,15 @@ def test_what_limits_the_precision_of_a_device_is_said_at_the_end(
     assert found.settings.fingerprint == {"seed": "7", "standard": "auto"}
     assert found.environment.device_names == ("Ascend 910B",)
     assert "Note:     HF32 stays on" in closing_lines(found)
-    write_report("--json", tmp_path / "j.json", json_lines(found, FINISHED, 1))
-    assert strictly(tmp_path / "j.json")["environment"]["caveats"] == ["HF32 stays on"]
+    seen = view([found_run(summary.files.result)])
+    assert Fact("Limits of the device", "HF32 stays on") in seen.facts
     whole = combined([RankSummary("rank0", summary), RankSummary("rank1", found)], tmp_path)
     assert whole.environment.caveats == ("HF32 stays on",)
 
 
-def test_the_json_file_names_every_key_that_its_description_does(
-    summary: Summary, tmp_path: Path
-) -> None:
-    path = tmp_path / "j.json"
-    write_report("--json", path, json_lines(summary, STOPPED, 3))
-    lines = (machine_file.__doc__ or "").splitlines()
-    described = [line.split()[0] for line in lines if line[:5].strip() and line[:4] == "    "]
-    assert list(strictly(path)) == described
-
-
 def test_a_run_without_rows_is_still_a_whole_file(tmp_path: Path) -> None:
     found = summary_of(run_files(tmp_path / "accuracy_checking_result_1.csv"))
-    write_report("--json", tmp_path / "j.json", json_lines(found, STOPPED, 3))
     write_report("--junit", tmp_path / "j.xml", junit_lines(found, FINISHED))
-    assert strictly(tmp_path / "j.json")["verdicts"] == []
     (suite,) = JUnitXml.fromfile(str(tmp_path / "j.xml"))
     assert suite.tests == 0
 

@@ -3,11 +3,11 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { shown } from "../format";
 import { FactTable, openRow, RowLink } from "../parts";
 import type { Num } from "../types";
-import { FONT, hatching, palette, prepared, textWidth, Tip, useScheme, useWidth } from "./canvas";
+import { fitting, FONT, hatching, palette, prepared, textWidth, Tip, useScheme, useWidth } from "./canvas";
 import type { HeatScale, Scheme } from "./scale";
 import { css, cut, everyNth, heatColor, heatScale, INFINITE, inkOn } from "./scale";
 
-export interface GridFacts {
+export interface MatrixFacts {
   title: string;
   /** what stands behind the title, in quiet letters */
   caption: string;
@@ -24,7 +24,7 @@ export interface GridFacts {
   most: { cellWidth: number; cellHeight: number; height: number };
 }
 
-export interface GridLayout {
+export interface MatrixLayout {
   left: number; top: number; cellWidth: number; cellHeight: number; width: number; height: number;
   isSlanted: boolean;
 }
@@ -34,9 +34,9 @@ const LEAST_CELL = 1.5;
 const LONGEST_LABEL = 36;
 
 /** How large cells are, and what room their labels have, which are `rowLabel` and `columnLabel` wide. */
-export function gridLayout(
-  wide: number, rows: number, columns: number, rowLabel: number, columnLabel: number, most: GridFacts["most"],
-): GridLayout {
+export function matrixLayout(
+  wide: number, rows: number, columns: number, rowLabel: number, columnLabel: number, most: MatrixFacts["most"],
+): MatrixLayout {
   const left = Math.ceil(Math.min(rowLabel, wide * 0.4)) + 8;
   const flat = (wide - left - 8) / columns;
   const isSlanted = Math.min(flat, most.cellWidth) < columnLabel + 6;
@@ -67,8 +67,9 @@ export function worstCell(values: Num[][], above: Num) {
 export const measured = (value: Num, unit: string): string =>
   value === null ? "nothing here" : `${value >= INFINITE ? "infinite" : shown(value)} ${unit}`.trim();
 
-export function Grid({ facts }: { facts: GridFacts }) {
+export function Matrix({ facts }: { facts: MatrixFacts }) {
   const frame = useRef<HTMLDivElement>(null);
+  const scroller = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const wide = useWidth(frame);
   const scheme = useScheme();
@@ -78,11 +79,11 @@ export function Grid({ facts }: { facts: GridFacts }) {
   const [rowCount, columnCount] = [facts.values.length, facts.values[0]?.length ?? 0];
   const layout = useMemo(() => {
     const widest = (labels: string[]) => Math.max(0, ...labels.map((label) => textWidth(cut(label, LONGEST_LABEL))));
-    return gridLayout(
+    return matrixLayout(
       wide, rowCount, columnCount, widest(facts.rows), widest(facts.columns), facts.most);
   }, [facts, wide]);
   useLayoutEffect(() => {
-    if (wide > 0 && rowCount && columnCount) drawGrid(canvas.current!, facts, layout, scale, scheme);
+    if (wide > 0 && rowCount && columnCount) drawMatrix(canvas.current!, facts, layout, scale, scheme);
   }, [facts, layout, scale, scheme]);
   // The cell of a picture that has become smaller is none of it.
   useEffect(() => setCell(null), [facts]);
@@ -117,28 +118,30 @@ export function Grid({ facts }: { facts: GridFacts }) {
     ? `${facts.title}: ${said}; the largest is ${measured(worst.value, facts.unit)}, ${facts.where(worst.row, worst.column)}`
     : `${facts.title}: no cell has a value`;
   const spot = cell && {
-    x: layout.left + (cell[1] + 1) * layout.cellWidth, y: layout.top + (cell[0] + 1) * layout.cellHeight,
-    width: Math.max(wide, layout.width),
+    x: layout.left + (cell[1] + 1) * layout.cellWidth - (scroller.current?.scrollLeft ?? 0),
+    y: layout.top + (cell[0] + 1) * layout.cellHeight, width: wide,
   };
   return (
-    <figure class="grid">
+    <figure class="matrix">
       <figcaption><b>{facts.title}</b> <span>{facts.caption}</span></figcaption>
       <Legend scale={scale} unit={facts.unit} scheme={scheme} />
-      <div class="frame wide" ref={frame}>
-        <canvas
-          ref={canvas} role="img" aria-label={label} tabIndex={0} class={link ? "opens" : ""}
-          onPointerMove={moved} onPointerLeave={() => setCell(null)} onKeyDown={pressed}
-          onFocus={() => { if (canvas.current!.matches(":focus-visible")) setCell(cell ?? [worst.row, worst.column]); }}
-          onBlur={() => setCell(null)}
-          onClick={(event) => { const at = cellAt(event); if (at) openRow(facts.link(...at)); }}
-        />
-        {cell && (
-          <div class="cursor" style={{
-            left: `${layout.left + cell[1] * layout.cellWidth - 2}px`,
-            top: `${layout.top + cell[0] * layout.cellHeight - 2}px`,
-            width: `${layout.cellWidth + 4}px`, height: `${layout.cellHeight + 4}px`,
-          }} />
-        )}
+      <div class="frame" ref={frame}>
+        <div class="wide" ref={scroller}>
+          <canvas
+            ref={canvas} role="img" aria-label={label} tabIndex={0} class={link ? "opens" : ""}
+            onPointerMove={moved} onPointerLeave={() => setCell(null)} onKeyDown={pressed}
+            onFocus={() => { if (canvas.current!.matches(":focus-visible")) setCell(cell ?? [worst.row, worst.column]); }}
+            onBlur={() => setCell(null)}
+            onClick={(event) => { const at = cellAt(event); if (at) openRow(facts.link(...at)); }}
+          />
+          {cell && (
+            <div class="cursor" style={{
+              left: `${layout.left + cell[1] * layout.cellWidth - 2}px`,
+              top: `${layout.top + cell[0] * layout.cellHeight - 2}px`,
+              width: `${layout.cellWidth + 4}px`, height: `${layout.cellHeight + 4}px`,
+            }} />
+          )}
+        </div>
         <Tip spot={spot}>
           {cell && <><b>{measured(facts.values[cell[0]]![cell[1]]!, facts.unit)}</b><br />{facts.where(...cell)}
             {link && <><br /><span class="what">click or Enter: opens {link}</span></>}</>}
@@ -156,7 +159,7 @@ const MOVES: Record<string, [number, number]> = {
 };
 
 /** The cells with a value, the largest first. */
-function worstRows(facts: GridFacts) {
+function worstRows(facts: MatrixFacts) {
   const cells: [number, number, number][] = [];
   facts.values.forEach((line, row) => line.forEach((value, column) => {
     if (value !== null) cells.push([value, row, column]);
@@ -167,8 +170,8 @@ function worstRows(facts: GridFacts) {
   ]);
 }
 
-function drawGrid(
-  canvas: HTMLCanvasElement, facts: GridFacts, layout: GridLayout, scale: HeatScale, scheme: Scheme,
+function drawMatrix(
+  canvas: HTMLCanvasElement, facts: MatrixFacts, layout: MatrixLayout, scale: HeatScale, scheme: Scheme,
 ) {
   const { left, top, cellWidth, cellHeight } = layout;
   const [rows, columns] = [facts.values.length, facts.values[0]!.length];
@@ -191,15 +194,13 @@ function drawGrid(
   context.fillStyle = colors.ground;
   if (cellWidth > 6) for (let i = 1; i < columns; i++) context.fillRect(left + i * cellWidth - 0.5, top, 1, cellHeight * rows);
   if (cellHeight > 6) for (let i = 1; i < rows; i++) context.fillRect(left, top + i * cellHeight - 0.5, cellWidth * columns, 1);
-  if (cellWidth >= 42 && cellHeight >= 15) drawNumbers(context, facts, layout, scale, scheme);
+  if (cellWidth >= 16 && cellHeight >= 15) drawNumbers(context, facts, layout, scale, scheme);
   context.font = FONT;
   context.fillStyle = colors.ink;
   context.textAlign = "right";
   const everyRow = everyNth(cellHeight, 14);
   for (let row = 0; row < rows; row += everyRow) {
-    const signs = Math.max(4, Math.floor((left - 8) / 6.6));
-    const text = fitting(context, facts.rows[row]!, left - 6, signs);
-    context.fillText(text, left - 6, top + (row + 0.5) * cellHeight);
+    context.fillText(fitting(facts.rows[row]!, left - 6, LONGEST_LABEL), left - 6, top + (row + 0.5) * cellHeight);
   }
   context.textAlign = layout.isSlanted ? "left" : "center";
   const everyColumn = everyNth(cellWidth, layout.isSlanted ? 18 : 0);
@@ -207,28 +208,23 @@ function drawGrid(
     context.save();
     context.translate(left + (column + 0.5) * cellWidth, top - (layout.isSlanted ? 5 : 10));
     if (layout.isSlanted) context.rotate(-Math.PI / 4);
-    context.fillText(fitting(context, facts.columns[column]!, layout.isSlanted ? 190 : cellWidth, LONGEST_LABEL), 0, 0);
+    context.fillText(fitting(facts.columns[column]!, layout.isSlanted ? 190 : cellWidth, LONGEST_LABEL), 0, 0);
     context.restore();
   }
 }
 
+/** Numbers where there is room for them; what is infinite is told in any case. */
 function drawNumbers(
-  context: CanvasRenderingContext2D, facts: GridFacts, layout: GridLayout, scale: HeatScale, scheme: Scheme,
+  context: CanvasRenderingContext2D, facts: MatrixFacts, layout: MatrixLayout, scale: HeatScale, scheme: Scheme,
 ) {
   context.textAlign = "center";
   facts.values.forEach((line, row) => line.forEach((value, column) => {
-    if (value === null) return;
+    const isInfinite = value !== null && value >= INFINITE;
+    if (value === null || (layout.cellWidth < 50 && !isInfinite)) return;
     context.fillStyle = inkOn(heatColor(scale.place(value), scale.above !== null, scheme));
     const [x, y] = [layout.left + (column + 0.5) * layout.cellWidth, layout.top + (row + 0.5) * layout.cellHeight];
-    context.fillText(value >= INFINITE ? "inf" : shown(value), x, y);
+    context.fillText(isInfinite ? "∞" : shown(value), x, y);
   }));
-}
-
-/** A text that is cut until it fits. */
-function fitting(context: CanvasRenderingContext2D, text: string, wide: number, most: number): string {
-  let signs = Math.min(text.length, most);
-  while (signs > 3 && context.measureText(cut(text, signs)).width > wide) signs--;
-  return cut(text, signs);
 }
 
 /** What the colors mean, in numbers. */

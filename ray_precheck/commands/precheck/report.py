@@ -1,0 +1,531 @@
+"""The `View` of a precheck: verdicts, the worst outputs, API types x dtypes, modules, how the run went.
+
+Comes in: the files of runs that have ended, were stopped, or go on; several are ranks and steps of one run.
+Goes out: a `View`. Called by the command `report`, and by `run_ut` and `summary` for --json and --plot. Each
+table is read once, row by row: 1,000,000 rows take some seconds.
+"""
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from ray_precheck.commands.precheck.cards import RunBeside, broken_card, output_card
+from ray_precheck.commands.precheck.closing import (
+    RankSummary,
+    RunPhase,
+    RunState,
+    combined,
+    direction_line,
+    state_of,
+)
+from ray_precheck.commands.precheck.outcome import exit_code
+from ray_precheck.commands.precheck.summary import (
+    Summary,
+    WorstOutput,
+    badness,
+    is_rounding,
+    kind_of,
+    summarise,
+    times_cell,
+)
+from ray_precheck.errors import UsageError
+from ray_precheck.options.commands import worst_code
+from ray_precheck.running.capture_views import MapCell, module_name, row_link, torn_note, worst_map
+from ray_precheck.running.recorded import is_module
+from ray_precheck.running.views import (
+    BEGIN_OF_SENTENCE,
+    MOST_CARDS,
+    FoundRun,
+    JudgedCall,
+    facts_of_run,
+    file_names,
+    found_run,
+    invocation_of,
+    module_tree,
+    quantity,
+    settings_of_run,
+    state_of_run,
+    timeline_chart,
+)
+from ray_precheck.schema.environment import environment_from_dict
+from ray_precheck.schema.result import Verdict, call_verdict, verdict_in
+from ray_precheck.schema.view import (
+    Advice,
+    Card,
+    CellKind,
+    Chart,
+    ChartLine,
+    Count,
+    Fact,
+    HeatMap,
+    LineChart,
+    NotCompared,
+    RowColumn,
+    RowTable,
+    TimelineChart,
+    Tone,
+    View,
+    ViewState,
+)
+from ray_precheck.store.heat import heat_file
+from ray_precheck.store.results import ResultRow, headings_of, require_result_csv
+from ray_precheck.store.resume import error_folder
+from ray_precheck.store.settings import RunSettings
+from ray_precheck.store.tables import RESULT_COLUMNS, decode_name, run_files
+from ray_precheck.trace.sources import CONSTRUCT_FILE
+
+Suspect = TypeVar("Suspect", WorstOutput, ResultRow)
+_TONES = {
+    Verdict.PASS: Tone.PASS,
+    Verdict.ERROR: Tone.ERROR,
+    Verdict.SKIP: Tone.SKIP,
+    Verdict.NONE: Tone.PLAIN,
+}
+_WORDS = {"pass": Tone.PASS, "error": Tone.ERROR, "SKIP": Tone.SKIP}
+_TITLE = "Precheck of operators"
+_NO_VERDICT = "Nothing was compared, so this says nothing about the device"
+_MOST_REASONS = 20
+# Crashes have cards also where ten outputs are farther beyond their limits.
+_BROKEN_CARDS = 3
+# Hostile files may have an API type for each row.
+_MOST_TYPES = 20_000
+# A larger construct.json would take more memory than everything else; its modules are not drawn then.
+_LARGEST_CONSTRUCT_BYTES = 64 << 20
+# Worse is all alike; a larger number would only flatten the colors of the others.
+_LARGEST_TIMES = 1e6
+# An output in error has at least this: the number that orders errors is not that of every limit.
+_JUST_BEYOND = float(np.nextafter(1.0, 2.0))
+_MOMENTS = 120
+# Each has a line of facts.
+_MOST_DUMPS = 64
+_TEXTS = ("Bench Dtype", "Tested Dtype", "Shape", "Message", "Standard", "Reference")
+
+
+def view(found: Sequence[FoundRun]) -> View:
+    """Return the view of the runs of which each `main` is its `accuracy_checking_result_{timestamp}.csv`.
+
+    Raises:
+        UsageError: a file is no result CSV, or cannot be read.
+    """
+    runs = [_look(each) for each in found]
+    whole = runs[0].summary
+    if len(runs) > 1:
+        ranks = [RankSummary(run.found.label, run.summary) for run in runs]
+        whole = combined(ranks, found[0].main.parent)
+    state = next((run.state for run in runs if run.state is not ViewState.FINISHED), runs[0].state)
+    codes = [exit_code(run.summary, state_of(run.summary)) for run in runs]
+    suspects = list(_suspects(runs))
+    cards = tuple(make() for _, make in suspects[:MOST_CARDS])
+    timeline = timeline_chart({run.found.label: run.summary.files.timeline for run in runs})
+    settings = runs[0].summary.settings
+    return View(
+        "run_ut",
+        _TITLE,
+        f"{BEGIN_OF_SENTENCE[state]}{_sentence(whole)}.",
+        _tone(whole),
+        state,
+        -1 if state is ViewState.RUNNING else worst_code(*codes),
+        (*facts_of_run(settings), *_facts(whole, runs)),
+        invocation_of(settings),
+        _counts(whole),
+        tuple(
+            NotCompared(reason.text, reason.count, tuple(reason.names))
+            for reason in whole.reasons.commonest(_MOST_REASONS)
+        ),
+        tuple(_notes(runs)),
+        cards,
+        max(0, len(whole.error_types) - len({kind for kind, _ in suspects[:MOST_CARDS]})),
+        tuple(_overview(runs)),
+        tuple(_model(runs)),
+        tuple(_how_it_went(timeline)),
+        tuple(_tables(runs)),
+        tuple(_advice(runs, whole, cards, state)),
+        tuple(name for run in runs for name in _files(run)),
+    )
+
+
+def ended_view(ranks: Sequence[RankSummary], state: RunState, code: int) -> View:
+    """Return the view of a command that has just ended, with its exit code: of the runs over these dumps, of
+    which some may not have been checked."""
+    found = [
+        found_run(rank.summary.files.result, rank.label)
+        for rank in ranks
+        if rank.summary is not None
+    ]
+    seen = view(found) if found else _nothing()
+    is_over = state.progress is RunPhase.FINISHED
+    if not is_over and seen.state is ViewState.FINISHED:  # It stopped between two dumps.
+        begin = BEGIN_OF_SENTENCE[ViewState.STOPPED]
+        seen = replace(seen, state=ViewState.STOPPED, sentence=f"{begin}{seen.sentence}")
+    unchecked: dict[str, list[str]] = {}
+    for rank in ranks:
+        if rank.summary is None:
+            unchecked.setdefault(rank.problem, []).append(rank.label)
+    reasons = (NotCompared(text, len(each), tuple(each)) for text, each in unchecked.items())
+    notes = () if is_over or not state.reason else (f"It stopped: {state.reason}.",)
+    return replace(
+        seen, exit_code=code, reasons=(*reasons, *seen.reasons), notes=(*notes, *seen.notes)
+    )
+
+
+def _nothing() -> View:
+    """Return the view of a command that has no results: no dump could be checked."""
+    return View("run_ut", _TITLE, f"{_NO_VERDICT}.", Tone.SKIP, ViewState.FINISHED)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the rows of a run add up to beside its summary.
+
+    `verdicts` counts calls by API type and the cells of both directions, `worst` has for API type and dtype
+    the largest multiple of a limit with the cell of its output, `of_call` the same for calls in error. With
+    `keeps_calls` every call has its verdict in `calls`.
+    """
+
+    keeps_calls: bool
+    verdicts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    worst: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
+    of_call: dict[str, tuple[float, str]] = field(default_factory=dict)
+    calls: dict[str, Tone] = field(default_factory=dict)
+
+    def call(self, cells: Sequence[str]) -> None:
+        """Count a row of the result CSV."""
+        name, forward, backward = cells[:3]
+        key = name.rpartition(".")[0], forward, backward
+        if key in self.verdicts or len(self.verdicts) < _MOST_TYPES:
+            self.verdicts[key] += 1
+        if self.keeps_calls:
+            verdict = call_verdict(verdict_in(forward), verdict_in(backward))
+            self.calls[name] = _TONES[verdict]
+
+    def output(self, name: str, dtype: str, times: float, is_error: bool) -> None:
+        """Count an output that was compared."""
+        parts = name.rsplit(".", 4)
+        type_name = parts[0] if len(parts) == 5 else name.rpartition(".")[0]
+        if is_error:
+            times = min(max(times, _JUST_BEYOND), _LARGEST_TIMES)
+            if self.keeps_calls:
+                call = name.rsplit(".", 3)[0]
+                self.of_call[call] = max(self.of_call.get(call, (-1.0, "")), (times, name))
+        key = type_name, dtype
+        known = self.worst.get(key)
+        if known is None:
+            if len(self.worst) < _MOST_TYPES:
+                self.worst[key] = times, name
+        elif times > known[0]:
+            self.worst[key] = times, name
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A run that was read."""
+
+    found: FoundRun
+    summary: Summary
+    state: ViewState
+    tally: _Tally
+    beside: RunBeside
+
+
+def _look(found: FoundRun) -> _Seen:
+    files = run_files(found.main)
+    if (
+        found.main.exists() or not files.settings.exists()
+    ):  # A run makes its CSV with the first row.
+        require_result_csv(found.main)
+    settings = settings_of_run(files)
+    errors = error_folder(files, None, as_msprobe=False)
+    tally = _Tally(keeps_calls=_knows_modules(settings))
+    try:
+        summary = summarise(files, tally)
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+    beside = RunBeside(found, replace(files, errors=errors), summary.environment, settings)
+    return _Seen(found, summary, state_of_run(files, settings), tally, beside)
+
+
+def _knows_modules(settings: RunSettings | None) -> bool:
+    """Return whether the modules of the dump are on this machine, and few enough to be drawn."""
+    dump = environment_from_dict(settings.environment).dump if settings is not None else ""
+    if not dump:
+        return False
+    try:
+        size = (Path(dump).parent / CONSTRUCT_FILE).stat().st_size
+    except OSError:
+        return False
+    return 0 < size <= _LARGEST_CONSTRUCT_BYTES
+
+
+def _sentence(whole: Summary) -> str:
+    if whole.checked_nothing:
+        return _NO_VERDICT
+    if not whole.errors:
+        skips = f"; {whole.skips:,} could not be compared" if whole.skips else ""
+        every = "All" if not whole.skips else f"{whole.passes:,} of"
+        return f"{every} {quantity(whole.total, 'call')} pass{skips}"
+    verb = "is" if whole.errors == 1 else "are"
+    said = f"{whole.errors:,} of {quantity(whole.total, 'call')} {verb} in error"
+    if whole.broken:
+        said += f", of which the device could not run {whole.broken:,}"
+    worst = next((output for output in whole.worst if output.is_error), None)
+    if worst is None:
+        return said
+    if is_rounding(worst.row["Message"]):
+        return f"{said}; rounding explains every number that is beyond its limit"
+    if math.isinf(worst.beyond):
+        return f"{said}; the worst output is {worst.name}, of which nothing fits"
+    return f"{said}; the worst output is {worst.name}, {times_cell(worst.beyond)} times its limit"
+
+
+def _tone(whole: Summary) -> Tone:
+    if whole.errors:
+        return Tone.ERROR
+    return Tone.SKIP if whole.checked_nothing else Tone.PASS
+
+
+def _facts(whole: Summary, runs: Sequence[_Seen]) -> Iterator[Fact]:
+    if len(runs) > 1:
+        yield Fact("Dumps", str(len(runs)))
+        for run in runs[:_MOST_DUMPS]:
+            found = run.summary
+            counts = f"{found.passes:,} pass, {found.errors:,} error, {found.skips:,} SKIP"
+            yield Fact(run.found.label, f"{quantity(found.total, 'call')}: {counts}")
+    for name in ("Forward", "Backward"):
+        direction = getattr(whole, name.lower())
+        yield Fact(name, direction_line("", direction).strip())
+
+
+def _counts(whole: Summary) -> tuple[Count, ...]:
+    return (
+        Count("pass", whole.passes, Tone.PASS),
+        Count("error", whole.errors, Tone.ERROR),
+        Count("SKIP", whole.skips, Tone.SKIP),
+        Count("forward in error", whole.forward.errors + whole.forward.broken, Tone.ERROR),
+        Count("backward in error", whole.backward.errors + whole.backward.broken, Tone.ERROR),
+        Count("could not be run", whole.broken, Tone.ERROR),
+    )
+
+
+def _notes(runs: Sequence[_Seen]) -> Iterator[str]:
+    for run in runs:
+        settings = run.summary.settings
+        yield from (f"{cut}." for cut in (settings.cut_short if settings is not None else ()))
+        if settings is None:
+            yield f"{run.found.main.name} has no settings beside it: how it was made is not known."
+        if run.summary.foreign:
+            rows = quantity(len(run.summary.foreign), "row")
+            yield f"{rows} of calls that the dump does not have are not counted."
+        if run.state is not ViewState.RUNNING:
+            paths = (run.summary.files.result, run.summary.files.details)
+            yield from (f"{note}." for path in paths if path.exists() and (note := torn_note(path)))
+
+
+def _suspects(runs: Sequence[_Seen]) -> Iterator[tuple[str, Callable[[], Card]]]:
+    """Yield the API type of each suspect and what makes its card: outputs by how far they are beyond their
+    limits, those that rounding explains last, and before these the calls that the device could not run. A
+    type has one card in each direction, whatever the step and rank."""
+    outputs: dict[str, tuple[_Seen, WorstOutput]] = {}
+    for run in runs:
+        for output in run.summary.worst:
+            kind = kind_of(output.name)
+            known = outputs.get(kind)
+            if output.is_error and (known is None or badness(output) > badness(known[1])):
+                outputs[kind] = run, output
+    ordered = sorted(outputs.values(), key=lambda each: badness(each[1]), reverse=True)
+    broken: dict[str, tuple[_Seen, ResultRow]] = {}
+    for run in runs:
+        for call in run.summary.broken_calls:
+            broken.setdefault(call.name.rpartition(".")[0], (run, call))
+    wrong = [each for each in ordered if not is_rounding(each[1].row["Message"])]
+    room = max(MOST_CARDS - len(broken), MOST_CARDS - _BROKEN_CARDS)
+    for run, output in wrong[:room]:
+        yield _type_of(output), _making(output_card, output, run)
+    for type_name, (run, call) in broken.items():
+        yield type_name, _making(broken_card, call, run)
+    for run, output in [*wrong[room:], *(each for each in ordered if each not in wrong)]:
+        yield _type_of(output), _making(output_card, output, run)
+
+
+def _type_of(output: WorstOutput) -> str:
+    return kind_of(output.name).rpartition(".")[0]
+
+
+def _making(
+    make: Callable[[Suspect, RunBeside], Card], of: Suspect, run: _Seen
+) -> Callable[[], Card]:
+    return lambda: make(of, run.beside)
+
+
+def _overview(runs: Sequence[_Seen]) -> Iterator[Chart]:
+    cells = (
+        MapCell(decode_name(type_name), dtype or "no tensor", times, _link(run, name))
+        for run in runs
+        for (type_name, dtype), (times, name) in run.tally.worst.items()
+    )
+    title = "The worst output of each API type and dtype"
+    if any("Standard" in headings_of(run.summary.files.details) for run in runs):
+        title += ", passes as 0"
+    chart = worst_map(title, "times the limit", cells, 1.0, ("API type", "dtype"))
+    if chart is not None:
+        yield chart
+    over_runs = _over_runs(runs) if len(runs) > 1 else None
+    if over_runs is not None:
+        yield over_runs
+
+
+def _over_runs(runs: Sequence[_Seen]) -> HeatMap | None:
+    """Return modules x steps and ranks with the worst output of each, API types where no module is known."""
+    title = "The worst output of each module, step and rank"
+    by_module = [cell for run in runs for cell in _module_cells(run)]
+    if by_module:
+        return worst_map(title, "times the limit", by_module, 1.0, ("module", "step and rank"))
+    cells: dict[tuple[str, str], MapCell] = {}
+    for run in runs:
+        for (type_name, _), (times, name) in run.tally.worst.items():
+            key = decode_name(type_name), run.found.label
+            if key not in cells or times > cells[key].value:
+                cells[key] = MapCell(*key, times, _link(run, name))
+    title = "The worst output of each API type, step and rank"
+    return worst_map(title, "times the limit", cells.values(), 1.0, ("API type", "step and rank"))
+
+
+def _module_cells(run: _Seen) -> Iterator[MapCell]:
+    parents = run.beside.parents if run.tally.keeps_calls else {}
+    for cell in run.tally.calls:
+        call = decode_name(cell)
+        module = parents.get(f"{call}.forward", "")
+        if module:
+            times, output = run.tally.of_call.get(cell, (0.0, cell))
+            yield MapCell(module_name(module), run.found.label, times, _link(run, output))
+
+
+def _link(run: _Seen, cell: str) -> str:
+    return row_link(run.found, decode_name(cell))
+
+
+def _model(runs: Sequence[_Seen]) -> Iterator[Chart]:
+    """Yield the modules of the first run that knows them, with the calls of all runs."""
+    first = next((run for run in runs if run.tally.keeps_calls), None)
+    if first is None:
+        return
+    parents = first.beside.parents
+    around = {key: module for key, module in parents.items() if is_module(key)}
+    calls = (
+        JudgedCall(module, tone, _link(run, cell))
+        for run in runs
+        for cell, tone in run.tally.calls.items()
+        if (module := parents.get(f"{decode_name(cell)}.forward", ""))
+    )
+    tree = module_tree("Modules of the model", calls, around)
+    if tree is not None:
+        yield tree
+
+
+def _how_it_went(timeline: TimelineChart | None) -> Iterator[Chart]:
+    if timeline is None:
+        return
+    yield timeline
+    if "longest of" in timeline.title:  # The others end at times that are not known.
+        return
+    ends = np.zeros(len(timeline.names))
+    np.maximum.at(ends, timeline.name, timeline.begin + timeline.length)
+    whole_s = float(ends.max())
+    if whole_s <= 0:
+        return
+    moments = min(_MOMENTS, max(1, len(ends) // 4))
+    counts, edges = np.histogram(ends, moments, (0.0, whole_s))
+    line = ChartLine("calls", (edges[:-1] + edges[1:]) / 2, counts / (whole_s / moments))
+    yield LineChart("Throughput", "seconds", "calls that ended in a second", (line,))
+
+
+def _tables(runs: Sequence[_Seen]) -> Iterator[RowTable]:
+    for run in runs:
+        files, label = run.summary.files, run.found.label
+        columns = tuple(
+            RowColumn(heading, CellKind.NAME if heading == "API Name" else _result_kind(heading))
+            for heading in RESULT_COLUMNS
+        )
+        if files.result.exists():
+            yield RowTable("Calls", columns, files.result, tones=_WORDS, label=label)
+        headings = headings_of(files.details)
+        if headings:
+            columns = tuple(RowColumn(heading, _detail_kind(heading)) for heading in headings)
+            yield RowTable(
+                "Outputs and gradients", columns, files.details, tones=_WORDS, label=label
+            )
+    yield _types_table(runs)
+
+
+def _result_kind(heading: str) -> CellKind:
+    return CellKind.TEXT if heading == "Message" else CellKind.TONE
+
+
+def _detail_kind(heading: str) -> CellKind:
+    if heading == "API Name":
+        return CellKind.NAME
+    if heading == "Status":
+        return CellKind.TONE
+    return CellKind.TEXT if heading in _TEXTS else CellKind.NUMBER
+
+
+_TYPE_COLUMNS = ("calls", "pass", "error", "SKIP")
+
+
+def _types_table(runs: Sequence[_Seen]) -> RowTable:
+    """Return how many calls of each API type have which verdict, the types with most errors first."""
+    counts: dict[str, Counter[str]] = {}
+    for run in runs:
+        for (type_name, forward, backward), count in run.tally.verdicts.items():
+            verdict = call_verdict(verdict_in(forward), verdict_in(backward))
+            found = counts.setdefault(type_name, Counter())
+            found["calls"] += count
+            found[verdict.value] += count
+    ordered = sorted(counts.items(), key=lambda each: (-each[1]["error"], -each[1]["calls"]))
+    return RowTable(
+        "API types",
+        (
+            RowColumn("API type", CellKind.NAME),
+            *(RowColumn(heading, CellKind.NUMBER) for heading in _TYPE_COLUMNS),
+        ),
+        rows=tuple(
+            (name, *(str(found[heading]) for heading in _TYPE_COLUMNS)) for name, found in ordered
+        ),
+    )
+
+
+def _advice(
+    runs: Sequence[_Seen], whole: Summary, cards: Sequence[Card], state: ViewState
+) -> Iterator[Advice]:
+    first = runs[0].summary
+    if state is ViewState.STOPPED:
+        stopped = next(run for run in runs if run.state is ViewState.STOPPED).summary
+        dump = stopped.environment.dump or "DUMP"
+        line = f"ray-precheck run_ut -api_info {shlex.quote(dump)} -csv_path"
+        yield Advice(
+            "Go on with the run where it stopped.",
+            (f"{line} {shlex.quote(str(stopped.files.result))}",),
+        )
+    commands = tuple(dict.fromkeys(card.reproduce for card in cards if card.reproduce))[:3]
+    if commands:
+        yield Advice("Run the worst calls alone.", commands)
+    is_default = (first.environment.rule or "msprobe") == "msprobe"
+    if whole.errors and is_default and any(is_rounding(o.row["Message"]) for o in whole.worst):
+        dump = first.environment.dump
+        if dump:
+            yield Advice(
+                "Rounding explains some errors by msprobe's rule; judge by what honest implementations do.",
+                (f"ray-precheck run_ut -api_info {shlex.quote(dump)} --standard auto",),
+            )
+
+
+def _files(run: _Seen) -> Iterator[str]:
+    files = run.summary.files
+    heat = heat_file(files.result)
+    paths: list[Path] = [files.result, files.details, files.settings, files.timeline]
+    yield from file_names([*paths, *([heat] if heat is not None else [])])
