@@ -43,6 +43,8 @@ def test_every_view_opens_without_error_or_request_and_is_accessible(
         browser.wait(_DRAWN)
         browser.js(_OPEN_ALL)
         assert browser.ask("axe") == []
+        # An attribute of SVG has its case, which axe does not tell: with another one no key reaches the picture.
+        assert browser.js("document.querySelectorAll('svg[tabIndex]:not([tabindex])').length") == 0
     assert browser.js("matchMedia('(prefers-color-scheme: dark)').matches") is dark
     assert heard(browser, path) == NOTHING
 
@@ -69,10 +71,9 @@ def test_texts_of_a_dump_do_nothing(browser: Browser, hostile: Path) -> None:
     assert heard(browser, hostile) == NOTHING
 
 
-@pytest.mark.parametrize("number", range(len(HOSTILE) - 1))
+# A zero in a name is written as U+FFFD, and a name of 1,000,000 characters is cut: no link names them.
+@pytest.mark.parametrize("number", range(len(HOSTILE) - 2))
 def test_a_link_of_any_name_opens_its_row(browser: Browser, hostile: Path, number: int) -> None:
-    if "\x00" in HOSTILE[number]:
-        pytest.skip("a zero in a name is written as U+FFFD, and no link names that")
     opened(browser, hostile, hash=HOSTILE[number])
     browser.wait("document.querySelector('tr.wanted')")
     row = browser.js("document.querySelector('tr.wanted').getAttribute('aria-rowindex')")
