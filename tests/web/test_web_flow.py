@@ -6,7 +6,7 @@ import pytest
 
 from scripts.browser import Browser
 
-pytestmark = pytest.mark.web
+pytestmark = [pytest.mark.web, pytest.mark.timeout(120)]
 
 _NODES = "document.querySelectorAll('.flow .node').length"
 _TOLD = "document.querySelector('.flow-told').textContent"

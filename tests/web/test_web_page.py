@@ -1,5 +1,6 @@
 """The report's page in Chromium and Firefox: what it opens, asks for, lets run, and tells whom."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from sample_views import HOSTILE
 
 from scripts.browser import Browser
 
-pytestmark = pytest.mark.web
+pytestmark = [pytest.mark.web, pytest.mark.timeout(120)]
 
 NOTHING = {"errors": [], "requests": [], "violations": []}
 _DRAWN = """
@@ -71,13 +72,14 @@ def test_texts_of_a_dump_do_nothing(browser: Browser, hostile: Path) -> None:
     assert heard(browser, hostile) == NOTHING
 
 
-# A zero in a name is written as U+FFFD, and a name of 1,000,000 characters is cut: no link names them.
-@pytest.mark.parametrize("number", range(len(HOSTILE) - 2))
-def test_a_link_of_any_name_opens_its_row(browser: Browser, hostile: Path, number: int) -> None:
-    opened(browser, hostile, hash=HOSTILE[number])
-    browser.wait("document.querySelector('tr.wanted')")
-    row = browser.js("document.querySelector('tr.wanted').getAttribute('aria-rowindex')")
-    assert int(row) == number + 2
+def test_a_link_of_any_name_opens_its_row(browser: Browser, hostile: Path) -> None:
+    opened(browser, hostile, hash=HOSTILE[0])
+    # A zero in a name is written as U+FFFD, and a name of 1,000,000 characters is cut: no link names them.
+    for number, name in enumerate(HOSTILE[:-2]):
+        browser.js(f"location.hash = encodeURIComponent({json.dumps(name)})")
+        browser.wait(
+            f"document.querySelector('tr.wanted')?.getAttribute('aria-rowindex') === '{number + 2}'"
+        )
     assert browser.js("window.ran ?? null") is None
 
 

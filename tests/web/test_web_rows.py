@@ -6,7 +6,7 @@ import pytest
 
 from scripts.browser import Browser
 
-pytestmark = pytest.mark.web
+pytestmark = [pytest.mark.web, pytest.mark.timeout(120)]
 
 _CELLS = "[...document.querySelectorAll('regular-table tbody td:nth-child(%d)')].map((cell) => cell.textContent)"
 _NAMES = _CELLS % 1
