@@ -44,7 +44,7 @@ def test_every_view_opens_without_error_or_request_and_is_accessible(
         browser.wait(_DRAWN)
         browser.js(_OPEN_ALL)
         assert browser.ask("axe") == []
-        # An attribute of SVG has its case, which axe does not tell: with another one no key reaches the picture.
+        # An attribute of SVG has its case, of which axe tells nothing: no key would reach the picture.
         assert browser.js("document.querySelectorAll('svg[tabIndex]:not([tabindex])').length") == 0
     assert browser.js("matchMedia('(prefers-color-scheme: dark)').matches") is dark
     assert heard(browser, path) == NOTHING

@@ -8,7 +8,10 @@ from scripts.browser import Browser
 
 pytestmark = [pytest.mark.web, pytest.mark.timeout(120)]
 
-_CELLS = "[...document.querySelectorAll('regular-table tbody td:nth-child(%d)')].map((cell) => cell.textContent)"
+_CELLS = (
+    "[...document.querySelectorAll('regular-table tbody td:nth-child(%d)')]"
+    ".map((cell) => cell.textContent)"
+)
 _NAMES = _CELLS % 1
 _COUNT = "document.querySelector('.row-count').textContent"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.commands.locate import search as location_pairs
-from ray_precheck.commands.locate.table import PAIR_TABLES
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.search import LocationReport, has_tensor_files
+from ray_precheck.commands.locate.table import PAIR_TABLES
 from ray_precheck.errors import DumpError
 from scripts.speed.locate_scale import faulty_call, make_runs, operators
 
