@@ -128,8 +128,8 @@ function Head({ view }: { view: View }) {
       )}
       <details>
         <summary>device, versions, settings, and the command to repeat it</summary>
-        <Facts title="Facts" facts={view.facts} />
-        {view.invocation && <><h3>To repeat it</h3><Command line={view.invocation} /></>}
+        <Facts title="" facts={view.facts} />
+        {view.invocation && <><p>To repeat it:</p><Command line={view.invocation} /></>}
         {view.exit_code >= 0 && <p>Exit code {view.exit_code}.</p>}
       </details>
     </section>

@@ -81,7 +81,7 @@ export function Facts({ title, facts }: { title: string; facts: Fact[] }) {
   if (facts.length === 0) return null;
   return (
     <>
-      <h4>{title}</h4>
+      {title && <h4>{title}</h4>}
       <dl>{facts.map((fact) => <div><dt>{fact.name}</dt><dd>{fact.value}</dd></div>)}</dl>
     </>
   );

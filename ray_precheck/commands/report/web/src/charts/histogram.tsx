@@ -81,7 +81,7 @@ export function HistogramPicture({ chart: whole }: { chart: Histogram }) {
       <figcaption><b>{chart.title}</b> <span>{said}</span></figcaption>
       <div class="frame" ref={frame}>
         {width > 0 && (
-          <svg width={width} height={HEIGHT} viewBox={`0 0 ${width} ${HEIGHT}`} role="img" tabIndex={0}
+          <svg width={width} height={HEIGHT} viewBox={`0 0 ${width} ${HEIGHT}`} role="img" tabindex={0}
             aria-label={`${chart.title}: ${said}`} onKeyDown={pressed} onBlur={() => setBin(null)}
             onPointerLeave={() => setBin(null)}>
             {logTicks(1, most, 5).map((tick) => (

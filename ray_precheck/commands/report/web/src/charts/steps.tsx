@@ -37,7 +37,7 @@ export function StepChartPicture({ chart }: { chart: StepChart }) {
       <figcaption><b>{chart.title}</b> <span>{said}</span></figcaption>
       <div class="frame" ref={frame}>
         {wide > 0 && (
-          <div class="wide" ref={scroller}><svg width={width} height={HEIGHT} viewBox={`0 0 ${width} ${HEIGHT}`} role="img" tabIndex={0}
+          <div class="wide" ref={scroller}><svg width={width} height={HEIGHT} viewBox={`0 0 ${width} ${HEIGHT}`} role="img" tabindex={0}
             aria-label={`${chart.title}: ${said}`} onKeyDown={pressed} onBlur={() => setAt(null)}
             onPointerLeave={() => setAt(null)}>
             {linearTicks(0, most, 5).map((tick) => (
