@@ -127,7 +127,6 @@ _DISTRIBUTIONS = {
     "megengine",
     "tensorflow",
     "numpy",
-    "rich",
 }
 
 

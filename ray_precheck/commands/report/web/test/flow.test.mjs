@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { sources } from "../load.mjs";
+import { bundled } from "./bundled.mjs";
 
-const { Strings, around, barOf, beside, decadesOf, drawingOf, hidden, linked, linksOf, nextInError, stripOf } = await sources(
-  'export * from "./src/charts/flow.ts"; export * from "./src/charts/graph_layout.ts"; export { Strings } from "./src/blobs.ts";');
+const { Strings } = await bundled("blobs.ts");
+const { around, barOf, decadesOf, hidden, linked, linksOf, nextInError, stripOf } = await bundled("charts/flow.ts");
+const { beside, drawingOf } = await bundled("charts/graph_layout.ts");
 
 /** A flow of `count` calls; `errors` are in error. */
 function flow(count, edges, { errors = [], pairs = [], own = [] } = {}) {

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { sources } from "../load.mjs";
+import { bundled } from "./bundled.mjs";
 
-const { Strings, cellText, compareWords, csvPieces, ordered, passing, rowNamed, selected, wordsWith } = await sources(
-  'export * from "./src/rows.ts"; export { Strings } from "./src/blobs.ts";');
+const { Strings } = await bundled("blobs.ts");
+const { cellText, compareWords, csvPieces, ordered, passing, rowNamed, selected, wordsWith } = await bundled("rows.ts");
 
 function words(...texts) {
   const bytes = new TextEncoder().encode(texts.join("\0"));

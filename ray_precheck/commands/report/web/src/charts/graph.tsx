@@ -190,7 +190,8 @@ function Node({ id, flow, node, decades, isCurrent, more, open, hover }: {
       transform={`translate(${node.x - NODE_WIDTH / 2} ${node.y - NODE_HEIGHT / 2})`}
     >
       <rect
-        id={id} class="box" width={NODE_WIDTH} height={NODE_HEIGHT} rx="4" role="button" tabIndex={isCurrent ? 0 : -1}
+        // An attribute of SVG has its case: Preact would write tabIndex as it stands.
+        id={id} class="box" width={NODE_WIDTH} height={NODE_HEIGHT} rx="4" role="button" tabindex={isCurrent ? 0 : -1}
         aria-label={`${sentenceOf(flow, call)}${more ? `; opens ${more} more` : ""}`}
         onClick={() => open(call)} onMouseEnter={() => hover(call)} onMouseLeave={() => hover(-1)}
       />
