@@ -173,15 +173,18 @@ def _sentence(
     many = f" of {len(runs)} pairs of captures" if len(runs) > 1 else ""
     if results["error"]:
         first = cards[0]
+        verb = "is" if results["error"] == 1 else "are"
         where = f" in {first.module}" if first.module else ""
-        said = f"{results['error']:,} of {total} pairs of records{many} are in error;"
+        said = f"{results['error']:,} of {total} pairs of records{many} {verb} in error;"
         said += f" the first is {first.name}{where}."
     elif not (results["pass"] or results["warning"]):
         said = f"Nothing could be compared in {total} pairs of records{many}."
     else:
         said = f"No pair of records is in error, of {total}{many}."
         if results["warning"]:
-            said += f" {results['warning']:,} have a warning."
+            said += (
+                f" {results['warning']:,} {'has' if results['warning'] == 1 else 'have'} a warning."
+            )
     if state is not ViewState.FINISHED:
         said += (
             " The comparison still runs."
