@@ -265,6 +265,10 @@ def test_two_ranks_share_a_card_and_have_a_map_of_modules(tmp_path: Path) -> Non
     assert [card.name for card in found.cards].count(MUL) == 1
     assert (first.name, first.label, first.row) == (MUL, "step0/rank0", f"step0/rank0/{MUL}")
     assert {each.name: each.value for each in first.facts}["Also in"] == "step0/rank1"
+    (advice, *_) = found.advice
+    words = f"ray-precheck locate -tp {tmp_path}/t/step0 -gp {tmp_path}/g/step0"
+    assert advice.commands == (words,)
+    assert found.title == f"{tmp_path}/t/step0 against {tmp_path}/g/step0"
     chart = map_of(found, "module")
     assert chart.columns == ("step0/rank0", "step0/rank1")
     assert chart.rows[0] == "layers.1.Block"
