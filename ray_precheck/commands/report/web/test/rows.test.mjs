@@ -87,6 +87,7 @@ test("a link names the whole cell, else the first row below it, in the order of 
   assert.equal(rowNamed(names, 4, ""), -1);
   const coded = column("text", ["b.1", "a.1", "b.0"], [1, 2, 0]);
   assert.equal(rowNamed(coded, 3, "b"), 1);
+  assert.equal(rowNamed(column("number", [], [1, 0, 2], [3, 4, 45]), 3, "4"), 0);
 });
 
 test("numbers are shown as they were kept", () => {
