@@ -95,7 +95,10 @@ def test_a_link_goes_to_its_row_in_its_table_and_view(browser: Browser, page: Pa
     browser.wait("document.querySelector('.rows .note')?.textContent.includes('is named nobody')")
 
 
-def test_a_link_shows_its_row_where_a_search_hides_it(rows: Browser) -> None:
+def test_a_link_shows_its_row_where_a_search_and_a_filter_hide_it(rows: Browser) -> None:
+    rows.js("document.querySelector('.filters').open = true")
+    set_field(rows, ".filter-fields label:nth-of-type(4) select", "=error", "change")
+    rows.wait(f"{_COUNT}.startsWith('125 of')")
     rows.ask("focus", selector=".row-tools input")
     rows.ask("type", text="MATMUL.49.")
     rows.wait(f"{_COUNT}.startsWith('1 of')")

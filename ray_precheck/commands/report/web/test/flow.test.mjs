@@ -45,6 +45,7 @@ test("of too many calls those in error are opened first, then the nearest", () =
 
 test("calls that stand for each other are opened together", () => {
   assert.ok(around(flow(20, chain(20), { pairs: [[5, 15]] }), 5, 1, 60).has(15));
+  assert.ok(around(flow(20, chain(20), { pairs: [[5, 15]] }), 4, 1, 60).has(15));
   assert.ok(around(flow(20, chain(20), { pairs: [[5, 15]] }), 15, 1, 60).has(5));
 });
 

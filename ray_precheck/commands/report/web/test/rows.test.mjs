@@ -98,4 +98,5 @@ test("numbers are shown as they were kept", () => {
 test("CSV quotes what it must, and no name is a formula", () => {
   const cells = column("name", ["=1+1", 'a"b,c', "plain"]);
   assert.equal([...csvPieces([cells], Uint32Array.from([0, 1, 2]))].join(""), "name\r\n'=1+1\r\n\"a\"\"b,c\"\r\nplain\r\n");
+  assert.equal([...csvPieces([errors], Uint32Array.from([0]))].join(""), "number\r\n-0.5\r\n");
 });
