@@ -14,38 +14,27 @@ from pathlib import Path
 
 import numpy as np
 
-from ray_precheck.dump.mapped import MappedTensor, MappedTensors
-from ray_precheck.errors import DumpError, NotCheckable
-from ray_precheck.foreign import caught, first_line
-from ray_precheck.numerics.arrays import CHUNK_ELEMENTS
+from ray_precheck.errors import DumpError
+from ray_precheck.foreign import first_line
 from ray_precheck.running.recorded import value_text
 from ray_precheck.running.views import FoundRun
-from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.view import (
-    BlockMaxima,
     Fact,
-    Floats,
     FlowGraph,
     HeatMap,
-    Histogram,
     Integers,
     NotCompared,
     Tone,
 )
-from ray_precheck.trace.difference.measuring import open_item
 from ray_precheck.trace.flow import Content, FlowRecord, flow_of
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.side import CaptureSide, call_entries, open_side, without_collector
+from ray_precheck.trace.sources import Modules
 
 # What a screen shows of a heat map; the worst rows stay.
 _MOST_ROWS, _MOST_COLUMNS = 60, 64
-# Elements of all tensors of a view that are read for histograms: two passes take about 4 s on one core.
-_MOST_ELEMENTS = 1 << 27
-_MOST_BLOCKS = 16
 # A heat map has no infinities: they are none of JSON.
 _BEYOND = 1e9
-# Half decades from 1e-12, below which float64 sums have no digits, to 1e6.
-_FIRST_DECADE, _LAST_DECADE, _BINS_OF_DECADE = -12, 6, 2
 MOST_VALUES = 24
 _DIRECTION = re.compile(r"\.(?:forward|backward)(?:\.\d+)?$")
 _MODULE_PREFIX = re.compile(r"^(?:Module|Cell)\.")
@@ -73,6 +62,18 @@ def module_name(key: str) -> str:
     """Return the name of a module from the key of its record: `layers.0.Linear` of
     `Module.layers.0.Linear.backward.1`, so that all of its calls have one."""
     return _MODULE_PREFIX.sub("", _DIRECTION.sub("", key))
+
+
+def parents_of(keys: Iterable[str], folder: Path | None) -> dict[str, str]:
+    """Return the module around each module by their names, as construct.json has it for the records of `keys`
+    and what is around them."""
+    modules = Modules(folder)
+    found: dict[str, str] = {}
+    for key in keys:
+        while key and (name := module_name(key)) not in found:
+            key = modules.of(key)
+            found[name] = module_name(key) if key else ""
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,159 +194,6 @@ def beside_golden(said: str, golden: str) -> str:
 
 
 @dataclass(slots=True)
-class TensorBudget:
-    """How many elements of tensors may still be read for a view."""
-
-    left: int = _MOST_ELEMENTS
-
-
-@dataclass(frozen=True, slots=True)
-class ShownDifference:
-    """Where two tensors differ, or why that is not shown."""
-
-    histogram: Histogram | None = None
-    blocks: BlockMaxima | None = None
-    missing: str = ""
-
-
-def shown_difference(
-    pair: OpenedPair, items: tuple[Item, Item], budget: TensorBudget, limit: float = math.nan
-) -> ShownDifference:
-    """Return how the elements of two captured tensors differ, in units of the root mean square of the golden
-    one: the root mean square of what is drawn is the relative L2 distance, of which `limit` is the limit."""
-    path = items[0].path
-    if not any(item.file for item in items):
-        return ShownDifference(
-            missing=f"the captures have no files of tensors: where in {path} they differ is not known"
-        )
-    opened: list[MappedTensor] = []
-    for what, side, item in zip(
-        ("target", "golden side"), (pair.target, pair.golden), items, strict=True
-    ):
-        if side is None or not item.file:
-            return ShownDifference(missing=f"the {what} has no file of {item.path} on this machine")
-        tensors = MappedTensors(side.data_folder)
-        try:
-            opened.append(open_item(item, tensors))
-        except NotCheckable as reason:
-            return ShownDifference(missing=f"{item.path} of the {what} cannot be read: {reason}")
-    return difference_of_tensors(items[0].path, opened[0], opened[1], budget, limit=limit)
-
-
-def difference_of_tensors(
-    path: str,
-    ours: MappedTensor,
-    theirs: MappedTensor,
-    budget: TensorBudget,
-    *,
-    limit: float = math.nan,
-    names: tuple[str, str] = ("target", "golden"),
-) -> ShownDifference:
-    """Return how the elements of two tensors with these `names` differ, in units of the root mean square of
-    the second one."""
-    if ours.shape != theirs.shape:
-        return ShownDifference(missing=f"{path} has other shapes on both sides")
-    size = math.prod(ours.shape)
-    if size > budget.left:
-        return ShownDifference(
-            missing=f"{path} has {size:,} elements, more than are read to be drawn"
-        )
-    budget.left -= size
-    if not size:
-        return ShownDifference()
-    charts, error = caught(lambda: _charts_of(path, ours, theirs, limit, names))
-    if charts is None:
-        return ShownDifference(
-            missing=f"{path} cannot be drawn: {first_line(error or ValueError())}"
-        )
-    return ShownDifference(*charts)
-
-
-def _charts_of(
-    path: str, ours: MappedTensor, theirs: MappedTensor, limit: float, names: tuple[str, str]
-) -> tuple[Histogram, BlockMaxima]:
-    scale = _root_mean_square(theirs) or 1.0
-    shape = ours.shape
-    columns = shape[-1] if shape else 1
-    rows = math.prod(shape) // columns
-    row_blocks, column_blocks = min(_MOST_BLOCKS, rows), min(_MOST_BLOCKS, columns)
-    row_edges = [rows * block // row_blocks for block in range(row_blocks + 1)]
-    starts = np.array([columns * block // column_blocks for block in range(column_blocks)])
-    values = np.full((row_blocks, column_blocks), np.nan)
-    bins = (_LAST_DECADE - _FIRST_DECADE) * _BINS_OF_DECADE
-    counts = np.zeros(bins + 2, np.int64)
-    for block in range(row_blocks):
-        most = np.full(columns, np.nan)
-        for piece, column in _pieces_of_rows(row_edges[block], row_edges[block + 1], columns):
-            apart = _distances(ours, theirs, piece) / scale
-            counts += _counted(apart, bins)
-            largest = apart.reshape(-1, min(columns, len(apart))).max(axis=0)
-            here = slice(column, column + len(largest))
-            most[here] = np.fmax(most[here], largest)
-        values[block] = np.fmax.reduceat(most, starts)
-    edges = [10.0 ** (_FIRST_DECADE + place / _BINS_OF_DECADE) for place in range(bins + 1)]
-    same, infinite = int(counts[0]), int(counts[-1])
-    said = [f"{same:,} of {math.prod(shape):,} elements are equal or below {edges[0]:g}"]
-    if infinite:
-        said.append(f"{infinite:,} beyond {edges[-1]:g}, NaN or infinite on one side")
-    unit = f"|{names[0]} - {names[1]}| by the root mean square of {names[1]}"
-    return (
-        Histogram(
-            f"{path}: {', '.join(said)}", unit, tuple(edges), tuple(counts[1:-1].tolist()), limit
-        ),
-        BlockMaxima(f"{path}: largest difference by place", unit, shape, values),
-    )
-
-
-def _pieces_of_rows(first: int, last: int, columns: int) -> Iterator[tuple[slice, int]]:
-    """Yield the places of the elements of rows in pieces, with their first column: of whole rows, or of one
-    row where that is long."""
-    step = max(1, CHUNK_ELEMENTS // columns)
-    for row in range(first, last, step):
-        begin, end = row * columns, min(row + step, last) * columns
-        if step > 1:
-            yield slice(begin, end), 0
-            continue
-        for start in range(begin, end, CHUNK_ELEMENTS):
-            yield slice(start, min(start + CHUNK_ELEMENTS, end)), start - begin
-
-
-def _distances(ours: MappedTensor, theirs: MappedTensor, piece: slice) -> Floats:
-    """Return |target - golden|; infinite where only one is finite, or both are infinite and differ."""
-    one, other = (_wide(side.carrier(side.raw[piece])) for side in (ours, theirs))
-    with np.errstate(all="ignore"):
-        apart: Floats = np.abs(one - other).astype(np.float64, copy=False)
-        same = (one == other) | ((one != one) & (other != other))
-    apart[same] = 0.0
-    apart[np.isnan(apart)] = np.inf
-    return apart
-
-
-def _wide(some: Array) -> Array:
-    """Return float64, or complex128."""
-    return some.astype(np.complex128 if some.dtype.kind == "c" else np.float64, copy=False)
-
-
-def _counted(apart: Floats, bins: int) -> Integers:
-    """Return how many elements are below the first bin, in each bin, and above the last."""
-    with np.errstate(divide="ignore"):
-        decades = (np.log10(apart) - _FIRST_DECADE) * _BINS_OF_DECADE
-    places = np.clip(np.floor(decades), -1, bins).astype(np.int64) + 1
-    return np.bincount(places, minlength=bins + 2)
-
-
-def _root_mean_square(tensor: MappedTensor) -> float:
-    squares = 0.0
-    for start in range(0, tensor.raw.size, CHUNK_ELEMENTS):
-        some = np.abs(_wide(tensor.carrier(tensor.raw[start : start + CHUNK_ELEMENTS])))
-        some = some[np.isfinite(some)]
-        with np.errstate(over="ignore"):
-            squares += float(np.dot(some, some))
-    found = math.sqrt(squares / max(1, tensor.raw.size))
-    return found if math.isfinite(found) else 1.0
-
-
-@dataclass(slots=True)
 class FlowNode:
     """A call of a flow graph before it is drawn: its errors in the unit of the graph, NaN where unknown."""
 
@@ -422,12 +270,9 @@ def graph_of_links(
     links: Sequence[tuple[str, str]],
     node_of: Callable[[str], FlowNode],
     starts: Sequence[str],
-) -> FlowGraph | None:
-    """Return the graph of links between records that a journal has, None where there are neither links nor
-    starts."""
-    names = list(dict.fromkeys([*(key for link in links for key in link), *starts]))
-    if not names:
-        return None
+) -> FlowGraph:
+    """Return the graph of links between records that a journal has; `starts` are among them."""
+    names = list(dict.fromkeys(key for link in links for key in link))
     place = {name: at for at, name in enumerate(names)}
     nodes = [node_of(name) for name in names]
     return FlowGraph(

@@ -1,8 +1,9 @@
 """A `View` as JSON: the file of `--json` of every command, and what a page is made of.
 
-Comes in: `View`s. Goes out: objects of JSON; their schema is `view_schema()`. Called by the commands and by
-the report. Rows of tables, flows and timelines are too large for it: of a table the file is named, of the
-others how much there is.
+Comes in: `View`s. Goes out: objects of JSON; their schema is `view.schema.json` beside this module, which
+`python -m scripts.view_schema --write` makes of the nouns. Called by the commands and by the report. Rows of
+tables, flows and timelines are too large for it: of a table the file is named, of the others how much there
+is.
 
 The keys are those of the nouns in `schema/view.py`, always all of them; an object with several kinds has its
 kind in `kind`. A number that is NaN or infinite is null, since JSON has none of them.

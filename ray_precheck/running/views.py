@@ -33,6 +33,7 @@ from ray_precheck.store.claim import running
 from ray_precheck.store.resume import stamp_in
 from ray_precheck.store.settings import RunSettings, load_settings
 from ray_precheck.store.tables import RunFiles
+from ray_precheck.store.timeline import CRASH
 
 MOST_CARDS = 10
 # Spans in a page: more than a screen has pixels, and few enough to be sent by mail.
@@ -126,6 +127,7 @@ def timeline_chart(paths: Mapping[str, Path]) -> TimelineChart | None:
     names: dict[str, int] = {}
     stages: dict[str, int] = {}
     rows: list[tuple[int, float, float, int, int]] = []
+    crashes: list[tuple[float, str]] = []
     for label, path in paths.items():
         threads: dict[tuple[int, int], str] = {}
         machines: dict[int, str] = {}
@@ -138,7 +140,12 @@ def timeline_chart(paths: Mapping[str, Path]) -> TimelineChart | None:
                 threads[pid, tid] = str(named)
             elif event.get("ph") == "X":
                 place = (label, machines.get(pid, ""), threads.get((pid, tid), str(tid)))
-                lane = lanes.setdefault(" ".join(filter(None, place)), len(lanes))
+                where = " ".join(filter(None, place))
+                if event.get("cat") == CRASH:
+                    said = f"{event.get('name', '')} broke its worker on {where}"
+                    crashes.append((event.get("ts", 0) / 1e6, said))
+                    continue
+                lane = lanes.setdefault(where, len(lanes))
                 name = names.setdefault(str(event.get("name", "")), len(names))
                 stage = stages.setdefault(str(event.get("cat", "")), len(stages))
                 begin, length = event.get("ts", 0), event.get("dur", 0)
@@ -165,6 +172,7 @@ def timeline_chart(paths: Mapping[str, Path]) -> TimelineChart | None:
         named.reshape(-1),
         tuple(stages),
         table[:, 4].astype(np.int64),
+        tuple((moment - float(table[0, 1]), said) for moment, said in sorted(crashes)),
     )
 
 

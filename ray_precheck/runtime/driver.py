@@ -41,7 +41,7 @@ from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.runtime.workers.process import SILENT_S, START_TIMEOUT_S
 from ray_precheck.schema.task import BENCH, BatchReport, Cause, DeviceSlot, Done, Task
 from ray_precheck.store.tables import RunFiles
-from ray_precheck.store.timeline import Span, Track
+from ray_precheck.store.timeline import CRASH, Span, Track
 
 
 def number_cores(slots: Sequence[DeviceSlot]) -> list[DeviceSlot]:
@@ -457,6 +457,10 @@ class Driver:
                 for each in report.measured
             ]
             yield Track(*where, spans)
+        failure = report.failure
+        if failure is not None and failure.seen_s:
+            name = self._job.names[failure.index]
+            yield Track(*where[:2], CRASH, [Span(*where[:2], name, CRASH, failure.seen_s, 0.0)])
 
     def _lose(self, call: PendingCall, scheduler: Scheduler, reason: str) -> list[Command]:
         self._crew.forget(call.ticket)

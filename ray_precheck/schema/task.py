@@ -7,7 +7,7 @@ The result of one piece of a job: its rows, encoded in the worker, and the secon
 scheduler, the recorder and the journal handle these and nothing else of a job.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 from ray_precheck.schema.pickling import pickled_by_position
@@ -128,12 +128,14 @@ class WorkerFailure:
 
     `done` is the result that the record gave before it broke the worker (by a failed allocation, or an
     error that left the device unusable); it counts only if the record ran alone on a fresh worker.
+    `seen_s` is when it was seen, in seconds since the epoch, 0 where that is unknown.
     """
 
     index: int
     cause: Cause
     reason: str
     done: Done | None = None
+    seen_s: float = field(default=0.0, compare=False)
 
 
 @pickled_by_position

@@ -33,11 +33,15 @@ _LONGEST_LINE_BYTES = 1 << 16
 _JITTER_US = 50
 
 
+# The stage of a span without a length: the moment at which a call was seen to have broken its worker.
+CRASH = "crash"
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A stretch of work: the machine, its row (a device or a bench worker) and the call.
 
-    `stage` is check, device or bench. `began_s` counts from the epoch, `elapsed_s` is its length.
+    `stage` is check, device or bench, or `CRASH`. `began_s` counts from the epoch, `elapsed_s` is its length.
     """
 
     machine: str

@@ -14,7 +14,9 @@ from naive_faults import FAULTS
 from naive_switches import problem_of
 
 from ray_precheck.commands.naive.options import NaiveConfig
+from ray_precheck.commands.naive.report import view
 from ray_precheck.commands.naive.run import NaiveReport, contrast_kernels
+from ray_precheck.running.views import found_run
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.cluster
@@ -102,3 +104,10 @@ KEYS = FAULTS if "EVERY" in os.environ else SHORT
 )
 def test_the_switch_behind_a_broken_kernel_is_named(key: str, tmp_path: Path) -> None:
     assert problem_of(key, tmp_path) == ""
+    (table,) = (tmp_path / key).glob("naive_2*.csv")
+    (card,) = view([found_run(table)]).cards
+    fault = FAULTS[key]
+    assert card.name == f"{fault.call}.0"
+    assert ("Switch", ", ".join(fault.switches)) in [(fact.name, fact.value) for fact in card.facts]
+    assert card.times > 1
+    assert card.inputs

@@ -11,10 +11,13 @@ import pytest
 
 from ray_precheck.commands.locate.plan import LOCATION_TABLES, read_measured
 from ray_precheck.commands.locate.replay import own_error
+from ray_precheck.commands.locate.report import view
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.errors import ResumeError
+from ray_precheck.running.views import found_run
 from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
+from ray_precheck.schema.view import FlowGraph, Tone
 
 RNG = np.random.default_rng(0)
 A, B, C = (RNG.standard_normal((8, 8)).astype(np.float32) for _ in range(3))
@@ -226,3 +229,44 @@ def test_a_dump_that_was_killed_before_its_first_row_keeps_the_stamp_of_all(tmp_
     again = locate_captures(tmp_path / "run", out=out, resume_csv=out)
     assert again.table.read_bytes() == content
     assert sorted(path.relative_to(out) for path in out.rglob("*.*")) == before
+
+
+def test_the_view_of_a_replay_shows_where_the_saved_result_is_wrong(tmp_path: Path) -> None:
+    report = locate_captures(_capture(tmp_path / "t", _with_wrong_tanh()), out=tmp_path / "out")
+    found = view([found_run(report.table)])
+    (card,) = found.cards
+    assert (card.name, found.exit_code) == (TANH, 1)
+    assert card.case.endswith("Torch.tanh.0.json")
+    assert card.reproduce == f"ray-precheck repro {card.case}"
+    assert card.histogram is not None
+    assert card.blocks is not None
+    (metric,) = (bar for bar in card.bars if bar.name == "RMSE")
+    assert metric.value > 1000 * metric.limit > 0
+    assert card.histogram.unit == "|result - reference| by the root mean square of reference"
+    expected = 2 * abs(SMOOTH[3, 5]) / np.sqrt(np.mean(SMOOTH.astype(np.float64) ** 2))
+    assert card.blocks.values[3, 5] == pytest.approx(expected, rel=1e-4)
+    assert np.nanmax(np.delete(card.blocks.values.reshape(-1), 3 * 8 + 5)) < 1e-6
+    (graph,) = (chart for chart in found.model if isinstance(chart, FlowGraph))
+    assert graph.names == (MATMUL, TANH, EXP)
+    assert graph.edges.tolist() == [[0, 1], [1, 2]]
+    tones = [tuple(Tone)[tone] for tone in graph.tones]
+    assert tones == [Tone.PASS, Tone.ERROR, Tone.WARNING]
+    # Records without a row were replayed, too: their own errors are known.
+    assert 0 < graph.own[0] < 10
+    assert graph.own[1] == pytest.approx(card.times, rel=1e-3)
+    facts = {each.name: each.value for each in found.facts}
+    assert facts["Own errors"] == "by replay of captured inputs"
+    assert facts["Records judged by themselves"] == "3"
+
+
+def test_a_saved_call_that_is_torn_leaves_the_captures(tmp_path: Path) -> None:
+    target = _capture(tmp_path / "t", _with_wrong_tanh())
+    report = locate_captures(target, _capture(tmp_path / "g", CALLS), out=tmp_path / "out")
+    (saved,) = (tmp_path / "out/error_data").glob("*/Torch.tanh.0.json")
+    saved.write_text("{")
+    (card,) = view([found_run(report.table)]).cards
+    assert card.blocks is not None
+    assert card.histogram is not None
+    assert card.histogram.unit == "|target - golden| by the root mean square of golden"
+    assert np.count_nonzero(card.blocks.values) == 1
+    assert card.blocks.values[3, 5] > 1

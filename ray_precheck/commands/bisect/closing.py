@@ -1,22 +1,51 @@
-"""What `bisect` prints: each rung, what makes the result wrong, its proofs, and the lines that switch it off.
+"""The report of a bisect, and what is printed of it: culprits, their proofs, the lines that switch them off.
 
 Comes in: a `BisectReport` and its target. Goes out: text, an exit code. Called by the command, and by the
 module that keeps what was found.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from ray_precheck.commands.bisect.job import enabled_cell
 from ray_precheck.commands.bisect.target import Lines, Survey, Target
 from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
-from ray_precheck.searching.bisection import Rung, RungFinding, SearchEnd, Trial
-from ray_precheck.store.tables import decode_name, encode_text
-
-if TYPE_CHECKING:
-    from ray_precheck.commands.bisect.run import BisectReport, TrialCells
+from ray_precheck.searching.bisection import Rung, RungFinding, SearchEnd, Trial, TrialAnswer
+from ray_precheck.store.tables import RunFiles, decode_name, encode_text
 
 _MOST_NAMED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCells:
+    """A row of `bisect_{timestamp}.csv`; all cells are text."""
+
+    trial: str
+    rung: str
+    enabled: str
+    repeat: str
+    exit: str
+    verdict: str
+    metric: str
+    seconds: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BisectReport:
+    """The report of a run. `completed` is False if it stopped before its end, for the reason `stop_reason` or
+    on request; then `findings` are those of the rungs that were finished. `history` are the answers in the
+    order in which they came, `said` what the target says at the end."""
+
+    files: RunFiles
+    survey: Survey
+    findings: tuple[RungFinding, ...]
+    trials: tuple[TrialCells, ...]
+    history: tuple[tuple[Trial, TrialAnswer], ...]
+    completed: bool
+    stop_reason: str = ""
+    said: tuple[str, ...] = ()
 
 
 def survey_lines(survey: Survey) -> Iterator[str]:
@@ -41,7 +70,7 @@ def survey_lines(survey: Survey) -> Iterator[str]:
         yield f"note: {note}"
 
 
-def bisect_exit_code(report: "BisectReport") -> int:
+def bisect_exit_code(report: BisectReport) -> int:
     """Return the exit code: 1 where a culprit is, 0 where everything is right, 4 where nothing was
     answered."""
     if not report.completed:
@@ -59,7 +88,7 @@ def bisect_exit_code(report: "BisectReport") -> int:
     return PASSED if kinds & {SearchEnd.CLEAN, SearchEnd.NOISE} else NOTHING_CHECKED
 
 
-def unresolved_foot(report: "BisectReport") -> str:
+def unresolved_foot(report: BisectReport) -> str:
     """Return a sentence where no trial with everything off gave an answer, so that nothing can be told; ""
     where one did."""
     if (
@@ -82,7 +111,7 @@ def unresolved_foot(report: "BisectReport") -> str:
     )
 
 
-def bisect_lines(target: Target, config: Any, report: "BisectReport") -> Iterator[str]:
+def bisect_lines(target: Target, config: Any, report: BisectReport) -> Iterator[str]:
     """Yield the closing lines of a run."""
     rows = trial_rows(report)
     for finding in report.findings:
@@ -93,10 +122,10 @@ def bisect_lines(target: Target, config: Any, report: "BisectReport") -> Iterato
     yield f"{len(report.trials)} trials took {seconds:.1f} s together; rows: {report.files.result}"
 
 
-TrialRows: TypeAlias = "Mapping[tuple[str, str, str], TrialCells]"
+TrialRows: TypeAlias = Mapping[tuple[str, str, str], TrialCells]
 
 
-def trial_rows(report: "BisectReport") -> TrialRows:
+def trial_rows(report: BisectReport) -> TrialRows:
     """Return the rows of trials by their rung, what was on, and the repeat, as the table has them."""
     return {(each.rung, each.enabled, each.repeat): each for each in report.trials}
 

@@ -4,6 +4,7 @@ Comes in: the name of a target and its options. Goes out: the exit code. Called 
 """
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 from ray_precheck.errors import UsageError
@@ -52,7 +53,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 def options_of_target(target: Any) -> tuple[Option, ...]:
     """Return the options of a target in the order of --help."""
     own = (each for each in options_of(target.config) if each.field not in _WITHOUT)
-    return by_section([*own, JSON_FILE, PLOT])
+    plot = replace(PLOT, help="draw how the set shrank on the screen (needs rich)")
+    return by_section([*own, JSON_FILE, plot])
 
 
 def _listed(target: Any, config: Any) -> int:

@@ -8,9 +8,10 @@ not say which set is guilty, or how it is switched off.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray_precheck.commands.bisect.closing import (
+    BisectReport,
     TrialRows,
     bisect_exit_code,
     trial_number,
@@ -32,9 +33,6 @@ from ray_precheck.searching.bisection import (
 from ray_precheck.searching.strategy import ladder
 from ray_precheck.store.kept import keep_found, kept_found
 from ray_precheck.store.tables import RunFiles
-
-if TYPE_CHECKING:
-    from ray_precheck.commands.bisect.run import BisectReport
 
 FORMAT = 1
 # What was suspected is computed anew for each bar: of more trials every second, third, ... one has a bar.
@@ -85,7 +83,7 @@ def findings_file(files: RunFiles) -> Path:
     ).with_suffix(".json")
 
 
-def write_findings(target: Target, config: Any, report: "BisectReport") -> None:
+def write_findings(target: Target, config: Any, report: BisectReport) -> None:
     """Keep what a run has found, as far as it came; where the file cannot be written its view lacks it."""
     rows = trial_rows(report)
     kept = KeptFindings(
@@ -101,7 +99,7 @@ def write_findings(target: Target, config: Any, report: "BisectReport") -> None:
 
 
 def _lines(
-    target: Target, config: Any, report: "BisectReport", finding: RungFinding
+    target: Target, config: Any, report: BisectReport, finding: RungFinding
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     lines = target.lines(config, report.survey, finding)
     return lines.said, lines.code
@@ -146,7 +144,7 @@ def _kept(
     )
 
 
-def _left_after(report: "BisectReport", config: Any, rows: TrialRows) -> list[tuple[str, int]]:
+def _left_after(report: BisectReport, config: Any, rows: TrialRows) -> list[tuple[str, int]]:
     """Return how many switches were suspected after trials of the first search, by their numbers."""
     strategy = ladder(report.survey.rungs, search_limits(config, report.survey))
     rungs: Mapping[str, Rung] = {rung.name: rung for rung in report.survey.rungs}

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ray_precheck.commands.bisect.closing import TrialCells
 from ray_precheck.commands.bisect.findings import (
     KeptFinding,
     KeptFindings,
@@ -17,7 +18,6 @@ from ray_precheck.commands.bisect.findings import (
     read_findings,
 )
 from ray_precheck.commands.bisect.job import TABLES
-from ray_precheck.commands.bisect.run import TrialCells
 from ray_precheck.options.commands import STOPPED, UNUSABLE, worst_code
 from ray_precheck.running.views import (
     BEGIN_OF_SENTENCE,

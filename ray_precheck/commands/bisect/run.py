@@ -7,9 +7,10 @@ programs that import the package.
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from ray_precheck.commands.bisect.closing import BisectReport, TrialCells
 from ray_precheck.commands.bisect.findings import write_findings
 from ray_precheck.commands.bisect.job import TABLES, BisectJob, recorded_answers
 from ray_precheck.commands.bisect.options import BisectConfig
@@ -28,43 +29,11 @@ from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import find_places, on_cores
 from ray_precheck.runtime.places.scratch import private_folder
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.searching.bisection import RungFinding, Trial, TrialAnswer
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import RunFiles
 
 # Of the memory of a machine, what all trials together may take, as of a precheck's records.
 _MEMORY_SHARE = 0.7
-
-
-@dataclass(frozen=True, slots=True)
-class TrialCells:
-    """A row of `bisect_{timestamp}.csv`; all cells are text."""
-
-    trial: str
-    rung: str
-    enabled: str
-    repeat: str
-    exit: str
-    verdict: str
-    metric: str
-    seconds: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class BisectReport:
-    """The report of a run. `completed` is False if it stopped before its end, for the reason `stop_reason` or
-    on request; then `findings` are those of the rungs that were finished. `history` are the answers in the
-    order in which they came, `said` what the target says at the end."""
-
-    files: RunFiles
-    survey: Survey
-    findings: tuple[RungFinding, ...]
-    trials: tuple[TrialCells, ...]
-    history: tuple[tuple[Trial, TrialAnswer], ...]
-    completed: bool
-    stop_reason: str = ""
-    said: tuple[str, ...] = ()
 
 
 def survey_target(

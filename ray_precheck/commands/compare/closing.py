@@ -5,7 +5,6 @@ Called by the session and the command. The rows stand in the order of the target
 flows, so that the first error, and those whose inputs are in none, are where differences begin.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED
 from ray_precheck.options.commands import PASSED as PASSED_CODE
 from ray_precheck.store.journal import rows_below
 from ray_precheck.store.tables import Tables, decode_name, row_cells
+from ray_precheck.trace.difference.limits import messages_in
 from ray_precheck.trace.difference.rows import BY_STATISTICS
 from ray_precheck.trace.difference.standards.megengine import error_told
 
@@ -129,17 +129,11 @@ def errors_told(rows: Path, tables: Tables) -> list[float]:
             for cell in row_cells(raw):
                 if "error " in cell and cell[:1] == "[":
                     found += [
-                        error for text in _messages(cell) if (error := error_told(text)) is not None
+                        error
+                        for text in messages_in(cell)
+                        if (error := error_told(text)) is not None
                     ]
     return sorted(found)
-
-
-def _messages(cell: str) -> list[str]:
-    try:
-        found = json.loads(cell)
-    except ValueError:  # A row that others have changed.
-        return []
-    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
 
 def _cells(calls: Path, tables: Tables) -> Iterator[list[str]]:

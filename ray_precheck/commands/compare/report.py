@@ -9,47 +9,40 @@ sentence says where they are gone.
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
+from ray_precheck.commands.compare.cards import suspect_card
 from ray_precheck.commands.compare.closing import comparison_code
 from ray_precheck.commands.compare.job import CALL_COLUMNS
 from ray_precheck.commands.compare.reading import (
     TONES,
     ComparedCall,
     ComparedRun,
-    SuspectCall,
     read_calls,
     read_rows,
     setting_of,
-    split_value,
     suspects_in,
 )
-from ray_precheck.numerics.statistics import STATISTICS
 from ray_precheck.options.commands import NOTHING_CHECKED, PASSED, STOPPED, worst_code
 from ray_precheck.running.capture_views import (
-    MOST_VALUES,
     FlowNode,
     GoldenCalls,
     MapCell,
     OpenedPair,
-    TensorBudget,
-    beside_golden,
     flow_graph,
     module_name,
     opened_pair,
+    parents_of,
     row_link,
-    shown_difference,
-    stated_values,
     unseen_reason,
     worst_map,
 )
+from ray_precheck.running.tensor_views import TensorBudget
 from ray_precheck.running.views import (
     FoundRun,
     JudgedCall,
-    code_around,
     facts_of_run,
     file_names,
     invocation_of,
@@ -60,7 +53,6 @@ from ray_precheck.running.views import (
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.view import (
     Advice,
-    Bar,
     Card,
     CellKind,
     Chart,
@@ -73,15 +65,17 @@ from ray_precheck.schema.view import (
     View,
     ViewState,
 )
-from ray_precheck.store.tables import decode_name
 from ray_precheck.trace.alignment.align import GOLDEN_ONLY, How
 from ray_precheck.trace.difference.limits import RowLimits
-from ray_precheck.trace.difference.rows import BY_STATISTICS, NOT_THERE
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.difference.rows import BY_STATISTICS, ComparisonMode
 from ray_precheck.trace.side import CaptureSide
-from ray_precheck.trace.sources import Modules
 
 _NAMED = 20
+_KINDS = {
+    ComparisonMode.REAL.value: "files of tensors",
+    ComparisonMode.STATISTICS.value: "statistics",
+    ComparisonMode.DIGESTS.value: "digests",
+}
 
 
 def view(found: Sequence[FoundRun]) -> View:
@@ -100,7 +94,7 @@ def view(found: Sequence[FoundRun]) -> View:
             if run is runs[0] or any(each.run is run for each in suspects)
         }
         budget = TensorBudget()
-        cards = tuple(_card(each, opened[id(each.run)], budget) for each in suspects)
+        cards = tuple(suspect_card(each, opened[id(each.run)], budget) for each in suspects)
         first = suspects[0].run if suspects else runs[0]
         return _view(runs, cards, more, first, opened[id(first)])
 
@@ -121,7 +115,7 @@ def _view(
     ]
     return View(
         "compare",
-        f"compare {first.there.dump or 'two captures'}",
+        _title(first.there),
         _sentence(results, state, cards, runs),
         worst_tone(tone for word, tone in TONES.items() if results[word]),
         state,
@@ -146,6 +140,10 @@ def _view(
         tuple(_advice(first, results, state)),
         file_names(files),
     )
+
+
+def _title(there: Environment) -> str:
+    return f"{there.dump} against {there.golden}" if there.dump else "two captures"
 
 
 def _state(runs: Sequence[ComparedRun]) -> ViewState:
@@ -200,7 +198,7 @@ def _facts(runs: Sequence[ComparedRun]) -> tuple[Fact, ...]:
     found["How calls were paired"] = setting_of(first.settings, "match")
     is_noisy = "noise" in (first.settings.fingerprint if first.settings is not None else {})
     found["Noise"] = "measured with a second golden run" if is_noisy else ""
-    found["Compared by"] = setting_of(first.settings, "mode")
+    found["Compared are"] = _KINDS.get(setting_of(first.settings, "mode"), "")
     found["Rows"] = f"{sum(run.rows for run in runs):,}"
     return tuple(Fact(name, value) for name, value in found.items() if value)
 
@@ -238,149 +236,6 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[NotCompared]:
         yield NotCompared(text, len(unread), tuple(unread[:_NAMED]))
 
 
-def _card(suspect: SuspectCall, pair: OpenedPair, budget: TensorBudget) -> Card:
-    run, call = suspect.run, suspect.call
-    rows = run.kept.get(call.name, [])
-    worst = _worst_row(run, rows)
-    facts = {
-        "Golden calls": call.golden if call.golden != call.name else "",
-        "Paired": call.match if call.match != How.EXACT.value else "",
-        "Values": f"{call.rows}, of which {call.errors} are in error" if call.errors else call.rows,
-        "Relative L2 of the outputs": call.distance,
-        "Also in": ", ".join(suspect.also[:_NAMED]),
-    }
-    code, no_code = code_around(call.source)
-    card = Card(
-        call.name,
-        call.tone,
-        call.message or f"{call.result}, without a message",
-        row_link(run.found, call.name),
-        run.found.label,
-        _times(run.limits, call),
-        tuple(Fact(name, value) for name, value in facts.items() if value),
-        tuple(_stated_cells(run, rows)),
-        _bars(run, call, worst),
-        module=call.module,
-        source=call.source,
-        code=code,
-        reproduce=_reproduce(run.there, call.name),
-        missing=(*pair.missing, *filter(None, [no_code])),
-    )
-    return _with_tensors(card, run, call, worst, pair, budget)
-
-
-def _times(limits: RowLimits, call: ComparedCall) -> float:
-    """Return how many times its limit the worst output of a call is off, or an input where none is."""
-    worst = call.inherited if math.isnan(call.own) else call.own
-    return worst / limits.limit
-
-
-def _worst_row(run: ComparedRun, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the row that is furthest apart, an output before an input; () where there is none."""
-    limits = run.limits
-
-    def order(cells: tuple[str, ...]) -> tuple[bool, bool, float]:
-        path = split_value(decode_name(limits.cell(cells, "NPU Name")))[1]
-        times = limits.times(cells)
-        is_error = limits.cell(cells, "Result") == "error"
-        return (
-            is_error,
-            path.startswith(("output", "changed")),
-            -1.0 if math.isnan(times) else times,
-        )
-
-    return max(rows, key=order, default=())
-
-
-def _bars(run: ComparedRun, call: ComparedCall, worst: tuple[str, ...]) -> tuple[Bar, ...]:
-    limits = run.limits
-    both = (("outputs", call.own), ("inputs", call.inherited))
-    bars = [
-        Bar(f"{name}: {limits.unit}", value, limits.limit)
-        for name, value in both
-        if not math.isnan(value)
-    ]
-    return (*bars, *(limits.bars(worst) if worst else ()))
-
-
-def _stated_cells(run: ComparedRun, rows: Sequence[tuple[str, ...]]) -> Iterator[Fact]:
-    """Yield the values of a pair as its rows state them: dtype, shape and statistics of both sides."""
-    limits = run.limits
-    for cells in rows[:MOST_VALUES]:
-        names = [decode_name(limits.cell(cells, each)) for each in ("NPU Name", "Bench Name")]
-        name = names[0] if names[0] != NOT_THERE else names[1]
-        sides = []
-        for side, dtype, shape in (
-            ("NPU", "NPU Dtype", "NPU Tensor Shape"),
-            ("Bench", "Bench Dtype", "Bench Tensor Shape"),
-        ):
-            words = [f"{limits.cell(cells, dtype)} {limits.cell(cells, shape)}"]
-            for each in STATISTICS:
-                if (cell := limits.cell(cells, f"{side} {each.heading}")) not in ("", NOT_THERE):
-                    words.append(f"{each.field} {cell.strip()}")
-            sides.append(", ".join(words))
-        said = f"{limits.cell(cells, 'Result')}: {beside_golden(*sides)}"
-        yield Fact(split_value(name)[1] or name, said)
-    if len(rows) > MOST_VALUES:
-        yield Fact("...", f"and {len(rows) - MOST_VALUES} more values")
-
-
-def _with_tensors(
-    card: Card,
-    run: ComparedRun,
-    call: ComparedCall,
-    worst: tuple[str, ...],
-    pair: OpenedPair,
-    budget: TensorBudget,
-) -> Card:
-    """Return a card with what the captures add: the layout of its values, and where its worst one differs."""
-    if pair.target is None:
-        return card
-    ours = _items(pair.target, [call.name, *call.members])
-    theirs = _items(pair.golden, call.golden_keys) if pair.golden is not None else {}
-    is_pair = len(call.golden_keys) == 1 and not call.members
-    if call.name in ours and is_pair:
-        golden = theirs.get(call.golden_keys[0], [])
-        card = replace(card, inputs=stated_values(ours[call.name], golden))
-    if not worst:
-        return card
-    named = [
-        _named_item(side, decode_name(run.limits.cell(worst, heading)))
-        for side, heading in ((ours, "NPU Name"), (theirs, "Bench Name"))
-    ]
-    target, golden_item = named
-    if target is None or golden_item is None or not (target.is_tensor and golden_item.is_tensor):
-        return card
-    limit = next((bar.limit for bar in card.bars if bar.name == "Relative L2"), math.nan)
-    found = shown_difference(pair, (target, golden_item), budget, limit)
-    missing = (*card.missing, found.missing) if found.missing else card.missing
-    return replace(card, histogram=found.histogram, blocks=found.blocks, missing=missing)
-
-
-def _items(side: CaptureSide | None, keys: Iterable[str]) -> dict[str, list[Item]]:
-    if side is None:
-        return {}
-    wanted = set(keys)
-    return {entry.key: side.items(entry) for entry in side.entries if entry.key in wanted}
-
-
-def _named_item(records: dict[str, list[Item]], name: str) -> Item | None:
-    """Return the value of a name, `Mint.add.0.forward.output.0`, among those of records."""
-    for key, items in records.items():
-        for item in items:
-            if name == (f"{key}.{item.path}" if item.path else key):
-                return item
-    return None
-
-
-def _reproduce(there: Environment, name: str) -> str:
-    """Return the command that measures the values of a pair again, "" where the captures are not known."""
-    if not there.dump or not there.golden:
-        return ""
-    words = ("ray-precheck", "inspect", there.dump, "--with", there.golden, "diff", name)
-    return shlex.join(words)
-
-
 def _overview(runs: Sequence[ComparedRun]) -> Iterator[Chart]:
     limits = runs[0].limits
     by_type = worst_map(
@@ -405,11 +260,11 @@ def _overview(runs: Sequence[ComparedRun]) -> Iterator[Chart]:
     if len(runs) < 2:
         return
     by_run = worst_map(
-        "Modules by step and rank",
+        "Modules, or types of calls in none, by step and rank",
         limits.unit,
         (
             MapCell(
-                module_name(call.module) or "(no module)",
+                module_name(call.module) or _type_of(call.name),
                 run.found.label,
                 _shown(call, limits),
                 row_link(run.found, call.name),
@@ -467,18 +322,6 @@ def _model(
         return tuple(charts), told
     charts.append(_graph(first, pair, pair.target, len(runs) > 1))
     return tuple(charts), ()
-
-
-def parents_of(keys: Iterable[str], folder: Path | None) -> dict[str, str]:
-    """Return the module around each module by their names, as construct.json has it for the records of `keys`
-    and what is around them."""
-    modules = Modules(folder)
-    found: dict[str, str] = {}
-    for key in keys:
-        while key and (name := module_name(key)) not in found:
-            key = modules.of(key)
-            found[name] = module_name(key) if key else ""
-    return found
 
 
 def _graph(run: ComparedRun, pair: OpenedPair, target: CaptureSide, is_one_of_many: bool) -> Chart:

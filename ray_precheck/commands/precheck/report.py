@@ -381,7 +381,7 @@ def _overview(runs: Sequence[_Seen]) -> Iterator[Chart]:
 
 def _over_runs(runs: Sequence[_Seen]) -> HeatMap | None:
     """Return modules x steps and ranks with the worst output of each, API types where no module is known."""
-    title = "The worst output of each module, step and rank"
+    title = "The worst output in error of each module, step and rank; passes as 0"
     by_module = [cell for run in runs for cell in _module_cells(run)]
     if by_module:
         return worst_map(title, "times the limit", by_module, 1.0, ("module", "step and rank"))

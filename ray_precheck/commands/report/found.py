@@ -43,7 +43,9 @@ VIEWERS = (
     Viewer("compare_calls_*.csv", "compare"),
     Viewer("accuracy_checking_result_*.csv", "precheck"),
     Viewer("overflow_check_*.csv", "overflow"),
+    Viewer("run_overflow_check_result_*.csv", "overflow"),
     Viewer("naive_*.csv", "naive"),
+    Viewer("compare_results_*.csv", "compare_results"),
 )
 _PLACE = re.compile(r"(?:step\d+)?/?(?:(?:rank|proc)\d*)?")
 # A step, a rank, and the parts of a diagnosis.

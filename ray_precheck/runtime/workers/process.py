@@ -199,7 +199,7 @@ class CheckProcess:
             if answer is None:
                 return tally.report(), sealed
             if isinstance(answer, WorkerFailure):
-                return tally.report(answer), sealed
+                return tally.report(replace(answer, seen_s=time.time())), sealed
             tally.add(answer)
             if answer.half is not None:
                 sealed[answer.index] = answer.half

@@ -5,6 +5,7 @@ of the limit, and bars of metrics beside their limits. Called by the views of co
 tensors were read: verdicts come from the column Result and are never made anew.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -95,8 +96,7 @@ class RowLimits:
                 share = self._number(cells, "One Thousandth Err Ratio")
                 return (1.0 - share) / (1.0 - OUTPUT_SHARE)
             case standard if standard == MEGENGINE:
-                error = error_told(self.cell(cells, "Err_message"))
-                return math.nan if error is None else error / self._max_err
+                return self._told_error(cells) / self._max_err
         return self._distance(cells)
 
     def _distance(self, cells: Sequence[str]) -> float:
@@ -105,6 +105,11 @@ class RowLimits:
 
     def _number(self, cells: Sequence[str], heading: str) -> float:
         return number_of_cell(self.cell(cells, heading))
+
+    def _told_error(self, cells: Sequence[str]) -> float:
+        """Return the error by the measure of `megengine` that a message tells, NaN for none."""
+        told = map(error_told, messages_in(self.cell(cells, "Err_message")))
+        return next((error for error in told if error is not None), math.nan)
 
     def bars(self, cells: Sequence[str]) -> tuple[Bar, ...]:
         """Return the metrics of a row, each beside the limit that its standard has for it."""
@@ -119,7 +124,7 @@ class RowLimits:
             limit = limits.get("Relative L2", math.nan)
             value = number_of_cell(told[1]) * number_of_cell(told[2])
             found.append(Bar("Relative L2, at least", value, limit))
-        if (error := error_told(self.cell(cells, "Err_message"))) is not None:
+        if not math.isnan(error := self._told_error(cells)):
             found.append(Bar("error", error, self._max_err))
         return tuple(found)
 
@@ -132,6 +137,15 @@ class RowLimits:
             "precision_tool": {"Cosine": COSINE_TO_LIST},
             "msprobe": {"One Thousandth Err Ratio": OUTPUT_SHARE, "NormRelativeErr": OUTPUT_NORM},
         }.get(self._standard, {})
+
+
+def messages_in(cell: str) -> list[str]:
+    """Return the messages in a cell of Err_message; none where others have changed it."""
+    try:
+        found = json.loads(cell) if cell[:1] == "[" else []
+    except (ValueError, RecursionError):
+        return []
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
 
 @lru_cache(maxsize=64)

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.commands.bisect.closing import bisect_lines
-from ray_precheck.commands.bisect.run import BisectReport, bisect, survey_target
+from ray_precheck.commands.bisect.closing import BisectReport, bisect_lines
+from ray_precheck.commands.bisect.report import view
+from ray_precheck.commands.bisect.run import bisect, survey_target
 from ray_precheck.commands.bisect.targets.onnx import target as onnx_target
 from ray_precheck.commands.bisect.targets.onnx.options import OnnxConfig
 from ray_precheck.errors import UsageError
+from ray_precheck.running.views import found_run
 from ray_precheck.searching.bisection import RungFinding, SearchEnd
 
 # The interpreter that has onnxruntime and onnx, where it is not this one.
@@ -103,6 +105,13 @@ def test_a_culprit_and_its_nodes_are_found(models: Path, out: Path, name: str) -
     above = report.findings[report.findings.index(found) + 1 :]
     assert [each.kind for each in above] == [SearchEnd.CLEAN] * len(above)
     assert above[-1].rung.name == f"all without {culprit}"
+    # The files alone tell the same, without the target.
+    found_again = view([found_run(report.files.result)])
+    card = next(each for each in found_again.cards if each.name == culprit)
+    facts = {fact.name: fact.value for fact in card.facts}
+    assert f'disabled_optimizers=["{culprit}"]' in facts["Off in Python"]
+    assert (found_again.exit_code, card.times > 1, card.row) == (1, True, card.why.split()[5][:-1])
+    assert any(str(out) in note for note in found_again.notes)
 
 
 def test_the_printed_lines_mend_the_cropped_model(models: Path, out: Path) -> None:

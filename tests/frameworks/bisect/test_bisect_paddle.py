@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.commands.bisect.run import BisectReport, bisect
+from ray_precheck.commands.bisect.closing import BisectReport
+from ray_precheck.commands.bisect.run import bisect
 from ray_precheck.commands.bisect.targets.paddle.options import PaddleConfig
 from ray_precheck.commands.bisect.targets.paddle.target import TARGET
 from ray_precheck.searching.bisection import RungFinding, SearchEnd

@@ -118,6 +118,7 @@ _OF_PRECISION_TOOL = {
 _OF_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 # The distributions that are there to be installed under these names (looked up in November 2026).
 _DISTRIBUTIONS = {
+    "rich",
     "torch",
     "torch_npu",
     "mindspore",

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from ray_precheck.commands.bisect import job as bisect_job
-from ray_precheck.commands.bisect.closing import bisect_exit_code, unresolved_foot
+from ray_precheck.commands.bisect.closing import BisectReport, bisect_exit_code, unresolved_foot
 from ray_precheck.commands.bisect.job import BisectJob
 from ray_precheck.commands.bisect.options import BisectConfig
-from ray_precheck.commands.bisect.run import BisectReport
 from ray_precheck.commands.bisect.target import Survey
 from ray_precheck.searching.bisection import Rung, RungFinding, RungSwitch, Search, SearchEnd
 from ray_precheck.store.tables import run_files

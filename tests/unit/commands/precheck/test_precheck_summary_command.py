@@ -8,6 +8,7 @@ import pytest
 
 from ray_precheck.cli import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE, main
 from ray_precheck.replay.job import done_of
+from ray_precheck.running import plot
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, skipped
 from ray_precheck.store.claim import claimed
@@ -117,6 +118,32 @@ def test_the_files_for_ci_are_written_from_the_files_of_the_run(tmp_path: Path) 
     assert code == IN_ERROR
     assert json.loads(machine.read_text())["views"][0]["exit_code"] == IN_ERROR
     assert b'tests="3" failures="1" errors="0" skipped="1"' in junit.read_bytes()
+
+
+def test_the_view_is_all_that_is_printed_where_json_names_the_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = run_of(tmp_path / "run", PASS, WRONG, LEFT_OUT)
+    assert main(["summary", str(files.result), "--json", "-", "--plot"]) == IN_ERROR
+    printed = capsys.readouterr()
+    (view,) = json.loads(printed.out)["views"]
+    assert view["sentence"].startswith("1 of 3 calls is in error")
+    assert "3 APIs: 1 pass, 1 error, 1 SKIP" in printed.err
+    assert "there is nothing to draw" in printed.err
+
+
+def test_a_package_that_is_missing_is_said_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    for line in (["summary", str(tmp_path / "accuracy_checking_result_1.csv")], RUN):
+        assert main([*line, "--plot"]) == UNUSABLE
+        assert capsys.readouterr().err == (
+            "ray-precheck: error: --plot draws with the package rich, which is missing: pip install rich\n"
+        )
+
+
+RUN = ["run_ut", "-api_info", "none.json"]
 
 
 @pytest.mark.parametrize(
