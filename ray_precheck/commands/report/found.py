@@ -23,7 +23,8 @@ _STAMP = r"(?P<stamp>\d{14}(?:_\d+)?)"
 @dataclass(frozen=True, slots=True)
 class Viewer:
     """How the results of a command are found: by the `name` of one of its tables, with `*` for the time, or,
-    where that is written last, by those that are `begun` before; the module `room` has the function `view`."""
+    where that is written last, by those that are `begun` before; the module `room` has the function
+    `view`."""
 
     name: str
     room: str
