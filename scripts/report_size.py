@@ -83,7 +83,7 @@ class _Measured:
 
 
 def write_rows(path: Path, rows: int) -> None:
-    """Write a table like a precheck's details: 200 APIs, errors over ten decades, one row in 1,000 in error."""
+    """Write a table like a precheck's details: of 200 APIs; one row in 1,000 is in error."""
     random = np.random.default_rng(0)
     apis = [
         f"{kind}.{name}{n}"
@@ -104,12 +104,13 @@ def write_rows(path: Path, rows: int) -> None:
             wrong = random.random(count) < 1e-3
             for i in range(count):
                 at = begin + i
+                call = f"{apis[picked[0][i] % 200]}.{at // 4}.{('forward', 'backward')[at % 2]}"
                 dtype = dtypes[picked[1][i] % 3]
                 status = "error" if wrong[i] else "pass"
                 message = f"MaxAbsErr is {errors[0, i]:.3g}, above 0.001" if wrong[i] else ""
                 writer.writerow(
                     (
-                        f"{apis[picked[0][i] % 200]}.{at // 4}.{'forward' if at % 2 else 'backward'}.output.{at % 3}",
+                        f"{call}.output.{at % 3}",
                         "torch.float64",
                         dtype,
                         shapes[picked[2][i] % len(shapes)],
@@ -215,7 +216,8 @@ def _measured_graph(folder: Path, calls: int, browser: Browser) -> Iterator[_Mea
     yield _Measured("the graph, opened", time.monotonic() - began, "s", _GRAPH_S)
     began = time.monotonic()
     browser.js(
-        "document.querySelector('.flow .node:last-of-type rect').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+        "document.querySelector('.flow .node:last-of-type .box')"
+        ".dispatchEvent(new MouseEvent('click', {bubbles: true}))"
     )
     yield _Measured("a click that shows more", time.monotonic() - began, "s")
 

@@ -26,8 +26,8 @@ MOST_BLOCKS = 16
 # Half decades. Errors outside of them are counted in the first and the last bin.
 FIRST_DECADE, LAST_DECADE = -12, 12
 BINS = 2 * (LAST_DECADE - FIRST_DECADE)
-# Larger outputs are measured band by band, so that copies in float64 stay below some 100 MB.
-_ELEMENTS_AT_ONCE = 1 << 22
+# Larger outputs are measured piece by piece, so that copies in float64 stay below some 30 MB.
+_ELEMENTS_AT_ONCE = 1 << 19
 
 
 class ErrorKind(Enum):
@@ -133,15 +133,11 @@ def heat_of(
     blocks = np.zeros((len(rows) - 1, len(columns) - 1), np.float32)
     counts = np.zeros(BINS, np.int64)
     zeros = nonfinite = 0
-    for r, c in _bands(device.size, len(rows) - 1, len(columns) - 1):
-        row_edges, column_edges = rows[r.start : r.stop + 1], columns[c.start : c.stop + 1]
-        place = (
-            slice(row_edges[0], row_edges[-1]),
-            slice(column_edges[0], column_edges[-1]),
-        )
-        errors = _errors(device[place], bench[place], dtype, limit)
-        by_row = np.maximum.reduceat(errors, row_edges[:-1] - row_edges[0], axis=0)
-        blocks[r, c] = np.maximum.reduceat(by_row, column_edges[:-1] - column_edges[0], axis=1)
+    for piece in _pieces(rows, columns):
+        errors = _errors(device[piece.place], bench[piece.place], dtype, limit)
+        by_row = np.maximum.reduceat(errors, piece.starts(0, rows), axis=0)
+        largest = np.maximum.reduceat(by_row, piece.starts(1, columns), axis=1)
+        blocks[piece.blocks] = np.maximum(blocks[piece.blocks], largest)
         zeros += int(np.count_nonzero(errors == 0))
         finite = errors[(errors > 0) & (errors < np.inf)]
         nonfinite += int(np.count_nonzero(errors == np.inf))
@@ -157,15 +153,41 @@ def _edges(extent: int) -> Array:
     return np.arange(blocks + 1) * extent // blocks
 
 
-def _bands(size: int, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the blocks that are measured at once: all of a small output, else a row of blocks, or a column
-    where there is one row."""
-    if size <= _ELEMENTS_AT_ONCE:
-        yield slice(0, rows), slice(0, columns)
-    elif rows > 1:
-        yield from ((slice(row, row + 1), slice(0, columns)) for row in range(rows))
-    else:
-        yield from ((slice(0, 1), slice(column, column + 1)) for column in range(columns))
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Elements that are measured at once: their rows and columns, and the blocks that they are in."""
+
+    place: tuple[slice, slice]
+    blocks: tuple[slice, slice]
+
+    def starts(self, axis: int, edges: Array) -> Array:
+        """Return where the blocks begin in the piece."""
+        first, blocks = self.place[axis].start, self.blocks[axis]
+        return np.asarray(np.maximum(edges[blocks.start : blocks.stop], first) - first)
+
+
+def _pieces(rows: Array, columns: Array) -> Iterator[_Piece]:
+    """Yield all of a small output; of a large one some rows of one row of blocks at a time, or, where a row
+    is large, too, some columns of one block."""
+    width, every = int(columns[-1]), slice(0, len(columns) - 1)
+    if rows[-1] * width <= _ELEMENTS_AT_ONCE:
+        place = slice(0, int(rows[-1])), slice(0, width)
+        yield _Piece(place, (slice(0, len(rows) - 1), every))
+        return
+    for r in range(len(rows) - 1):
+        band = slice(r, r + 1)
+        for some_rows in _steps(rows[r], rows[r + 1], max(1, _ELEMENTS_AT_ONCE // width)):
+            if width <= _ELEMENTS_AT_ONCE:
+                yield _Piece((some_rows, slice(0, width)), (band, every))
+                continue
+            for c in range(len(columns) - 1):
+                for some in _steps(columns[c], columns[c + 1], _ELEMENTS_AT_ONCE):
+                    yield _Piece((some_rows, some), (band, slice(c, c + 1)))
+
+
+def _steps(begin: int, end: int, step: int) -> Iterator[slice]:
+    for start in range(int(begin), int(end), step):
+        yield slice(start, min(start + step, int(end)))
 
 
 def _errors(device: Array, bench: Array, dtype: str, limit: ElementLimit) -> Array:

@@ -49,10 +49,10 @@ class ShownDifference:
 
 
 def shown_difference(
-    pair: OpenedPair, items: tuple[Item, Item], budget: TensorBudget, limit: float = math.nan
+    pair: OpenedPair, items: tuple[Item, Item], budget: TensorBudget
 ) -> ShownDifference:
     """Return how the elements of two captured tensors differ, in units of the root mean square of the golden
-    one: the root mean square of what is drawn is the relative L2 distance, of which `limit` is the limit."""
+    one: the root mean square of what is drawn is the relative L2 distance."""
     path = items[0].path
     if not any(item.file for item in items):
         return ShownDifference(
@@ -69,7 +69,7 @@ def shown_difference(
             opened.append(open_item(item, tensors))
         except NotCheckable as reason:
             return ShownDifference(missing=f"{item.path} of the {what} cannot be read: {reason}")
-    return difference_of_tensors(items[0].path, opened[0], opened[1], budget, limit=limit)
+    return difference_of_tensors(items[0].path, opened[0], opened[1], budget)
 
 
 def difference_of_tensors(
@@ -78,7 +78,6 @@ def difference_of_tensors(
     theirs: MappedTensor,
     budget: TensorBudget,
     *,
-    limit: float = math.nan,
     names: tuple[str, str] = ("target", "golden"),
 ) -> ShownDifference:
     """Return how the elements of two tensors with these `names` differ, in units of the root mean square of
@@ -93,7 +92,7 @@ def difference_of_tensors(
     budget.left -= size
     if not size:
         return ShownDifference()
-    charts, error = caught(lambda: _charts_of(path, ours, theirs, limit, names))
+    charts, error = caught(lambda: _charts_of(path, ours, theirs, names))
     if charts is None:
         return ShownDifference(
             missing=f"{path} cannot be drawn: {first_line(error or ValueError())}"
@@ -102,7 +101,7 @@ def difference_of_tensors(
 
 
 def _charts_of(
-    path: str, ours: MappedTensor, theirs: MappedTensor, limit: float, names: tuple[str, str]
+    path: str, ours: MappedTensor, theirs: MappedTensor, names: tuple[str, str]
 ) -> tuple[Histogram, BlockMaxima]:
     scale = _root_mean_square(theirs) or 1.0
     shape = ours.shape
@@ -131,9 +130,7 @@ def _charts_of(
         said.append(f"{infinite:,} beyond {edges[-1]:g}, NaN or infinite on one side")
     unit = f"|{names[0]} - {names[1]}| by the root mean square of {names[1]}"
     return (
-        Histogram(
-            f"{path}: {', '.join(said)}", unit, tuple(edges), tuple(counts[1:-1].tolist()), limit
-        ),
+        Histogram(f"{path}: {', '.join(said)}", unit, tuple(edges), tuple(counts[1:-1].tolist())),
         BlockMaxima(f"{path}: largest difference by place", unit, shape, values),
     )
 

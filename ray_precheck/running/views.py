@@ -22,6 +22,7 @@ from ray_precheck.schema.view import (
     Advice,
     CodeLine,
     Fact,
+    Floats,
     ModuleNode,
     ModuleTree,
     TimelineChart,
@@ -35,7 +36,7 @@ from ray_precheck.store.tables import RunFiles
 from ray_precheck.store.timeline import CRASH
 
 MOST_CARDS = 10
-# Spans in a page: more than a screen has pixels, less than what makes a mail too large.
+# Spans in a page: more than a screen has pixels, and few enough to be sent by mail.
 _MOST_SPANS = 200_000
 _LINES_AROUND = 4
 _LARGEST_SOURCE_BYTES = 4 << 20
@@ -119,7 +120,8 @@ def invocation_of(settings: RunSettings | None) -> str:
 def timeline_chart(paths: Mapping[str, Path]) -> TimelineChart | None:
     """Return the timelines of runs as one chart, by their labels; None where no span could be read.
 
-    Of more than 200,000 spans the longest are kept, and the title says so.
+    Of more than 200,000 pieces some that followed each other on a lane are one span, named for the longest,
+    and as long as they are together, so that idle time stays what it was; the title says so.
     """
     lanes: dict[str, int] = {}
     names: dict[str, int] = {}
@@ -151,23 +153,42 @@ def timeline_chart(paths: Mapping[str, Path]) -> TimelineChart | None:
     if not rows:
         return None
     title = "What ran where"
-    if len(rows) > _MOST_SPANS:
-        title += f" (the {_MOST_SPANS:,} longest of {len(rows):,} pieces)"
-        rows = sorted(rows, key=lambda row: -row[2])[:_MOST_SPANS]
-    rows.sort(key=lambda row: row[1])
+    rows.sort()
     table = np.array(rows, np.float64)
+    together = -(-len(rows) // _MOST_SPANS)
+    if together > 1:
+        title += f" ({len(rows):,} pieces, {together} that followed each other drawn as one)"
+        table = _drawn_together(table, together)
+    table = table[np.argsort(table[:, 1], kind="stable")]
+    known = tuple(names)
+    used, named = np.unique(table[:, 3].astype(np.int64), return_inverse=True)
     return TimelineChart(
         title,
         tuple(lanes),
         table[:, 0].astype(np.int64),
         table[:, 1] - table[0, 1],
         table[:, 2],
-        tuple(names),
-        table[:, 3].astype(np.int64),
+        tuple(known[name] for name in used),
+        named.reshape(-1),
         tuple(stages),
         table[:, 4].astype(np.int64),
         tuple((moment - float(table[0, 1]), said) for moment, said in sorted(crashes)),
     )
+
+
+def _drawn_together(table: Floats, count: int) -> Floats:
+    """Return `(M, 5)` rows of spans, each of up to `count` of the `(N, 5)` given, which are sorted by lane
+    and begin."""
+    lanes = table[:, 0]
+    first_of_lane = np.searchsorted(lanes, lanes)
+    begins = np.flatnonzero((np.arange(len(table)) - first_of_lane) % count == 0)
+    found = table[begins].copy()
+    found[:, 2] = np.add.reduceat(table[:, 2], begins)
+    group = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(table))))
+    by_length = np.lexsort((table[:, 2], group))  # the longest of each group is the last of it
+    longest = by_length[np.append(begins[1:], len(table)) - 1]
+    found[:, 3:] = table[longest, 3:]
+    return found
 
 
 def _events(path: Path) -> Iterable[dict[str, Any]]:

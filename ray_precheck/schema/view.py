@@ -151,8 +151,7 @@ class HeatMap:
     """A heat map: `values` `(R, C)` with a name for each row and column; NaN where there is nothing.
 
     `links` has for a cell, as (row, column), the name of a row of a table that it opens. `above`: larger
-    values are errors, 1 being the limit itself. `tones`, as values `(R, C)` of indices into `Tone`, where
-    the number does not say the verdict; None where it does.
+    values are errors, 1 being the limit itself; NaN where there is no limit.
     """
 
     title: str

@@ -63,13 +63,11 @@ class Browser:
 
     def close(self) -> None:
         """End the browser."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
         try:
-            self._process.wait(20)
+            self._process.communicate(timeout=20)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
 
 
 def missing(name: str) -> str:

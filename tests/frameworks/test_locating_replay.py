@@ -240,6 +240,8 @@ def test_the_view_of_a_replay_shows_where_the_saved_result_is_wrong(tmp_path: Pa
     assert card.reproduce == f"ray-precheck repro {card.case}"
     assert card.histogram is not None
     assert card.blocks is not None
+    (metric,) = (bar for bar in card.bars if bar.name == "RMSE")
+    assert metric.value > 1000 * metric.limit > 0
     assert card.histogram.unit == "|result - reference| by the root mean square of reference"
     expected = 2 * abs(SMOOTH[3, 5]) / np.sqrt(np.mean(SMOOTH.astype(np.float64) ** 2))
     assert card.blocks.values[3, 5] == pytest.approx(expected, rel=1e-4)

@@ -172,7 +172,7 @@ def _tree(said: list[str]) -> ModuleTree:
 
 
 def flow(said: list[str], calls: int = 300) -> FlowGraph:
-    """Return the flow of a run: a chain with branches, in which an error begins at call 20 and is passed on."""
+    """Return the flow of a run: a chain with branches; an error begins at call 20."""
     index = np.arange(calls)
     names = tuple(
         said[at] if at < 16 and at < len(said) else f"Torch.add.{at}" for at in range(calls)

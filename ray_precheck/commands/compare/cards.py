@@ -53,7 +53,7 @@ def suspect_card(suspect: SuspectCall, pair: OpenedPair, budget: TensorBudget) -
         "Paired": call.match if call.match != How.EXACT.value else "",
         "Values": f"{call.rows}, of which {call.errors} are in error" if call.errors else call.rows,
         "Relative L2 of the outputs": call.distance,
-        "Also in": ", ".join(suspect.also[:_NAMED]),
+        "Also in": _several(suspect.also),
     }
     code, no_code = code_around(call.source)
     card = Card(
@@ -73,6 +73,11 @@ def suspect_card(suspect: SuspectCall, pair: OpenedPair, budget: TensorBudget) -
         missing=(*pair.missing, *filter(None, [no_code])),
     )
     return _with_tensors(card, run, call, worst, pair, budget)
+
+
+def _several(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+    return f"{', '.join(labels[:_NAMED])}{more}"
 
 
 def _times(limits: RowLimits, call: ComparedCall) -> float:
@@ -157,8 +162,7 @@ def _with_tensors(
     target, golden_item = named
     if target is None or golden_item is None or not (target.is_tensor and golden_item.is_tensor):
         return card
-    limit = next((bar.limit for bar in card.bars if bar.name == "Relative L2"), math.nan)
-    found = shown_difference(pair, (target, golden_item), budget, limit)
+    found = shown_difference(pair, (target, golden_item), budget)
     missing = (*card.missing, found.missing) if found.missing else card.missing
     return replace(card, histogram=found.histogram, blocks=found.blocks, missing=missing)
 

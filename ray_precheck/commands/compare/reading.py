@@ -142,18 +142,21 @@ def read_calls(found: FoundRun) -> ComparedRun:
 
 def suspects_in(runs: Sequence[ComparedRun]) -> tuple[list[SuspectCall], int]:
     """Return the calls that have cards, and how many others are in error: first those whose inputs are in no
-    error, by their steps, then others; warnings where nothing is in error. A call that several ranks of a
-    step have in error has one card."""
+    error, by their steps and then in the order of the run, then others; warnings where nothing is in error. A
+    call that several ranks of a step have in error has one card: what errs on one of them before a
+    collective stands before the collective, which has the error on all."""
     worst = "error" if any(run.results["error"] for run in runs) else "warning"
     alike: dict[tuple[str, str], list[tuple[ComparedRun, ComparedCall]]] = {}
+    places: dict[tuple[str, str], tuple[bool, int, int]] = {}
     for run in runs:
-        for call in run.calls.values():
+        step = step_of(run.found)
+        for place, call in enumerate(run.calls.values()):
             if call.result == worst:
-                alike.setdefault((step_of(run.found), call.name), []).append((run, call))
-    ordered = sorted(
-        alike.items(),
-        key=lambda each: (not any(call.is_own for _, call in each[1]), number_in_name(each[0][0])),
-    )
+                key = step, call.name
+                alike.setdefault(key, []).append((run, call))
+                order = not call.is_own, number_in_name(step), place
+                places[key] = min(order, places.get(key, order))
+    ordered = sorted(alike.items(), key=lambda each: places[each[0]])
     suspects = []
     for _, some in ordered[:MOST_CARDS]:
         run, call = next(((run, call) for run, call in some if call.is_own), some[0])
@@ -194,7 +197,7 @@ def read_rows(run: ComparedRun, wanted: set[str]) -> None:
             continue
         if path.startswith(("output", "changed", "parameters_grad")):
             if not call.own >= times:
-                call.own, call.dtype = times, cells[dtype_at]
+                call.own, call.dtype = times, cells[dtype_at].rpartition(".")[2]
         elif not call.inherited >= times:
             call.inherited = times
     for name, keys in members.items():

@@ -7,6 +7,7 @@ sentence says where they are gone.
 """
 
 import math
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -66,10 +67,15 @@ from ray_precheck.schema.view import (
 )
 from ray_precheck.trace.alignment.align import GOLDEN_ONLY, How
 from ray_precheck.trace.difference.limits import RowLimits
-from ray_precheck.trace.difference.rows import BY_STATISTICS
+from ray_precheck.trace.difference.rows import BY_STATISTICS, ComparisonMode
 from ray_precheck.trace.side import CaptureSide
 
 _NAMED = 20
+_KINDS = {
+    ComparisonMode.REAL.value: "files of tensors",
+    ComparisonMode.STATISTICS.value: "statistics",
+    ComparisonMode.DIGESTS.value: "digests",
+}
 
 
 def view(found: Sequence[FoundRun]) -> View:
@@ -109,7 +115,7 @@ def _view(
     ]
     return View(
         "compare",
-        f"compare {first.there.dump or 'two captures'}",
+        _title(*_captures(runs, first)),
         _sentence(results, state, cards, runs),
         worst_tone(tone for word, tone in TONES.items() if results[word]),
         state,
@@ -131,9 +137,23 @@ def _view(
             filter(None, [timeline_chart({run.found.label: run.files.timeline for run in runs})])
         ),
         tuple(_tables(runs)),
-        tuple(_advice(first, results, state)),
+        tuple(_advice(runs, first, results, state)),
         file_names(files),
     )
+
+
+def _captures(runs: Sequence[ComparedRun], first: ComparedRun) -> tuple[str, str]:
+    """Return the paths of the captures, of several runs the folders that hold all; "" for unknown ones."""
+    if len(runs) == 1:
+        return first.there.dump, first.there.golden
+    found = []
+    for paths in ([run.there.dump for run in runs], [run.there.golden for run in runs]):
+        found.append(os.path.commonpath(paths) if all(map(os.path.isabs, paths)) else "")
+    return found[0], found[1]
+
+
+def _title(target: str, golden: str) -> str:
+    return f"{target} against {golden}" if target and golden else "two captures"
 
 
 def _state(runs: Sequence[ComparedRun]) -> ViewState:
@@ -163,15 +183,18 @@ def _sentence(
     many = f" of {len(runs)} pairs of captures" if len(runs) > 1 else ""
     if results["error"]:
         first = cards[0]
+        verb = "is" if results["error"] == 1 else "are"
         where = f" in {first.module}" if first.module else ""
-        said = f"{results['error']:,} of {total} pairs of records{many} are in error;"
+        said = f"{results['error']:,} of {total} pairs of records{many} {verb} in error;"
         said += f" the first is {first.name}{where}."
     elif not (results["pass"] or results["warning"]):
         said = f"Nothing could be compared in {total} pairs of records{many}."
     else:
         said = f"No pair of records is in error, of {total}{many}."
         if results["warning"]:
-            said += f" {results['warning']:,} have a warning."
+            said += (
+                f" {results['warning']:,} {'has' if results['warning'] == 1 else 'have'} a warning."
+            )
     if state is not ViewState.FINISHED:
         said += (
             " The comparison still runs."
@@ -188,7 +211,7 @@ def _facts(runs: Sequence[ComparedRun]) -> tuple[Fact, ...]:
     found["How calls were paired"] = setting_of(first.settings, "match")
     is_noisy = "noise" in (first.settings.fingerprint if first.settings is not None else {})
     found["Noise"] = "measured with a second golden run" if is_noisy else ""
-    found["Compared by"] = setting_of(first.settings, "mode")
+    found["Compared are"] = _KINDS.get(setting_of(first.settings, "mode"), "")
     found["Rows"] = f"{sum(run.rows for run in runs):,}"
     return tuple(Fact(name, value) for name, value in found.items() if value)
 
@@ -250,11 +273,11 @@ def _overview(runs: Sequence[ComparedRun]) -> Iterator[Chart]:
     if len(runs) < 2:
         return
     by_run = worst_map(
-        "Modules by step and rank",
+        "Modules, or types of calls in none, by step and rank",
         limits.unit,
         (
             MapCell(
-                module_name(call.module) or "(no module)",
+                module_name(call.module) or _type_of(call.name),
                 run.found.label,
                 _shown(call, limits),
                 row_link(run.found, call.name),
@@ -383,12 +406,15 @@ def _kind(heading: str) -> CellKind:
     return CellKind.TEXT if heading in _TEXTS else CellKind.NUMBER
 
 
-def _advice(run: ComparedRun, results: Counter[str], state: ViewState) -> Iterator[Advice]:
+def _advice(
+    runs: Sequence[ComparedRun], run: ComparedRun, results: Counter[str], state: ViewState
+) -> Iterator[Advice]:
     there = run.there
-    both = ("-tp", there.dump, "-gp", there.golden)
+    target, golden = _captures(runs, run)
+    both = ("-tp", target, "-gp", golden)
     if state is ViewState.STOPPED:
         yield Advice("Go on with what was stopped: the command that it printed has -csv_path.")
-    if not (there.dump and there.golden):
+    if not (target and golden):
         return
     if results["error"] or results["warning"]:
         words = shlex.join(("ray-precheck", "locate", *both))

@@ -5,6 +5,7 @@ Comes in: a row of the table (`reading`) and the captures that it is of, as far 
 """
 
 import math
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -40,6 +41,7 @@ from ray_precheck.schema.view import (
     Fact,
 )
 from ray_precheck.store.error_data import load_error_data
+from ray_precheck.trace.difference.limits import number_of_cell
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.side import CaptureSide
 
@@ -47,6 +49,11 @@ UNIT = "times what rounding explains"
 # Aligning more calls anew, to show golden values beside the others, takes longer than a reader waits.
 _MOST_ALIGNED = 60_000
 _LARGEST_SAVED_BYTES = 256 << 20
+# As the messages of `accuracy.standards` say it.
+_NUMBER = r"([\d.]+(?:e[+-]?\d+)?|inf|nan)"
+_TOLD = re.compile(
+    rf"(?:also )?([A-Za-z][A-Za-z ]*) is {_NUMBER}, must be at (most|least) {_NUMBER}"
+)
 KINDS = {kind.value: kind for kind in RootKind}
 
 
@@ -129,13 +136,15 @@ def _bars(row: LocatedRow) -> Iterator[Bar]:
     for name, value in (("own error", row.own), ("inherited error", row.inherited)):
         if not math.isnan(value):
             yield Bar(f"{name}: {UNIT}", value, 1.0)
+    for metric, number, least, limit in _TOLD.findall(row.message):
+        yield Bar(metric, number_of_cell(number), number_of_cell(limit), least == "least")
 
 
 def _saved_call(run: LocatedRun, row: LocatedRow, dump: DumpToLocate | None) -> Path | None:
     files = run.files_of(dump)
     if files is None or row.verdict == RootKind.CALL.value or "/" in row.name:
         return None
-    path = files.errors / f"{row.name}.json"
+    path = files.errors.absolute() / f"{row.name}.json"
     return path if path.exists() else None
 
 

@@ -91,7 +91,7 @@ def view(found: Sequence[FoundRun]) -> View:
         ]
         return View(
             "locate",
-            f"locate {run.there.dump or 'a capture'}",
+            run.there.dump or "a capture",
             _sentence(run, roots, counts),
             Tone.ERROR if roots else Tone.PASS if counts.judged or counts.compared else Tone.SKIP,
             state,
@@ -230,7 +230,11 @@ def _overview(run: LocatedRun, shown: ShownRecords) -> Iterator[Chart]:
     cells = list(_cells_of_ranks(run, rows))
     if len({cell.column for cell in cells}) > 1:
         by_rank = worst_map(
-            "Modules by step and rank", UNIT, cells, 1.0, ("module", "step and rank")
+            "Modules, or types of calls in none, by step and rank",
+            UNIT,
+            cells,
+            1.0,
+            ("module", "step and rank"),
         )
         if by_rank is not None:
             yield by_rank
@@ -238,7 +242,7 @@ def _overview(run: LocatedRun, shown: ShownRecords) -> Iterator[Chart]:
 
 def _cells_of_ranks(run: LocatedRun, rows: Sequence[LocatedRow]) -> Iterator[MapCell]:
     for row in rows:
-        module = module_name(row.module) or "(no module)"
+        module = module_name(row.module) or row.name.rpartition(".")[0]
         # A root is on few ranks or on all; of what all pass on the first ranks are enough.
         for rank in row.each_rank[: None if row.place else _MOST_RANKS]:
             label = "/".join(

@@ -48,7 +48,8 @@ from ray_precheck.store.tables import RunFiles, call_of_detail
 from ray_precheck.trace.items import INPUT
 from ray_precheck.trace.sources import source_lines
 
-_CAUSE = re.compile(rf"; (?=likely cause: |{ROUNDING})")
+_LIKELY = "likely cause: "
+_CAUSE = re.compile(rf"; (?={_LIKELY}|{ROUNDING})")
 # Cells of the details that are no metrics.
 _WORDS = ("API Name", "Bench Dtype", "Tested Dtype", "Shape", "Status", "Message", STANDARD_HEADING)
 _SETTINGS = ("Reference", "HonestRMSE", "HonestMaxAbsErr")
@@ -88,6 +89,7 @@ def output_card(output: WorstOutput, run: RunBeside) -> Card:
     message = row["Message"]
     cut = _CAUSE.search(message)
     why, cause = (message[: cut.start()], message[cut.end() :]) if cut else (message, "")
+    bars = tuple(bars_of(row))
     heat = run.heats.get(name)
     missing = [] if heat is not None else [_no_heat(run, name)]
     facts = [Fact(heading, row.get(heading, "")) for heading in _FACTS]
@@ -101,13 +103,22 @@ def output_card(output: WorstOutput, run: RunBeside) -> Card:
         missing,
         name=name,
         why=f"{why[:1].upper()}{why[1:]}." if why else "Its numbers are beyond their limit.",
-        times=output.beyond,
+        times=_times(output, bars),
         facts=tuple(fact for fact in facts if fact.value),
-        bars=tuple(bars_of(row)),
+        bars=bars,
         histogram=None if heat is None else histogram_of(heat),
         blocks=None if heat is None else blocks_of(heat),
-        cause=cause,
+        cause=cause.removeprefix(_LIKELY),
     )
+
+
+def _times(output: WorstOutput, bars: Sequence[Bar]) -> float:
+    """Return how many times an output is beyond its limit. The number that orders outputs looks at relative
+    errors, too: where it is within the limit, the metric that is farthest beyond its own counts."""
+    if output.beyond > 1:
+        return output.beyond
+    ratios = [bar.value / bar.limit for bar in bars if bar.limit > 0 and not bar.is_least]
+    return max((ratio for ratio in ratios if ratio > 1), default=math.nan)
 
 
 def broken_card(call: ResultRow, run: RunBeside) -> Card:

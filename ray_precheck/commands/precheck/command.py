@@ -151,8 +151,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 
 def _check(outputs: Outputs, config: RunConfig, found: FoundDumps, invocation: Invocation) -> int:
     """Check the calls of one dump and return the exit code."""
-    from ray_precheck.commands.precheck.junit import junit_lines
     from ray_precheck.commands.precheck.closing import RankSummary, format_summary, state_of_end
+    from ray_precheck.commands.precheck.junit import junit_lines
     from ray_precheck.commands.precheck.report import ended_view
     from ray_precheck.commands.precheck.run import run
     from ray_precheck.running.view_data import lines_beside
@@ -173,12 +173,12 @@ def _check_ranks(
     outputs: Outputs, config: RunConfig, found: FoundDumps, invocation: Invocation
 ) -> int:
     """Check the dumps of several ranks or steps and return the exit code: the worst of all."""
-    from ray_precheck.commands.precheck.junit import ranks_junit_lines
     from ray_precheck.commands.precheck.closing import (
         combined,
         format_ranks,
         state_of_all,
     )
+    from ray_precheck.commands.precheck.junit import ranks_junit_lines
     from ray_precheck.commands.precheck.report import ended_view
     from ray_precheck.commands.precheck.run import run_ranks
     from ray_precheck.running.view_data import lines_beside

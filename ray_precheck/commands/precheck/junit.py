@@ -1,10 +1,10 @@
 """The file of `--junit FILE`: the verdicts of a run, for the pages of CI.
 
-Comes in: a `Summary` and its state. Goes out: JUnit XML, written row by row. Called by the command line. It
-has a test case for each call. A call in error by its numbers is a failure, one that the device could not run an
-error, one that was not, or not wholly, compared is skipped. The suite's properties are the environment. A run
-that has not finished has one more case, which is an error and says so. The runs over several dumps have one
-file with a suite for each dump, whose name begins the class names of its cases.
+Comes in: a `Summary` and its state. Goes out: JUnit XML, written row by row. Called by the command line.
+It has a test case for each call. A call in error by its numbers is a failure, one that the device could not
+run an error, one that was not, or not wholly, compared is skipped. Its properties are the environment.
+A run that has not finished has one more case, which is an error and says so. The runs over several dumps have
+one file with a suite for each dump, whose name begins the class names of its cases.
 """
 
 import re

@@ -35,7 +35,7 @@ from ray_precheck.commands.precheck.summary import (
     times_cell,
 )
 from ray_precheck.errors import UsageError
-from ray_precheck.options.commands import worst_code
+from ray_precheck.options.commands import resume_command, worst_code
 from ray_precheck.running.capture_views import MapCell, module_name, row_link, torn_note, worst_map
 from ray_precheck.running.recorded import is_module
 from ray_precheck.running.views import (
@@ -302,13 +302,16 @@ def _facts(whole: Summary, runs: Sequence[_Seen]) -> Iterator[Fact]:
 
 
 def _counts(whole: Summary) -> tuple[Count, ...]:
+    parts = (
+        Count("forward in error", whole.forward.errors + whole.forward.broken, Tone.ERROR),
+        Count("backward in error", whole.backward.errors + whole.backward.broken, Tone.ERROR),
+        Count("could not be run", whole.broken, Tone.ERROR),
+    )
     return (
         Count("pass", whole.passes, Tone.PASS),
         Count("error", whole.errors, Tone.ERROR),
         Count("SKIP", whole.skips, Tone.SKIP),
-        Count("forward in error", whole.forward.errors + whole.forward.broken, Tone.ERROR),
-        Count("backward in error", whole.backward.errors + whole.backward.broken, Tone.ERROR),
-        Count("could not be run", whole.broken, Tone.ERROR),
+        *(part for part in parts if part.number),
     )
 
 
@@ -502,26 +505,31 @@ def _types_table(runs: Sequence[_Seen]) -> RowTable:
 def _advice(
     runs: Sequence[_Seen], whole: Summary, cards: Sequence[Card], state: ViewState
 ) -> Iterator[Advice]:
-    first = runs[0].summary
-    if state is ViewState.STOPPED:
-        stopped = next(run for run in runs if run.state is ViewState.STOPPED).summary
-        dump = stopped.environment.dump or "DUMP"
-        line = f"ray-precheck run_ut -api_info {shlex.quote(dump)} -csv_path"
-        yield Advice(
-            "Go on with the run where it stopped.",
-            (f"{line} {shlex.quote(str(stopped.files.result))}",),
-        )
+    dump = whole.environment.dump
+    if state is ViewState.STOPPED and dump:
+        yield Advice("Go on with the run where it stopped.", (_resuming(runs, dump),))
     commands = tuple(dict.fromkeys(card.reproduce for card in cards if card.reproduce))[:3]
     if commands:
         yield Advice("Run the worst calls alone.", commands)
-    is_default = (first.environment.rule or "msprobe") == "msprobe"
-    if whole.errors and is_default and any(is_rounding(o.row["Message"]) for o in whole.worst):
-        dump = first.environment.dump
-        if dump:
-            yield Advice(
-                "Rounding explains some errors by msprobe's rule; judge by what honest implementations do.",
-                (f"ray-precheck run_ut -api_info {shlex.quote(dump)} --standard auto",),
-            )
+    is_default = (whole.environment.rule or "msprobe") == "msprobe"
+    is_explained = any(is_rounding(output.row["Message"]) for output in whole.worst)
+    if whole.errors and is_default and is_explained and dump:
+        yield Advice(
+            "Rounding explains some errors by msprobe's rule; judge by what honest implementations do.",
+            (f"ray-precheck run_ut -api_info {shlex.quote(dump)} --standard auto",),
+        )
+
+
+def _resuming(runs: Sequence[_Seen], dump: str) -> str:
+    """Return the command that goes on: the one that began the run, where that is known."""
+    results = runs[0].found.main.absolute()
+    if len(runs) > 1:  # Those of all dumps: the folder in which those of steps and ranks are.
+        results = results.parents[len(Path(runs[0].found.label).parts)]
+    settings = runs[0].summary.settings
+    if settings is None or not settings.command:
+        return resume_command(("run_ut", "-api_info", dump), results)
+    line = resume_command(settings.command, results)
+    return f"cd {shlex.quote(settings.folder)} && {line}" if settings.folder else line
 
 
 def _files(run: _Seen) -> Iterator[str]:

@@ -24,8 +24,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     Raises:
         UsageError: the CSV is no result CSV or cannot be read, or a FILE cannot be written.
     """
-    from ray_precheck.commands.precheck.junit import junit_lines
     from ray_precheck.commands.precheck.closing import format_summary, state_of
+    from ray_precheck.commands.precheck.junit import junit_lines
     from ray_precheck.commands.precheck.report import view
     from ray_precheck.commands.precheck.summary import summarise
     from ray_precheck.running.view_data import lines_beside

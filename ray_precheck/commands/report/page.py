@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ray_precheck import __version__
-from ray_precheck.commands.report.encode import PageBlobs, encode_table
+from ray_precheck.commands.report.encode import PageBlobs, cut_text, encode_table
 from ray_precheck.running.view_data import FORMAT, plain
 from ray_precheck.schema.view import (
     BlockMaxima,
@@ -32,6 +32,8 @@ from ray_precheck.schema.view import (
 from ray_precheck.store.output_file import write_report
 
 _PLACE = "<!-- report -->"
+# A browser needs seconds for a name of 1,000,000 characters, and axe minutes.
+_LONGEST_TEXT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +99,22 @@ def page_data(
     report = {
         "format": FORMAT,
         "made": made,
-        "views": [plain(view, written) for view in views],
+        "views": [_short(plain(view, written)) for view in views],
         "follow": None if follow_s is None else {"every_s": follow_s},
     }
     return PageData(report, blobs.texts)
+
+
+def _short(found: Any) -> Any:
+    """Return an object of JSON with no text longer than a person reads."""
+    match found:
+        case str():
+            return cut_text(found, _LONGEST_TEXT)
+        case dict():
+            return {key: _short(value) for key, value in found.items()}
+        case list():
+            return [_short(value) for value in found]
+    return found
 
 
 def page_pieces(data: PageData) -> Iterator[bytes]:

@@ -72,13 +72,14 @@ def test_a_single_element_has_its_relative_error(device, bench, dtype, expected)
     assert float(found.blocks[0, 0]) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("most", [1, 4, 60])
 @pytest.mark.parametrize("shape", [(7, 5), (1, 40), (3, 2, 17), (33,), (16, 16), (100, 1)])
-def test_a_large_output_is_measured_band_by_band_to_the_same_numbers(monkeypatch, shape):
+def test_a_large_output_is_measured_piece_by_piece_to_the_same_numbers(monkeypatch, shape, most):
     rng = np.random.default_rng(1)
     bench = rng.standard_normal(shape)
     device = (bench + rng.standard_normal(shape) * 1e-3).astype(np.float32)
     whole = heat_of("x", device, bench, "float32", LIMIT)
-    monkeypatch.setattr(measuring, "_ELEMENTS_AT_ONCE", 4)
+    monkeypatch.setattr(measuring, "_ELEMENTS_AT_ONCE", most)
     parts = heat_of("x", device, bench, "float32", LIMIT)
     np.testing.assert_array_equal(parts.blocks, whole.blocks)
     np.testing.assert_array_equal(parts.counts, whole.counts)

@@ -208,7 +208,9 @@ def test_ranks_have_a_map_that_opens_to_one_call(tmp_path: Path) -> None:
     report = locate_captures(tmp_path / "target", tmp_path / "golden", out=tmp_path / "out")
     found = view_of(report)
     assert found.cards[0].name.startswith(f"Functional.linear.{number}.")
-    assert "step" in found.cards[0].label
+    facts = {each.name: each.value for each in found.cards[0].facts}
+    assert found.cards[0].label == f"step0/rank{facts['Ranks']}"
+    assert facts["Ranks"] != "0"
     (chart,) = (
         each for each in found.overview if isinstance(each, HeatMap) and each.row_title == "module"
     )

@@ -161,3 +161,9 @@ def test_an_infinite_error_is_told_from_no_value() -> None:
     largest = np.finfo(np.float64).max
     assert found["overview"][0]["values"] == [[2.5, largest, None]]
     assert found["cards"][0]["blocks"]["values"] == [[largest, None, 0.0]]
+
+
+def test_a_text_that_nobody_reads_is_cut(tmp_path: Path) -> None:
+    page = written(tmp_path, sample_view(100, "x" * 1_000_000))
+    assert len(page) < 4_000_000
+    assert "characters)" in page

@@ -41,7 +41,8 @@ def test_auto_tells_the_multiple_and_the_bar_has_four_times_what_is_explained() 
 def test_a_lower_bound_by_statistics_has_a_bar() -> None:
     cells = row(STATISTICS, Result="error", Err_message=TOLD.replace("is 0.02", "is at least 0.02"))
     (bar,) = limits_of("auto", STATISTICS).bars(cells)
-    assert (bar.name, bar.value) == ("Relative L2, at least", pytest.approx(0.02))
+    assert bar.name == "Relative L2, at least"
+    assert bar.value == pytest.approx(0.02)
 
 
 def test_noise_counts_like_rounding() -> None:
@@ -91,8 +92,17 @@ def test_an_error_that_no_number_shows_is_beyond_every_limit(standard: str) -> N
     assert limits_of(standard).times(cells) == math.inf
 
 
+def test_digests_are_equal_or_beyond_every_limit() -> None:
+    limits = limits_of("msprobe", ComparisonMode.DIGESTS)
+    same = row(ComparisonMode.DIGESTS, Result="pass", NPU_MD5="1a", BENCH_MD5="1a")
+    other = row(ComparisonMode.DIGESTS, Result="error", NPU_MD5="1a", BENCH_MD5="1b")
+    assert limits.times(same) == 0
+    assert limits.times(other) == math.inf
+
+
 def test_what_has_no_partner_has_no_number() -> None:
-    assert math.isnan(limits_of("auto").times(row(Result="unmatched", Relative_L2="0.1")))
+    for standard in ("auto", "assert-close"):
+        assert math.isnan(limits_of(standard).times(row(Result="unmatched", Relative_L2="0.1")))
 
 
 def test_a_cosine_must_not_be_below_its_limit() -> None:

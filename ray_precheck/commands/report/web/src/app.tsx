@@ -111,11 +111,11 @@ function Head({ view }: { view: View }) {
   return (
     <section id="head" aria-labelledby="head-title">
       <h1 id="head-title"><Badge tone={view.tone}>{view.tone}</Badge> {view.sentence}</h1>
-      <p class="what">{view.command}{view.title && ` of ${view.title}`}
+      <p class="what">{view.command}{view.title && `: ${view.title}`}
         {view.state !== "finished" && <b> ({view.state === "running" ? "still running" : "stopped before its end"})</b>}
       </p>
       <p class="counts">{view.counts.map((count) => (
-        <Badge tone={count.tone}>{count.number.toLocaleString("en-US")} {count.name}</Badge>
+        <Badge tone={count.number ? count.tone : "plain"}>{count.number.toLocaleString("en-US")} {count.name}</Badge>
       ))}</p>
       {view.notes.map((note) => <p class="note">{note}</p>)}
       {view.advice.length > 0 && (
@@ -128,8 +128,8 @@ function Head({ view }: { view: View }) {
       )}
       <details>
         <summary>device, versions, settings, and the command to repeat it</summary>
-        <Facts title="Facts" facts={view.facts} />
-        {view.invocation && <><h3>To repeat it</h3><Command line={view.invocation} /></>}
+        <Facts title="" facts={view.facts} />
+        {view.invocation && <><p>To repeat it:</p><Command line={view.invocation} /></>}
         {view.exit_code >= 0 && <p>Exit code {view.exit_code}.</p>}
       </details>
     </section>

@@ -54,7 +54,7 @@ export function FactTable({ title, headings, rows, most = 200, total, label = "a
     <details class="facts" onToggle={(event) => setOpen((event.currentTarget as HTMLDetailsElement).open)}>
       <summary>{label}<span class="unseen">: {title}</span></summary>
       {open && (
-        <div class="scroll" tabIndex={0} role="region" aria-label={title}>
+        <div class="scroll" tabIndex={0} role="group" aria-label={title}>
           <table>
             <caption class="unseen">{title}</caption>
             <thead><tr>{headings.map((heading) => <th scope="col">{heading}</th>)}</tr></thead>

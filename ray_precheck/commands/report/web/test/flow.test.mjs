@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { sources } from "../load.mjs";
+import { bundled } from "./bundled.mjs";
 
-const { Strings, around, barOf, beside, decadesOf, drawingOf, hidden, linked, linksOf, nextInError, stripOf } = await sources(
-  'export * from "./src/charts/flow.ts"; export * from "./src/charts/graph_layout.ts"; export { Strings } from "./src/blobs.ts";');
+const { Strings } = await bundled("blobs.ts");
+const { around, barOf, decadesOf, hidden, linked, linksOf, nextInError, stripOf } = await bundled("charts/flow.ts");
+const { beside, drawingOf } = await bundled("charts/graph_layout.ts");
 
 /** A flow of `count` calls; `errors` are in error. */
 function flow(count, edges, { errors = [], pairs = [], own = [] } = {}) {
@@ -44,7 +45,13 @@ test("of too many calls those in error are opened first, then the nearest", () =
 
 test("calls that stand for each other are opened together", () => {
   assert.ok(around(flow(20, chain(20), { pairs: [[5, 15]] }), 5, 1, 60).has(15));
+  assert.ok(around(flow(20, chain(20), { pairs: [[5, 15]] }), 4, 1, 60).has(15));
   assert.ok(around(flow(20, chain(20), { pairs: [[5, 15]] }), 15, 1, 60).has(5));
+});
+
+test("beside a call without links stand those before and after it", () => {
+  assert.deepEqual(sorted(around(flow(9, [[0, 1]]), 5, 2, 60)), [3, 4, 5, 6, 7]);
+  assert.deepEqual(sorted(around(flow(3, []), 0, 2, 60)), [0, 1, 2]);
 });
 
 test("a circle ends", () => {

@@ -16,6 +16,7 @@ test("linear ticks are round and within their ends", () => {
 test("logarithmic ticks are powers of ten, equally far apart", () => {
   assert.deepEqual(logTicks(1, 1000, 5), [1, 10, 100, 1000]);
   assert.deepEqual(logTicks(3e-7, 2e5, 4), [1e-6, 1e-3, 1, 1e3]);
+  assert.deepEqual(logTicks(1e-5, 1e5, 4), [1e-3, 1, 1e3]);
   assert.deepEqual(logTicks(2, 9, 4), []);
 });
 

@@ -27,7 +27,7 @@ export function BlocksPicture({ blocks }: { blocks: BlockMaxima }) {
     const start = ([first]: [number, number]) => first.toLocaleString("en-US");
     return {
       title: blocks.title,
-      caption: `largest error of each block of [${shape.join(", ")}]; dim ${Math.max(0, shape.length - 1)} across`
+      caption: `blocks of [${shape.join(", ")}]; dim ${Math.max(0, shape.length - 1)} across`
         + `${shape.length > 2 ? `, dims 0-${shape.length - 2} flattened down` : shape.length === 2 ? ", dim 0 down" : ""}`,
       unit: blocks.unit, values, above: blocks.above,
       rows: values.map((_, row) => start(rowRange(row))),
@@ -36,7 +36,11 @@ export function BlocksPicture({ blocks }: { blocks: BlockMaxima }) {
       where: (row: number, column: number) =>
         `${rangeWords("row", rowRange(row))}${flattened}, ${rangeWords("column", columnRange(column))}`,
       link: () => "",
-      most: { cellWidth: 24, cellHeight: 20, height: 360 },
+      // Few blocks are drawn large enough for their numbers.
+      most: {
+        cellWidth: Math.min(64, Math.max(24, 384 / across)), cellHeight: Math.min(36, Math.max(20, 320 / down)),
+        height: 360,
+      },
     };
   }, [blocks]);
   return <Matrix facts={facts} />;

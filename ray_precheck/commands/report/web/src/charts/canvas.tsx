@@ -65,7 +65,12 @@ export function useWidth(place: RefObject<HTMLElement | null>): number {
     measured();
     const observer = new ResizeObserver(measured);
     observer.observe(element);
-    return () => observer.disconnect();
+    // Details that are opened to be printed are laid out now, before an observer hears of it.
+    addEventListener("beforeprint", measured);
+    return () => {
+      observer.disconnect();
+      removeEventListener("beforeprint", measured);
+    };
   }, []);
   return width;
 }

@@ -2,9 +2,10 @@
 import { useMemo } from "preact/hooks";
 import type { HeatMap } from "../types";
 import { Matrix } from "./matrix";
+import { cut } from "./scale";
 
 /** A label behind its title, unless it begins with it: `rank 0`. */
-const titled = (title: string, label = ""): string => (label.startsWith(title) ? label : `${title} ${label}`);
+const titled = (title: string, label = ""): string => cut(label.startsWith(title) ? label : `${title} ${label}`, 200);
 
 export function HeatMapPicture({ chart }: { chart: HeatMap }) {
   const facts = useMemo(() => {

@@ -6,8 +6,8 @@ import type { Histogram, Num } from "../types";
 import { Tip, useWidth } from "./canvas";
 import { countPlace, edgePlaces, everyNth, logTicks, placeOf } from "./scale";
 
-const HEIGHT = 190;
-const [LEFT, RIGHT, TOP, BOTTOM] = [46, 10, 18, 34];
+const HEIGHT = 204;
+const [LEFT, RIGHT, TOP, BOTTOM] = [46, 20, 32, 34];
 
 /** How many elements are in bins wholly beyond the limit, in the bin that holds it, and in all. */
 export function beyondLimit(chart: Histogram): { beyond: number; around: number; all: number } {
@@ -55,8 +55,9 @@ export function HistogramPicture({ chart: whole }: { chart: Histogram }) {
   const chart = trimmed(whole);
   const frame = useRef<HTMLDivElement>(null);
   const width = Math.min(560, useWidth(frame));
-  const [bin, setBin] = useState<number | null>(null);
+  const [chosen, setBin] = useState<number | null>(null);
   const { counts, edges, limit } = chart;
+  const bin = chosen !== null && chosen < counts.length ? chosen : null;
   const most = Math.max(1, ...counts);
   const places = edgePlaces(edges, chart.is_log);
   const [wide, high] = [Math.max(10, width - LEFT - RIGHT), HEIGHT - TOP - BOTTOM];
@@ -80,7 +81,7 @@ export function HistogramPicture({ chart: whole }: { chart: Histogram }) {
       <figcaption><b>{chart.title}</b> <span>{said}</span></figcaption>
       <div class="frame" ref={frame}>
         {width > 0 && (
-          <svg width={width} height={HEIGHT} viewBox={`0 0 ${width} ${HEIGHT}`} role="img" tabIndex={0}
+          <svg width={width} height={HEIGHT} viewBox={`0 0 ${width} ${HEIGHT}`} role="img" tabindex={0}
             aria-label={`${chart.title}: ${said}`} onKeyDown={pressed} onBlur={() => setBin(null)}
             onPointerLeave={() => setBin(null)}>
             {logTicks(1, most, 5).map((tick) => (
@@ -106,7 +107,7 @@ export function HistogramPicture({ chart: whole }: { chart: Histogram }) {
             {limitAt !== null && (
               <>
                 <line x1={x(limitAt)} x2={x(limitAt)} y1={TOP - 4} y2={TOP + high} class="rule" />
-                <text x={x(limitAt)} y="10" text-anchor={limitAt > 0.6 ? "end" : "start"}>limit {shown(limit)}</text>
+                <text x={x(limitAt)} y="24" text-anchor={limitAt > 0.6 ? "end" : "start"}>limit {shown(limit)}</text>
               </>
             )}
           </svg>
@@ -124,9 +125,9 @@ export function HistogramPicture({ chart: whole }: { chart: Histogram }) {
   );
 }
 
-/** 1e-4 rather than 1.00e-4, which an axis has no room for. */
+/** 1e-4 rather than 1.00e-4, for which an axis has no room. */
 export const shownShort = (value: number): string =>
-  value !== 0 && (Math.abs(value) < 1e-2 || Math.abs(value) >= 1e4)
+  value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e4)
     ? value.toExponential(0).replace("e+", "e") : shown(value);
 
 /** One bar; where the limit is in it, the part beyond has the other color. */

@@ -1,16 +1,17 @@
 // Lines over one axis, such as headroom over steps, drawn by uPlot.
 import uPlot from "uplot";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { shown } from "../format";
 import { FactTable } from "../parts";
 import type { ChartLine, LineChart, Num } from "../types";
-import { category, FONT, palette, useScheme, useWidth } from "./canvas";
+import { category, fitting, FONT, palette, useScheme, useWidth } from "./canvas";
 import { shownShort } from "./histogram";
-import { logTicks } from "./scale";
+import { cut, cutEnd, logTicks } from "./scale";
 
 const HEIGHT = 280;
 // Lines differ in more than color.
 const DASHES = [[], [8, 4], [2, 3], [8, 3, 2, 3]];
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((each) => each * 10 ** power)).flat();
 const dashOf = (index: number) => DASHES[Math.floor(index / 7 + index) % DASHES.length]!;
 
 /** One axis for all lines: where a line has no point it has undefined, where it is interrupted null. */
@@ -53,7 +54,7 @@ export function LineChartPicture({ chart }: { chart: LineChart }) {
   const data = useMemo(() => aligned(chart.series, chart.is_log), [chart]);
   const { low, high, hidden } = useMemo(() => extent(chart), [chart]);
   const isEmpty = !Number.isFinite(low);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (width === 0 || isEmpty) return;
     const made = new uPlot(options(chart, width, scheme, off, setAt), data as uPlot.AlignedData, place.current!);
     plot.current = made;
@@ -94,7 +95,7 @@ export function LineChartPicture({ chart }: { chart: LineChart }) {
                 <svg width="26" height="10" aria-hidden="true">
                   <line x1="1" x2="25" y1="5" y2="5" stroke={category(index, scheme)} stroke-width="2.5"
                     stroke-dasharray={dashOf(index).join(" ")} />
-                </svg> <span class="name">{line.name}</span>
+                </svg> <span class="name">{cut(line.name, 80)}</span>
               </button>
               <span class="value">{at === null ? "" : shown(data[index + 1]![at] ?? null)}</span>
             </li>
@@ -104,7 +105,7 @@ export function LineChartPicture({ chart }: { chart: LineChart }) {
       <p class="reading" role="status" aria-live="polite">
         {at === null ? `arrow keys or the pointer read values; drag to enlarge, double click for all`
           : `${chart.x_title} ${shown(data[0][at])}: ${chart.series.flatMap((line, index) =>
-            off.has(index) ? [] : [`${line.name} ${shown(data[index + 1]![at] ?? null)}`]).slice(0, 8).join(", ")}`}
+            off.has(index) ? [] : [`${cut(line.name, 80)} ${shown(data[index + 1]![at] ?? null)}`]).slice(0, 8).join(", ")}`}
       </p>
       <div class="frame" ref={frame} style={{ minHeight: isEmpty ? "0" : `${HEIGHT}px` }}>
         <div ref={place} role="img" aria-label={`${chart.title}: ${said}`} tabIndex={0} onKeyDown={pressed} />
@@ -122,6 +123,8 @@ function options(
   read: (at: number | null) => void,
 ): uPlot.Options {
   const colors = palette(scheme);
+  // There is no step 0.5.
+  const isWhole = chart.series.every(({ x }) => x.every((each) => each === null || Number.isInteger(each)));
   const axis = (label: string, more: uPlot.Axis = {}): uPlot.Axis => ({
     label, labelFont: FONT, font: FONT, stroke: colors.ink, labelSize: 18,
     grid: { stroke: colors.line, width: 1 }, ticks: { stroke: colors.line, width: 1, size: 4 },
@@ -138,8 +141,8 @@ function options(
     width, height: HEIGHT, legend: { show: false },
     scales: { x: { time: false }, y: { distr: chart.is_log ? 3 : 1, range } },
     axes: [
-      axis(chart.x_title, { size: 30 }),
-      axis(chart.y_title, {
+      axis(chart.x_title, { size: 30, ...(isWhole && { incrs: WHOLE }) }),
+      axis(fitting(chart.y_title, HEIGHT - 10, 200, cutEnd), {
         size: 58, ...(chart.is_log && { splits: (_, __, low, high) => logTicks(low, high, 6) }),
       }),
     ],

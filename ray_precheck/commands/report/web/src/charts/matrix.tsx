@@ -1,5 +1,5 @@
 // A matrix of numbers as colored cells on a canvas, with a cursor, a legend and a tip: heat maps and blocks.
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { shown } from "../format";
 import { FactTable, openRow, RowLink } from "../parts";
 import type { Num } from "../types";
@@ -31,7 +31,7 @@ export interface MatrixLayout {
 
 // Less than a pixel and a half is no longer seen; then the picture scrolls.
 const LEAST_CELL = 1.5;
-const LONGEST_LABEL = 36;
+const LONGEST_LABEL = 44;
 
 /** How large cells are, and what room their labels have, which are `rowLabel` and `columnLabel` wide. */
 export function matrixLayout(
@@ -73,7 +73,7 @@ export function Matrix({ facts }: { facts: MatrixFacts }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const wide = useWidth(frame);
   const scheme = useScheme();
-  const [cell, setCell] = useState<[number, number] | null>(null);
+  const [chosen, setCell] = useState<[number, number] | null>(null);
   const worst = useMemo(() => worstCell(facts.values, facts.above), [facts]);
   const scale = useMemo(() => heatScale(facts.values.flat(), facts.above), [facts]);
   const [rowCount, columnCount] = [facts.values.length, facts.values[0]?.length ?? 0];
@@ -85,8 +85,7 @@ export function Matrix({ facts }: { facts: MatrixFacts }) {
   useLayoutEffect(() => {
     if (wide > 0 && rowCount && columnCount) drawMatrix(canvas.current!, facts, layout, scale, scheme);
   }, [facts, layout, scale, scheme]);
-  // The cell of a picture that has become smaller is none of it.
-  useEffect(() => setCell(null), [facts]);
+  const cell = chosen && chosen[0] < rowCount && chosen[1] < columnCount ? chosen : null;
 
   const cellAt = (event: PointerEvent | MouseEvent): [number, number] | null => {
     const box = canvas.current!.getBoundingClientRect();
@@ -124,7 +123,7 @@ export function Matrix({ facts }: { facts: MatrixFacts }) {
   return (
     <figure class="matrix">
       <figcaption><b>{facts.title}</b> <span>{facts.caption}</span></figcaption>
-      <Legend scale={scale} unit={facts.unit} scheme={scheme} />
+      <Legend scale={scale} unit={facts.unit} scheme={scheme} hasGaps={worst.count < rowCount * columnCount} />
       <div class="frame" ref={frame}>
         <div class="wide" ref={scroller}>
           <canvas
@@ -228,7 +227,9 @@ function drawNumbers(
 }
 
 /** What the colors mean, in numbers. */
-function Legend({ scale, unit, scheme }: { scale: HeatScale; unit: string; scheme: Scheme }) {
+function Legend({ scale, unit, scheme, hasGaps }: {
+  scale: HeatScale; unit: string; scheme: Scheme; hasGaps: boolean;
+}) {
   const hasLimit = scale.above !== null;
   const isSigned = hasLimit && scale.above! > 0;
   const steps = 24;
@@ -237,7 +238,7 @@ function Legend({ scale, unit, scheme }: { scale: HeatScale; unit: string; schem
   const [from, cell] = [10, 10];
   const end = from + steps * cell;
   return (
-    <svg class="legend" width={end + 190} height="34" viewBox={`0 0 ${end + 190} 34`} aria-hidden="true">
+    <svg class="legend" width={end + 270} height="34" viewBox={`0 0 ${end + 270} 34`} aria-hidden="true">
       {places.map((place, index) => (
         <rect x={from + index * cell} y="2" width={cell} height="12" fill={css(heatColor(place, hasLimit, scheme))} />
       ))}
@@ -245,7 +246,13 @@ function Legend({ scale, unit, scheme }: { scale: HeatScale; unit: string; schem
       <text x={from} y="28">{isSigned || !hasLimit ? shown(scale.low || scale.middle) : "> 0"}</text>
       {isSigned && <text x={from + end / 2 - 5} y="28" text-anchor="middle">limit {shown(scale.above)}</text>}
       <text x={end} y="28" text-anchor="end">{shown(scale.high)}</text>
-      <text x={end + 10} y="12">{cut(unit, 28)}</text>
+      <text x={end + 10} y="12">{cut(unit, 40)}</text>
+      {hasGaps && (
+        <>
+          <path d={`M${end + 10} 29L${end + 17} 22M${end + 14} 31L${end + 22} 23M${end + 19} 31L${end + 24} 26`} class="hatch" />
+          <text x={end + 30} y="31">nothing here</text>
+        </>
+      )}
     </svg>
   );
 }

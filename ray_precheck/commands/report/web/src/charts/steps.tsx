@@ -4,7 +4,7 @@ import { shown, SIGNS } from "../format";
 import { FactTable } from "../parts";
 import type { StepChart } from "../types";
 import { Tip, toneColor, useWidth } from "./canvas";
-import { cut, everyNth, linearTicks } from "./scale";
+import { cut, cutEnd, everyNth, linearTicks } from "./scale";
 
 const HEIGHT = 210;
 const [LEFT, RIGHT, TOP, BOTTOM] = [54, 10, 34, 30];
@@ -31,13 +31,13 @@ export function StepChartPicture({ chart }: { chart: StepChart }) {
     setAt(Math.min(steps.length - 1, Math.max(0, (at ?? (step > 0 ? -1 : steps.length)) + step)));
     event.preventDefault();
   };
-  const here = at === null ? null : steps[at]!;
+  const here = at === null ? null : steps[at] ?? null;
   return (
     <figure>
       <figcaption><b>{chart.title}</b> <span>{said}</span></figcaption>
       <div class="frame" ref={frame}>
         {wide > 0 && (
-          <div class="wide" ref={scroller}><svg width={width} height={HEIGHT} viewBox={`0 0 ${width} ${HEIGHT}`} role="img" tabIndex={0}
+          <div class="wide" ref={scroller}><svg width={width} height={HEIGHT} viewBox={`0 0 ${width} ${HEIGHT}`} role="img" tabindex={0}
             aria-label={`${chart.title}: ${said}`} onKeyDown={pressed} onBlur={() => setAt(null)}
             onPointerLeave={() => setAt(null)}>
             {linearTicks(0, most, 5).map((tick) => (
@@ -69,8 +69,8 @@ export function StepChartPicture({ chart }: { chart: StepChart }) {
         )}
         <Tip spot={at === null ? null : { x: LEFT + (at + 0.5) * each - (scroller.current?.scrollLeft ?? 0), y: HEIGHT - 20, width: wide }}>
           {here && (
-            <><b>{here.name}: {here.value === null ? "" : `${shown(here.value)} ${chart.unit}, `}{here.tone}</b>
-              {here.text && <><br />{here.text}</>}</>
+            <><b>{cut(here.name, 80)}: {here.value === null ? "" : `${shown(here.value)} ${chart.unit}, `}{here.tone}</b>
+              {here.text && <><br />{cutEnd(here.text, 500)}</>}</>
           )}
         </Tip>
       </div>

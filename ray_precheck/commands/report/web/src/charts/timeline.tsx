@@ -12,7 +12,7 @@ import { cut, cutEnd, everyNth, linearTicks } from "./scale";
 import type { Lane, Spans } from "./spans";
 import { drawnSpans, endOf, idleShare, lanesOf, shifted, spanAt, zoomed } from "./spans";
 
-interface Ready { spans: Spans; names: Strings; name: ArrayLike<number>; lanes: Lane[]; end: number }
+interface Ready { chart: TimelineChart; spans: Spans; names: Strings; name: ArrayLike<number>; lanes: Lane[]; end: number }
 type Range = [number, number];
 
 const [TOP, RIGHT] = [22, 70];
@@ -28,7 +28,7 @@ async function read(chart: TimelineChart): Promise<Ready> {
   ]);
   const spans = { lane, begin, length, stage };
   const lanes = lanesOf(spans, chart.lanes.length);
-  return { spans, names, name, lanes, end: endOf(lanes) };
+  return { chart, spans, names, name, lanes, end: endOf(lanes) };
 }
 
 export function TimelineChartPicture({ chart }: { chart: TimelineChart }) {
@@ -40,23 +40,33 @@ export function TimelineChartPicture({ chart }: { chart: TimelineChart }) {
       (found) => { if (!isOver) setReady(found); }, (error: unknown) => setFailed(String(error)));
     return () => { isOver = true; };
   }, [chart]);
-  const height = TOP + chart.lanes.length * rowHeight(chart.lanes.length) + 4;
   if (failed) return <p class="note">{chart.title} cannot be read: {failed}</p>;
-  if (ready) return <Timeline chart={chart} ready={ready} height={height} />;
-  return <figure><figcaption><b>{chart.title}</b></figcaption><div style={{ minHeight: `${height + 90}px` }} /></figure>;
+  if (ready) return <Timeline ready={ready} />;
+  return (
+    <figure>
+      <figcaption><b>{chart.title}</b></figcaption>
+      <div style={{ minHeight: `${heightOf(chart) + 90}px` }} />
+    </figure>
+  );
 }
 
 const rowHeight = (lanes: number): number => Math.max(5, Math.min(24, HIGH / Math.max(1, lanes)));
+const heightOf = ({ lanes }: TimelineChart): number => TOP + lanes.length * rowHeight(lanes.length) + 4;
 
-function Timeline({ chart, ready, height }: { chart: TimelineChart; ready: Ready; height: number }) {
+function Timeline({ ready }: { ready: Ready }) {
   const frame = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useWidth(frame);
   const scheme = useScheme();
-  const { lanes, spans, end } = ready;
-  const [range, setRange] = useState<Range>([0, end || 1]);
+  const { chart, lanes, spans, end } = ready;
+  const height = heightOf(chart);
+  // null: the whole run, also when it has become longer.
+  const [part, setPart] = useState<Range | null>(null);
+  const range: Range = part ?? [0, end || 1];
+  const setRange = (next: Range) => setPart(next[1] - next[0] < end ? next : null);
   // [lane, place in it] of the span under the pointer or the cursor
-  const [at, setAt] = useState<[number, number] | null>(null);
+  const [chosen, setAt] = useState<[number, number] | null>(null);
+  const at = chosen && chosen[1] < (lanes[chosen[0]]?.spans.length ?? 0) ? chosen : null;
   const [pointer, setPointer] = useState<number | null>(null);
   const drag = useRef<{ x: number; range: Range } | null>(null);
   const high = rowHeight(lanes.length);
@@ -67,8 +77,8 @@ function Timeline({ chart, ready, height }: { chart: TimelineChart; ready: Ready
   const timeAt = (x: number) => range[0] + ((x - left) / wide) * (range[1] - range[0]);
   const xAt = (time: number) => left + ((time - range[0]) / (range[1] - range[0])) * wide;
   useLayoutEffect(() => {
-    if (width > 0) drawTimeline(canvas.current!, { chart, ready, range, at, left, wide, high, width, height, scheme });
-  }, [chart, ready, range, at, left, width, scheme]);
+    if (width > 0) drawTimeline(canvas.current!, { ready, range, at, left, wide, high, width, height, scheme });
+  }, [ready, part, chosen, left, width, scheme]);
 
   const moved = (event: PointerEvent) => {
     const box = canvas.current!.getBoundingClientRect();
@@ -106,7 +116,7 @@ function Timeline({ chart, ready, height }: { chart: TimelineChart; ready: Ready
   };
   const zoom = (factor: number) => setRange(zoomed(range, factor, middle(), end));
   const move = (share: number) => setRange(shifted(range, share * (range[1] - range[0]), end));
-  const whole = () => setRange([0, end || 1]);
+  const whole = () => setPart(null);
   const stepped = (by: number) => {
     if (!at) return show(nearest(lanes, spans, lanes.findIndex((lane) => lane.spans.length > 0), range[0]));
     const count = lanes[at[0]]!.spans.length;
@@ -201,13 +211,13 @@ function longest(spans: Spans, count: number): Uint32Array {
 }
 
 interface Drawing {
-  chart: TimelineChart; ready: Ready; range: Range; at: [number, number] | null; left: number; wide: number;
+  ready: Ready; range: Range; at: [number, number] | null; left: number; wide: number;
   high: number; width: number; height: number; scheme: Scheme;
 }
 
 function drawTimeline(canvas: HTMLCanvasElement, drawing: Drawing) {
-  const { chart, ready, range, at, left, wide, high, width, height, scheme } = drawing;
-  const { spans, lanes, end } = ready;
+  const { ready, range, at, left, wide, high, width, height, scheme } = drawing;
+  const { chart, spans, lanes, end } = ready;
   const [from, to] = range;
   const colors = palette(scheme);
   const context = prepared(canvas, width, height);

@@ -2,6 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { SIGNS } from "../format";
 import { FactTable, openRow, RowLink } from "../parts";
+import { cut } from "./scale";
 import type { ModuleNode, ModuleTree, Tone } from "../types";
 
 // From the worst on, as `running.views.worst_tone` has it.
@@ -73,17 +74,20 @@ export function ModuleTreePicture({ chart }: { chart: ModuleTree }) {
   const { nodes } = chart;
   const children = useMemo(() => childrenOf(nodes), [nodes]);
   const path = useMemo(() => worstPath(nodes, children), [nodes]);
-  const [open, setOpen] = useState<ReadonlySet<number>>(new Set(path));
-  const [at, setAt] = useState(path.at(-1) ?? 0);
+  // By name, since a page that follows a run gets other nodes; null: as the tree opens by itself.
+  const [chosen, setChosen] = useState<{ open: ReadonlySet<string>; at: string } | null>(null);
+  const { open, at } = useMemo(() => {
+    if (!chosen) return { open: new Set(path), at: path.at(-1) ?? 0 };
+    const open = new Set(nodes.flatMap((node, index) => (chosen.open.has(node.name) ? [index] : [])));
+    return { open, at: Math.max(0, nodes.findIndex((node) => node.name === chosen.at)) };
+  }, [nodes, chosen]);
+  const choose = (index: number, opened: ReadonlySet<number> = open) =>
+    setChosen({ open: new Set([...opened].map((each) => nodes[each]!.name)), at: nodes[index]?.name ?? "" });
   const [top, setTop] = useState(0);
   const box = useRef<HTMLDivElement>(null);
   const id = useMemo(() => `tree${Math.random().toString(36).slice(2)}`, []);
   const rows = useMemo(() => openRows(children, open), [children, open]);
   const place = Math.max(0, rows.findIndex((row) => row.index === at));
-  useEffect(() => {
-    setOpen(new Set(path));
-    setAt(path.at(-1) ?? 0);
-  }, [nodes]);
   // Where a cursor moves the tree scrolls, never the page.
   useEffect(() => {
     const element = box.current;
@@ -93,17 +97,16 @@ export function ModuleTreePicture({ chart }: { chart: ModuleTree }) {
       element.scrollTop = (place + 1) * ROW - element.clientHeight;
     }
   }, [at, place]);
-  const opened = (index: number, isOpen: boolean) => {
+  const toggled = (index: number) => {
     const next = new Set(open);
-    if (isOpen) next.add(index);
-    else next.delete(index);
-    setOpen(next);
+    if (!next.delete(index)) next.add(index);
+    choose(index, next);
   };
   const pressed = (event: KeyboardEvent) => {
     const row = rows[place]!;
     const below = children.get(row.index);
     const isOpen = open.has(row.index);
-    const move = (to: number) => setAt(rows[Math.min(rows.length - 1, Math.max(0, to))]!.index);
+    const move = (to: number) => choose(rows[Math.min(rows.length - 1, Math.max(0, to))]!.index);
     switch (event.key) {
       case "ArrowDown": move(place + 1); break;
       case "ArrowUp": move(place - 1); break;
@@ -111,12 +114,12 @@ export function ModuleTreePicture({ chart }: { chart: ModuleTree }) {
       case "PageUp": move(place - 15); break;
       case "Home": move(0); break;
       case "End": move(rows.length - 1); break;
-      case "ArrowRight": if (below && !isOpen) opened(row.index, true); else if (below) setAt(below[0]!); break;
+      case "ArrowRight": if (below && !isOpen) toggled(row.index); else if (below) choose(below[0]!); break;
       case "ArrowLeft":
-        if (below && isOpen) opened(row.index, false);
-        else if (nodes[row.index]!.parent >= 0) setAt(nodes[row.index]!.parent);
+        if (below && isOpen) toggled(row.index);
+        else if (nodes[row.index]!.parent >= 0) choose(nodes[row.index]!.parent);
         break;
-      case " ": if (below) opened(row.index, !isOpen); break;
+      case " ": if (below) toggled(row.index); break;
       case "Enter": openRow(nodes[row.index]!.link); break;
       default: return;
     }
@@ -134,19 +137,20 @@ export function ModuleTreePicture({ chart }: { chart: ModuleTree }) {
     <figure>
       <figcaption><b>{chart.title}</b> <span>{said}; opened along the worst</span></figcaption>
       <p class="tools">
-        <button type="button" onClick={() => setOpen(new Set(nodes.flatMap((node, index) => node.errors ? [index] : [])))}>
+        <button type="button"
+          onClick={() => choose(at, new Set(nodes.flatMap((node, index) => node.errors ? [index] : [])))}>
           open all with errors
         </button>
-        <button type="button" onClick={() => { setOpen(new Set()); setAt(roots[0] ?? 0); }}>close all</button>
+        <button type="button" onClick={() => choose(roots[0] ?? 0, new Set())}>close all</button>
       </p>
-      <div class="tree" ref={box} role="tree" tabIndex={0} aria-label={`${chart.title}: ${said}`}
+      <div class={isLong ? "tree long" : "tree"} ref={box} role="tree" tabIndex={0} aria-label={`${chart.title}: ${said}`}
         aria-activedescendant={seen.some((row) => row.index === at) ? `${id}-${at}` : undefined} onKeyDown={pressed}
         onScroll={() => isLong && setTop(box.current!.scrollTop)}>
         <div role="presentation" style={{ height: `${first * ROW}px` }} />
         {seen.map((row) => (
           <Row key={row.index} row={row} nodes={nodes} id={`${id}-${row.index}`} isHere={row.index === at}
             isOpen={children.has(row.index) ? open.has(row.index) : undefined}
-            choose={() => setAt(row.index)} toggle={() => opened(row.index, !open.has(row.index))} />
+            choose={() => choose(row.index)} toggle={() => toggled(row.index)} />
         ))}
         <div role="presentation" style={{ height: `${(rows.length - first - seen.length) * ROW}px` }} />
       </div>
@@ -166,10 +170,11 @@ function Row({ row, nodes, id, isHere, isOpen, choose, toggle }: {
     <div role="treeitem" id={id} class={isHere ? "here" : ""} aria-level={row.level} aria-posinset={row.position}
       aria-setsize={row.siblings} aria-expanded={isOpen} aria-selected={isHere} onClick={choose}
       style={{ paddingLeft: `${(row.level - 1) * 1.2}rem` }}>
-      <span class="toggle" aria-hidden="true" onClick={toggle}>{isOpen === undefined ? "" : isOpen ? "▾" : "▸"}</span>
+      <span class="toggle" aria-hidden="true"
+        onClick={(event) => { event.stopPropagation(); toggle(); }}>{isOpen === undefined ? "" : isOpen ? "▾" : "▸"}</span>
       <span class={`sign ${node.tone}`} aria-hidden="true">{SIGNS[node.tone]}</span>
       <span class="unseen">{node.tone}: </span>
-      <span class="name" onDblClick={toggle}>{ownName(nodes, row.index)}</span>
+      <span class="name" onDblClick={toggle}>{cut(ownName(nodes, row.index), 120)}</span>
       <span class={node.errors ? "count error" : "count"}>{countWords(node)}</span>
       {node.link && (
         <a href={`#${encodeURIComponent(node.link)}`} tabIndex={-1}
