@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from ray_precheck.accuracy.thresholds import (
 from ray_precheck.commands.precheck.summary import Row, WorstOutput, number_in
 from ray_precheck.descriptors.descriptor import read_dtype
 from ray_precheck.running.capture_views import row_link
-from ray_precheck.running.recorded import module_parents, record_in, value_facts
+from ray_precheck.running.recorded import record_in, value_facts
 from ray_precheck.running.views import FoundRun, code_around
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.view import (
@@ -58,12 +58,14 @@ _FACTS = ("Tested Dtype", "Bench Dtype", "Shape", STANDARD_HEADING, *_SETTINGS)
 
 @dataclass(frozen=True)
 class RunBeside:
-    """What stands beside the rows of one run; read when the first card asks for it."""
+    """What stands beside the rows of one run; read when the first card asks for it. `modules` are those
+    around its suspects, by the keys of their records."""
 
     found: FoundRun
     files: RunFiles
     environment: Environment
     settings: RunSettings | None = None
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def heats(self) -> Mapping[str, Heat]:
@@ -76,11 +78,6 @@ class RunBeside:
         """The dump, None where it is not on this machine."""
         path = Path(self.environment.dump)
         return path if self.environment.dump and path.is_file() else None
-
-    @cached_property
-    def parents(self) -> Mapping[str, str]:
-        """The module around each record."""
-        return module_parents(self.dump) if self.dump is not None else {}
 
 
 def output_card(output: WorstOutput, run: RunBeside) -> Card:
@@ -189,7 +186,7 @@ def _card(
         histogram,
         blocks,
         cause,
-        run.parents.get(f"{call}.{direction}") or run.parents.get(f"{call}.forward", ""),
+        run.modules.get(f"{call}.{direction}") or run.modules.get(f"{call}.forward", ""),
         source,
         code,
         f"ray-precheck repro {shlex.quote(case)}" if case else again(run, call),
