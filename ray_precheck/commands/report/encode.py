@@ -68,7 +68,11 @@ def cut_text(text: str, most: int) -> str:
 
 
 def _cell_bytes(text: str) -> bytes:
-    return cut_text(text, _LONGEST_CELL).encode("utf-8", "backslashreplace").replace(b"\0", b"\xef\xbf\xbd")
+    return (
+        cut_text(text, _LONGEST_CELL)
+        .encode("utf-8", "backslashreplace")
+        .replace(b"\0", b"\xef\xbf\xbd")
+    )
 
 
 def encode_table(table: RowTable, blobs: PageBlobs) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ray_precheck import __version__
-from ray_precheck.commands.report.encode import PageBlobs, encode_table, cut_text
+from ray_precheck.commands.report.encode import PageBlobs, cut_text, encode_table
 from ray_precheck.running.view_data import FORMAT, plain
 from ray_precheck.schema.view import (
     BlockMaxima,
