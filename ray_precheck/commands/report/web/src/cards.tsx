@@ -1,5 +1,4 @@
 // Where to look first: one card for each suspect.
-import { useEffect, useRef } from "preact/hooks";
 import { BlocksPicture } from "./charts/blocks";
 import { HistogramPicture } from "./charts/histogram";
 import { shown, times } from "./format";
@@ -7,35 +6,16 @@ import { Badge, Command, RowLink } from "./parts";
 import type { Bar, Card, Fact } from "./types";
 
 export function Cards({ cards, more }: { cards: Card[]; more: number }) {
-  const list = useRef<HTMLOListElement>(null);
-  useEffect(() => openedInPrint(list.current!), []);
   return (
     <section id="first" aria-labelledby="first-title">
-      <h2 id="first-title">Where to look first</h2>
+      <h2 id="first-title" tabIndex={-1}>Where to look first</h2>
       {cards.length === 0 && <p>Nothing is suspected.</p>}
-      <ol class="cards" ref={list}>
+      <ol class="cards">
         {cards.map((card, index) => <li><OneCard card={card} place={index + 1} isOpen={index < 3} /></li>)}
       </ol>
       {more > 0 && <p>{more} more {more === 1 ? "suspect has" : "suspects have"} no card; all rows are below.</p>}
     </section>
   );
-}
-
-/** Open all cards while the page is printed. Returns how to leave that. */
-function openedInPrint(list: HTMLElement): () => void {
-  let closed: HTMLDetailsElement[] = [];
-  const before = () => {
-    closed = [...list.querySelectorAll<HTMLDetailsElement>("article > details:not([open])")];
-    closed.forEach((details) => { details.open = true; });
-  };
-  const after = () => closed.forEach((details) => { details.open = false; });
-  // Captured, so that pictures which measure themselves before they are printed do it after this.
-  addEventListener("beforeprint", before, true);
-  addEventListener("afterprint", after);
-  return () => {
-    removeEventListener("beforeprint", before, true);
-    removeEventListener("afterprint", after);
-  };
 }
 
 function OneCard({ card, place, isOpen }: { card: Card; place: number; isOpen: boolean }) {
