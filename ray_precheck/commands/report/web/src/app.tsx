@@ -6,7 +6,7 @@ import { Cards, Facts } from "./cards";
 import { Picture } from "./charts/chart";
 import { followed } from "./follow";
 import { visible } from "./format";
-import { Badge, Command, goTo } from "./parts";
+import { Badge, Command, goTo, keepInView } from "./parts";
 import { PrintedTables, rowOfLink, Rows, type Linked, type Search } from "./table";
 import type { Chart, Report, RowTable, View } from "./types";
 
@@ -28,7 +28,7 @@ function openSection(): void {
   const folded = section.querySelector<HTMLDetailsElement>(":scope > details.fold");
   if (folded) folded.open = true;
   heading.focus({ preventScroll: true });
-  section.scrollIntoView();
+  keepInView(section);
 }
 
 /** Where the row of a link is. */

@@ -8,7 +8,7 @@ import { cellText, rowName, type Cells, type Order, type TableCells } from "./ro
 import type { RowTable } from "./types";
 
 /** What is longer is shown whole for the current row. */
-const LONGEST_CELL = 160;
+const LONGEST_CELL = 240;
 /** table.css says so, too. */
 const ROW_PX = 26;
 let made = 0;
@@ -156,6 +156,19 @@ class RowGrid {
     }
     if (current) this.element.setAttribute("aria-activedescendant", current);
     else this.element.removeAttribute("aria-activedescendant");
+    this.widen(table);
+  }
+
+  /** Give the last column, which is often a sentence, the width that the others leave. */
+  private widen(table: HTMLTableElement): void {
+    const { length } = this.shown.cells.shown;
+    const heads = [...(table.tHead!.rows[0]?.cells ?? [])];
+    const last = heads.at(-1);
+    const isWhole = last !== undefined && heads.length === length && this.columnAt(last) === length - 1;
+    const others = isWhole ? table.offsetWidth - last.offsetWidth : 0;
+    const width = isWhole ? `${Math.max(0, this.element.clientWidth - others)}px` : "0px";
+    this.element.style.setProperty("--last", width);
+    this.element.classList.toggle("whole", isWhole);
   }
 
   private rowAt(cell: HTMLElement): number {

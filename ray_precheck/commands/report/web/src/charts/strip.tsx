@@ -1,7 +1,7 @@
 // A thin picture of the errors of all calls of a run, in their order; a click opens the flow there.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Numbers } from "../blobs";
-import { shown, SIGNS } from "../format";
+import { powerOfTen, shown, SIGNS } from "../format";
 import { TONES } from "../types";
 import { prepared, useScheme, useWidth } from "./canvas";
 import { barOf, decadesOf, stripOf, type Flow } from "./flow";
@@ -36,7 +36,7 @@ export function FlowStrip({ flow, unit, at, open }: {
   }, [strip, width, at, scheme]);
   const largest = useMemo(() => largestOf(flow.own), [flow]);
   const seen = useMemo(() => TONES.filter((_, index) => flow.tones.includes(index)), [flow]);
-  const [low, high] = decades.map((power) => shown(10 ** power));
+  const [low, high] = decades.map(powerOfTen);
   return (
     <>
     <div ref={place} class="strip">
@@ -48,8 +48,7 @@ export function FlowStrip({ flow, unit, at, open }: {
       />
     </div>
     <p class="tools strip-legend">
-      <span>Height: own error from {low} (foot) to {high} (top) {unit}, each power of ten as high as the next; the upright line:
-        the call at which the graph stands; color:</span>
+      <span>strip: own error, {low} (foot) to {high} (top), logarithmic; upright line: where the graph stands</span>
       {seen.map((tone) => <span class={`swatch ${tone}`}>{SIGNS[tone]} {tone}</span>)}
     </p>
     </>
