@@ -10,19 +10,24 @@ import { Badge, Command, goTo, keepInView } from "./parts";
 import { PrintedTables, rowOfLink, Rows, type Linked, type Search } from "./table";
 import type { Chart, Report, RowTable, View } from "./types";
 
-/** The row that the address names: `report.html#Mint.matmul.0`; "" for none and for a section. */
-function wantedRow(): string {
+/** What follows `#` in the address; "" where nobody can read it. */
+function hashNow(): string {
   try {
-    const hash = decodeURIComponent(location.hash.slice(1));
-    return hash.startsWith("/") ? "" : hash;
+    return decodeURIComponent(location.hash.slice(1));
   } catch {
     return "";
   }
 }
 
+/** The row that the address names: `report.html#Mint.matmul.0`; "" for none and for a section. */
+function wantedRow(): string {
+  const hash = hashNow();
+  return hash.startsWith("/") ? "" : hash;
+}
+
 /** Go to the section that the address names, with the keyboard: `report.html#/rows`. */
 function openSection(): void {
-  const section = document.getElementById(/^#\/(\w+)$/.exec(location.hash)?.[1] ?? "");
+  const section = document.getElementById(/^\/(\w+)$/.exec(hashNow())?.[1] ?? "");
   const heading = section?.matches("section") && document.getElementById(`${section.id}-title`);
   if (!section || !heading) return;
   const folded = section.querySelector<HTMLDetailsElement>(":scope > details.fold");
