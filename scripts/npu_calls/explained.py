@@ -76,6 +76,8 @@ EXPLAINED = {
     "capture/mindspore/names.py: entries_of_overloads": _CAPTURED,
     "capture/mindspore/steps.py: ScaledUpdates.watch": _CAPTURED,
     "capture/recording/origins.py: followed": _CAPTURED,
+    "commands/diagnose/report.py: _parts": _OURS,
+    "commands/report/found.py: RunGroup.view": _OURS,
     "commands/bisect/targets/found.py: find_target": _OURS,
     "commands/bisect/targets/found.py: target_texts": _OURS,
     "commands/bisect/targets/torch_compile/inside.py: open_target": _OURS,

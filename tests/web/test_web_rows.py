@@ -88,11 +88,17 @@ def test_a_link_goes_to_its_row_in_its_table_and_view(browser: Browser, page: Pa
     assert "of rank 1" in browser.js(
         "document.querySelector('#rows button[aria-current]').textContent"
     )
+    # The call of a table is meant by what names one of its outputs, too.
+    browser.js("location.hash = 'step0/rank1/Torch.matmul.9.forward.output.0.more'")
+    browser.wait("document.querySelector('tr.wanted')?.textContent.startsWith('Torch.matmul.9.f')")
     browser.js("location.hash = 'nobody'")
     browser.wait("document.querySelector('.rows .note')?.textContent.includes('is named nobody')")
 
 
-def test_a_link_shows_its_row_where_a_search_hides_it(rows: Browser) -> None:
+def test_a_link_shows_its_row_where_a_search_and_a_filter_hide_it(rows: Browser) -> None:
+    rows.js("document.querySelector('.filters').open = true")
+    set_field(rows, ".filter-fields label:nth-of-type(4) select", "=error", "change")
+    rows.wait(f"{_COUNT}.startsWith('125 of')")
     rows.ask("focus", selector=".row-tools input")
     rows.ask("type", text="MATMUL.49.")
     rows.wait(f"{_COUNT}.startsWith('1 of')")
@@ -135,7 +141,7 @@ def test_what_is_shown_is_copied_as_csv(rows: Browser) -> None:
     rows.ask("type", text="matmul.49.")
     rows.wait(f"{_COUNT}.startsWith('1 of')")
     rows.ask("click", selector=".row-tools button:nth-of-type(2)")
-    rows.wait("document.querySelector('.rows .note')?.textContent === '1 rows are copied.'")
+    rows.wait("document.querySelector('.rows .note')?.textContent === 'Copied: 1 row.'")
     head, row, end = rows.js("window.copied").split("\n")
     assert head.strip().split(",")[0] == "API Name"
     assert row.strip() == 'Torch.matmul.49.forward.output.0,bfloat16,"(4, 8)",59,error,case 4'

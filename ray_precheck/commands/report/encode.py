@@ -62,14 +62,14 @@ class PageBlobs:
         return {"blob": len(self.texts) - 1, "dtype": kind, "length": length}
 
 
-def shortened(text: str, most: int) -> str:
+def cut_text(text: str, most: int) -> str:
     """Return a text, of a longer one than `most` characters the beginning and how many it has."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
 def _cell_bytes(text: str) -> bytes:
     return (
-        shortened(text, _LONGEST_CELL)
+        cut_text(text, _LONGEST_CELL)
         .encode("utf-8", "backslashreplace")
         .replace(b"\0", b"\xef\xbf\xbd")
     )

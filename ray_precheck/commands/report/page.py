@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ray_precheck import __version__
-from ray_precheck.commands.report.encode import PageBlobs, encode_table, shortened
+from ray_precheck.commands.report.encode import PageBlobs, cut_text, encode_table
 from ray_precheck.running.view_data import FORMAT, plain
 from ray_precheck.schema.view import (
     BlockMaxima,
@@ -109,7 +109,7 @@ def _short(found: Any) -> Any:
     """Return an object of JSON with no text longer than a person reads."""
     match found:
         case str():
-            return shortened(found, _LONGEST_TEXT)
+            return cut_text(found, _LONGEST_TEXT)
         case dict():
             return {key: _short(value) for key, value in found.items()}
         case list():

@@ -210,20 +210,17 @@ export function ordered(rows: Uint32Array, cells: Cells, isDown: boolean): Uint3
 /** The row that a link names: the first whose cell is `name`, else the first that begins `name.`; -1 for none. */
 export function rowNamed(cells: Cells, rows: number, name: string): number {
   if (!name) return -1;
-  const wanted = new Uint8Array(cells.words.length);
-  const candidates = wordsWith(cells.words, name);
+  const first = cells.values.length;
+  const ranks = new Uint8Array(first + cells.words.length);
   let best = 0;
-  for (let word = candidates.indexOf(1); word >= 0; word = candidates.indexOf(1, word + 1)) {
-    const text = cells.words.at(word);
-    const rank = text === name ? 2 : text.startsWith(`${name}.`) ? 1 : 0;
-    best = Math.max(best, rank);
-    wanted[word] = rank;
+  const candidates = passing(cells, { contains: name });
+  for (let code = candidates.indexOf(1); code >= 0; code = candidates.indexOf(1, code + 1)) {
+    const text = codeText(cells, code);
+    ranks[code] = text === name ? 2 : text.startsWith(`${name}.`) ? 1 : 0;
+    best = Math.max(best, ranks[code]!);
   }
   if (best === 0) return -1;
-  for (let row = 0; row < rows; row++) {
-    const word = codeOf(cells, row) - cells.values.length;
-    if (word >= 0 && wanted[word] === best) return row;
-  }
+  for (let row = 0; row < rows; row++) if (ranks[codeOf(cells, row)] === best) return row;
   return -1;
 }
 

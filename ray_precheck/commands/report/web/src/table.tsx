@@ -21,24 +21,44 @@ function columnsOf(table: RowTable): Promise<Cells[]> {
   return found;
 }
 
-/** The name of a row without the label of its table; null where the link is of another table. */
-function nameIn(table: RowTable, wanted: string): string | null {
-  if (!table.label) return wanted;
-  return wanted.startsWith(`${table.label}/`) ? wanted.slice(table.label.length + 1) : null;
+/** How many last parts a link may have more than the name of its row: `.forward` or `.output.0`. */
+const MOST_MORE = 2;
+
+/** The names of a link that may stand in a table, the whole one first; none where the link is of another table. */
+function namesIn(table: RowTable, wanted: string, isLabelled: boolean): string[] {
+  if (isLabelled && table.label && !wanted.startsWith(`${table.label}/`)) return [];
+  const whole = isLabelled && table.label ? wanted.slice(table.label.length + 1) : wanted;
+  const parts = whole.split(".");
+  return Array.from({ length: Math.min(MOST_MORE + 1, parts.length) }, (_, less) => parts.slice(0, parts.length - less).join("."));
 }
 
-async function rowOf(table: RowTable, name: string | null): Promise<number> {
+async function rowOf(table: RowTable, name: string | undefined): Promise<number> {
   const column = table.columns[table.key];
-  return name === null || !column ? -1 : rowNamed(await readColumn(column), table.rows, name);
+  return !name || !column ? -1 : rowNamed(await readColumn(column), table.rows, name);
+}
+
+/** Return the table and the row of a link, null where none has it: the nearest name, and of two tables the first. A
+ * link without the label of a table means the first one. */
+async function found(tables: RowTable[], wanted: string): Promise<{ table: number; row: number } | null> {
+  for (const isLabelled of [true, false]) {
+    const names = tables.map((table) => namesIn(table, wanted, isLabelled));
+    for (let less = 0; less <= MOST_MORE; less++) {
+      for (const [table, each] of tables.entries()) {
+        const row = await rowOf(each, names[table]![less]);
+        if (row >= 0) return { table, row };
+      }
+    }
+  }
+  return null;
 }
 
 /** Return the index of the table that has the row of a link, -1 where none has. */
 export async function tableWith(tables: RowTable[], wanted: string): Promise<number> {
-  if (!wanted) return -1;
-  for (const [index, table] of tables.entries()) if ((await rowOf(table, nameIn(table, wanted))) >= 0) return index;
-  // A link without a label means the first table that has such a row.
-  for (const [index, table] of tables.entries()) if (table.label && (await rowOf(table, wanted)) >= 0) return index;
-  return -1;
+  return wanted ? ((await found(tables, wanted))?.table ?? -1) : -1;
+}
+
+function counted(rows: number): string {
+  return `${rows.toLocaleString("en-US")} ${rows === 1 ? "row" : "rows"}`;
 }
 
 /** The rows of one table; `wanted` is the row of a link, "" for none. */
@@ -54,7 +74,7 @@ export function Rows({ table, wanted }: { table: RowTable; wanted: string }) {
     return () => { isOver = true; };
   }, [table]);
   if (trouble) return <p class="note">The rows of {table.title} cannot be read: {trouble}</p>;
-  if (!columns) return <p class="waiting" role="status">reading {table.rows.toLocaleString("en-US")} rows ...</p>;
+  if (!columns) return <p class="waiting" role="status">reading {counted(table.rows)} ...</p>;
   return <Found table={table} columns={columns} wanted={wanted} />;
 }
 
@@ -70,16 +90,15 @@ function Found({ table, columns, wanted }: { table: RowTable; columns: Cells[]; 
     const timer = setTimeout(() => setSearch(typed), TYPING_MS);
     return () => clearTimeout(timer);
   }, [typed]);
-  const found = useMemo(() => selected(columns, table.rows, search, filters), [columns, search, filters]);
+  const kept = useMemo(() => selected(columns, table.rows, search, filters), [columns, search, filters]);
   const rows = useMemo(
-    () => (order ? ordered(found, columns[order.column]!, order.isDown) : found), [found, order, columns]);
+    () => (order ? ordered(kept, columns[order.column]!, order.isDown) : kept), [kept, order, columns]);
   // A link shows its row even where a filter hides it.
   useEffect(() => {
     if (!wanted) return;
     let isOver = false;
     void (async () => {
-      let row = await rowOf(table, nameIn(table, wanted));
-      if (row < 0 && table.label) row = await rowOf(table, wanted);
+      const row = (await found([table], wanted))?.row ?? -1;
       if (isOver) return;
       if (row < 0) {
         setTold(`No row of ${table.title} is named ${visible(wanted, 200)}.`);
@@ -99,8 +118,8 @@ function Found({ table, columns, wanted }: { table: RowTable; columns: Cells[]; 
     const some = rows.subarray(0, MOST_COPIED);
     const done = await copyText([...csvPieces(columns, some)].join(""));
     setTold(!done ? "The browser does not let this page copy." : some.length < rows.length
-      ? `The first ${some.length.toLocaleString("en-US")} rows are copied; all fit into a file.`
-      : `${some.length.toLocaleString("en-US")} rows are copied.`);
+      ? `The first ${counted(some.length)} are copied; all fit into a file.`
+      : `Copied: ${counted(some.length)}.`);
   };
   const save = () => {
     const address = URL.createObjectURL(new Blob([...csvPieces(columns, rows)], { type: "text/csv" }));
@@ -122,7 +141,7 @@ function Found({ table, columns, wanted }: { table: RowTable; columns: Cells[]; 
       <div class="row-tools">
         <label>search <input ref={box} type="search" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} /></label>
         <span class="row-count" role="status">
-          {isAll ? "" : `${rows.length.toLocaleString("en-US")} of `}{table.rows.toLocaleString("en-US")} rows
+          {isAll ? "" : `${rows.length.toLocaleString("en-US")} of `}{counted(table.rows)}
           {search && ` have "${visible(search, 60)}"`}
         </span>
         <button type="button" onClick={clear} disabled={isAll && !order && !typed}>show all</button>

@@ -45,7 +45,13 @@ test("of too many calls those in error are opened first, then the nearest", () =
 
 test("calls that stand for each other are opened together", () => {
   assert.ok(around(flow(20, chain(20), { pairs: [[5, 15]] }), 5, 1, 60).has(15));
+  assert.ok(around(flow(20, chain(20), { pairs: [[5, 15]] }), 4, 1, 60).has(15));
   assert.ok(around(flow(20, chain(20), { pairs: [[5, 15]] }), 15, 1, 60).has(5));
+});
+
+test("beside a call without links stand those before and after it", () => {
+  assert.deepEqual(sorted(around(flow(9, [[0, 1]]), 5, 2, 60)), [3, 4, 5, 6, 7]);
+  assert.deepEqual(sorted(around(flow(3, []), 0, 2, 60)), [0, 1, 2]);
 });
 
 test("a circle ends", () => {

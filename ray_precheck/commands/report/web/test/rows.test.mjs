@@ -87,6 +87,7 @@ test("a link names the whole cell, else the first row below it, in the order of 
   assert.equal(rowNamed(names, 4, ""), -1);
   const coded = column("text", ["b.1", "a.1", "b.0"], [1, 2, 0]);
   assert.equal(rowNamed(coded, 3, "b"), 1);
+  assert.equal(rowNamed(column("number", [], [1, 0, 2], [3, 4, 45]), 3, "4"), 0);
 });
 
 test("numbers are shown as they were kept", () => {
@@ -97,4 +98,5 @@ test("numbers are shown as they were kept", () => {
 test("CSV quotes what it must, and no name is a formula", () => {
   const cells = column("name", ["=1+1", 'a"b,c', "plain"]);
   assert.equal([...csvPieces([cells], Uint32Array.from([0, 1, 2]))].join(""), "name\r\n'=1+1\r\n\"a\"\"b,c\"\r\nplain\r\n");
+  assert.equal([...csvPieces([errors], Uint32Array.from([0]))].join(""), "number\r\n-0.5\r\n");
 });

@@ -44,6 +44,9 @@ export function linked(links: Links, call: number): Uint32Array {
 /** How much a verdict asks to be seen. */
 const WEIGHT: Record<Tone, number> = { error: 5, unmatched: 4, warning: 3, skip: 2, plain: 1, pass: 0 };
 
+/** How many calls before and after one without links are shown. */
+const BESIDE = 2;
+
 export function toneOf(flow: Flow, call: number): Tone {
   return TONES[flow.tones[call]!] ?? "plain";
 }
@@ -64,6 +67,10 @@ export function around(flow: Flow, call: number, hops: number, most: number): Se
       for (const partner of linked(flow.partners, each)) if (found.size < most) found.add(partner);
     }
     layers = next.map(([links, layer]) => [links, layer.filter((each) => found.has(each))]);
+  }
+  // Nothing is known to flow to or from it: what ran before and after it says at least where it stands.
+  if (found.size === 1) {
+    for (let at = Math.max(0, call - BESIDE); at <= Math.min(flow.count - 1, call + BESIDE); at++) found.add(at);
   }
   return found;
 }

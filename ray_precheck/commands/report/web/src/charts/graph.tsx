@@ -229,6 +229,7 @@ function Told({ flow, unit, call, seen }: { flow: Flow; unit: string; call: numb
   const tone = toneOf(flow, call);
   const name = flow.names.at(call);
   const more = hidden(flow, call, seen);
+  const isAlone = [flow.before, flow.after, flow.partners].every((links) => linked(links, call).length === 0);
   const text = call < flow.texts.length ? flow.texts.at(call) : "";
   return (
     <p class="flow-told" aria-live="polite">
@@ -236,6 +237,7 @@ function Told({ flow, unit, call, seen }: { flow: Flow; unit: string; call: numb
       <RowLink row={name}><span class="name">{visible(name)}</span></RowLink>, call {(call + 1).toLocaleString("en-US")} of{" "}
       {flow.count.toLocaleString("en-US")}: own error <b>{shown(flow.own[call])}</b>, inherited{" "}
       <b>{shown(flow.inherited[call])}</b> {unit}.{text && ` ${visible(text)}`}
+      {isAlone && " Nothing is known to flow to or from it; beside it stand the calls before and after it."}
       {more > 0 && ` ${more} more ${more === 1 ? "call is" : "calls are"} linked to it: click it to show them.`}
     </p>
   );
