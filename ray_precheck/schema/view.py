@@ -133,7 +133,6 @@ class Card:
     row: str = ""
     label: str = ""
     times: float = float("nan")
-    unit: str = "times its limit"
     facts: tuple[Fact, ...] = ()
     inputs: tuple[Fact, ...] = ()
     bars: tuple[Bar, ...] = ()
@@ -146,6 +145,7 @@ class Card:
     reproduce: str = ""
     case: str = ""
     missing: tuple[str, ...] = ()
+    unit: str = "times its limit"
 
 
 @dataclass(frozen=True, slots=True)

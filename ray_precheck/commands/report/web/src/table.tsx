@@ -10,7 +10,9 @@ import type { RowTable } from "./types";
 /** A clipboard holds a hundred megabytes badly; the button beside it makes a file. */
 const MOST_COPIED = 100_000;
 /** A search waits until nobody has typed for so long. */
-const TYPING_MS = 120;
+const TYPING_MS = 80;
+/** So many rows take seconds to be ordered by name, which the page says before it begins. */
+const MANY_ROWS = 200_000;
 
 /** The columns that were read, so that a table that is opened again is there at once. */
 const read = new WeakMap<RowTable, Promise<Cells[]>>();
@@ -83,6 +85,7 @@ function Found({ table, columns, wanted }: { table: RowTable; columns: Cells[]; 
   const [search, setSearch] = useState("");
   const [filters, setFilters] = useState<ReadonlyMap<number, Filter>>(new Map());
   const [order, setOrder] = useState<Order | null>(null);
+  const [isOrdering, setOrdering] = useState(false);
   const [told, setTold] = useState("");
   const [at, setAt] = useState<{ row: number; isLinked: boolean } | null>(null);
   const box = useRef<HTMLInputElement>(null);
@@ -113,6 +116,17 @@ function Found({ table, columns, wanted }: { table: RowTable; columns: Cells[]; 
     return () => { isOver = true; };
   }, [wanted, table]);
 
+  const reorder = (next: Order | null) => {
+    if (table.rows < MANY_ROWS) {
+      setOrder(next);
+      return;
+    }
+    setOrdering(true);
+    setTimeout(() => {
+      setOrder(next);
+      setOrdering(false);
+    }, 30);
+  };
   const isAll = rows.length === table.rows;
   const copy = async () => {
     const some = rows.subarray(0, MOST_COPIED);
@@ -142,7 +156,7 @@ function Found({ table, columns, wanted }: { table: RowTable; columns: Cells[]; 
         <label>search <input ref={box} type="search" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} /></label>
         <span class="row-count" role="status">
           {isAll ? "" : `${rows.length.toLocaleString("en-US")} of `}{counted(table.rows)}
-          {search && ` have "${visible(search, 60)}"`}
+          {isOrdering && ", ordering ..."}{search && ` have "${visible(search, 60)}"`}
         </span>
         <button type="button" onClick={clear} disabled={isAll && !order && !typed}>show all</button>
         <button type="button" onClick={copy}>copy as CSV</button>
@@ -151,7 +165,7 @@ function Found({ table, columns, wanted }: { table: RowTable; columns: Cells[]; 
       <Filters columns={columns} filters={filters} change={setFilters} tones={table.tones} />
       {told && <p class="note" role="status">{told}</p>}
       <Grid
-        table={table} columns={columns} rows={rows} order={order} reorder={setOrder}
+        table={table} columns={columns} rows={rows} order={order} reorder={reorder}
         at={at} go={(row) => setAt({ row, isLinked: false })}
       />
       {at && <OneRow columns={columns} row={at.row} />}
