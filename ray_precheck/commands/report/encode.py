@@ -69,11 +69,7 @@ def cut_text(text: str, most: int) -> str:
 
 def _cell_bytes(text: str) -> bytes:
     return (
-<<<<<<< HEAD
         cut_text(text, _LONGEST_CELL)
-=======
-        shortened(text, _LONGEST_CELL)
->>>>>>> pre
         .encode("utf-8", "backslashreplace")
         .replace(b"\0", b"\xef\xbf\xbd")
     )
