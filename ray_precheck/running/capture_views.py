@@ -119,7 +119,7 @@ def worst_map(
             if found is not None:
                 values[r, c], links[r, c] = min(found.value, _BEYOND), found.link
     if (values == _BEYOND).any():
-        title += f"; {_BEYOND:g} stands for what no number shows: NaN, infinities, other shapes or dtypes"
+        title += f"; {_BEYOND:g} stands for what no number shows, such as NaN or another shape"
     return HeatMap(title, unit, tuple(rows), tuple(shown), values, links, limit, *titles)
 
 

@@ -238,11 +238,13 @@ def code_around(source: str) -> tuple[tuple[CodeLine, ...], str]:
 
 @dataclass(frozen=True, slots=True)
 class JudgedCall:
-    """A call for `module_tree`: `module` is the key of the module around it, `link` its row."""
+    """A call for `module_tree`: `module` is the key of the module around it, `link` its row. It may stand for
+    `count` calls with the same verdict."""
 
     module: str
     tone: Tone
     link: str = ""
+    count: int = 1
 
 
 def module_tree(
@@ -282,9 +284,10 @@ def module_tree(
         module: next((call.link for call in own.get(module, ()) if call.tone is tones[module]), "")
         for module in order
     }
-    counts = {module: len(own.get(module, ())) for module in order}
+    counts = {module: sum(call.count for call in own.get(module, ())) for module in order}
     errors = {
-        module: sum(call.tone is Tone.ERROR for call in own.get(module, ())) for module in order
+        module: sum(call.count for call in own.get(module, ()) if call.tone is Tone.ERROR)
+        for module in order
     }
     for module in reversed(order):
         above = parents[module]

@@ -121,9 +121,10 @@ class Card:
 
     `name` is the call, `row` the name in a table of the view to which the card is linked ("" for none),
     `label` its step and rank. `why` says why it is suspected, in a sentence with the metric, its number and
-    the limit. `times` is how many times it is beyond its limit, NaN where that is not known. `inputs` are the
-    arguments, each with dtype, shape, layout and statistics. `missing` are sentences on what could not be
-    shown, such as a dump that is not on this machine. `reproduce` is the command that runs the call alone.
+    the limit. `times` is how many times it is beyond its limit, or another measure, which `unit` names; NaN
+    where that is not known. `inputs` are the arguments, each with dtype, shape, layout and statistics.
+    `missing` are sentences on what could not be shown, such as a dump that is not on this machine.
+    `reproduce` is the command that runs the call alone.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Card:
     reproduce: str = ""
     case: str = ""
     missing: tuple[str, ...] = ()
+    unit: str = "times its limit"
 
 
 @dataclass(frozen=True, slots=True)

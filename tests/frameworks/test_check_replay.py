@@ -10,6 +10,7 @@ import torch
 from ray_precheck.capture import Capture
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.cli import main
 from ray_precheck.commands.overflow.replay import ReplayOpener, overflowed, replay_overflows
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.replay.config import RunConfig
@@ -88,3 +89,29 @@ def test_a_dump_whose_results_are_finite_starts_nothing(tmp_path: Path) -> None:
     report = replay_overflows(RunConfig(dump=path, out=tmp_path / "out"))
     assert (report.files, report.completed) == (None, True)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_command_tells_an_abnormal_overflow_as_data(tmp_path: Path) -> None:
+    path = dump_of(tmp_path / "dump", lambda: torch.exp(torch.ones(4)), task="tensor")
+    text = json.loads(path.read_text())
+    (key,) = (each for each in text["data"] if "exp" in each)
+    text["data"][key]["output"][0]["Max"] = float("inf")
+    path.write_text(json.dumps(text))
+    found = tmp_path / "found.json"
+    words = ["run_overflow_check", "-api_info", str(path), "-o", str(tmp_path / "out")]
+    assert main([*words, "--json", str(found)]) == 1
+    (view,) = json.loads(found.read_text())["views"]
+    assert (view["exit_code"], view["state"]) == (1, "finished")
+    (card,) = view["cards"]
+    assert (card["name"], card["why"]) == (
+        "Torch.exp.0",
+        "forward: abnormal overflow: the CPU's result is finite.",
+    )
+    assert card["source"].startswith(f"{__file__}:")
+    assert [line["text"].strip() for line in card["code"] if line["is_here"]] == [
+        'path = dump_of(tmp_path / "dump", lambda: torch.exp(torch.ones(4)), task="tensor")'
+    ]
+    (given,) = card["inputs"]
+    assert given["value"].startswith("float32 [4]")
+    assert "max inf" in card["facts"][0]["value"]
+    assert card["reproduce"] in view["advice"][0]["commands"]

@@ -53,7 +53,7 @@ def suspect_card(suspect: SuspectCall, pair: OpenedPair, budget: TensorBudget) -
         "Paired": call.match if call.match != How.EXACT.value else "",
         "Values": f"{call.rows}, of which {call.errors} are in error" if call.errors else call.rows,
         "Relative L2 of the outputs": call.distance,
-        "Also in": ", ".join(suspect.also[:_NAMED]),
+        "Also in": _several(suspect.also),
     }
     code, no_code = code_around(call.source)
     card = Card(
@@ -73,6 +73,11 @@ def suspect_card(suspect: SuspectCall, pair: OpenedPair, budget: TensorBudget) -
         missing=(*pair.missing, *filter(None, [no_code])),
     )
     return _with_tensors(card, run, call, worst, pair, budget)
+
+
+def _several(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+    return f"{', '.join(labels[:_NAMED])}{more}"
 
 
 def _times(limits: RowLimits, call: ComparedCall) -> float:

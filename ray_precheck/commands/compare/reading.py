@@ -197,7 +197,7 @@ def read_rows(run: ComparedRun, wanted: set[str]) -> None:
             continue
         if path.startswith(("output", "changed", "parameters_grad")):
             if not call.own >= times:
-                call.own, call.dtype = times, cells[dtype_at]
+                call.own, call.dtype = times, cells[dtype_at].rpartition(".")[2]
         elif not call.inherited >= times:
             call.inherited = times
     for name, keys in members.items():

@@ -7,6 +7,7 @@ sentence says where they are gone.
 """
 
 import math
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -50,7 +51,6 @@ from ray_precheck.running.views import (
     timeline_chart,
     worst_tone,
 )
-from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.view import (
     Advice,
     Card,
@@ -115,7 +115,7 @@ def _view(
     ]
     return View(
         "compare",
-        _title(first.there),
+        _title(*_captures(runs, first)),
         _sentence(results, state, cards, runs),
         worst_tone(tone for word, tone in TONES.items() if results[word]),
         state,
@@ -137,13 +137,23 @@ def _view(
             filter(None, [timeline_chart({run.found.label: run.files.timeline for run in runs})])
         ),
         tuple(_tables(runs)),
-        tuple(_advice(first, results, state)),
+        tuple(_advice(runs, first, results, state)),
         file_names(files),
     )
 
 
-def _title(there: Environment) -> str:
-    return f"{there.dump} against {there.golden}" if there.dump else "two captures"
+def _captures(runs: Sequence[ComparedRun], first: ComparedRun) -> tuple[str, str]:
+    """Return the paths of the captures, of several runs the folders that hold all; "" for unknown ones."""
+    if len(runs) == 1:
+        return first.there.dump, first.there.golden
+    found = []
+    for paths in ([run.there.dump for run in runs], [run.there.golden for run in runs]):
+        found.append(os.path.commonpath(paths) if all(map(os.path.isabs, paths)) else "")
+    return found[0], found[1]
+
+
+def _title(target: str, golden: str) -> str:
+    return f"{target} against {golden}" if target and golden else "two captures"
 
 
 def _state(runs: Sequence[ComparedRun]) -> ViewState:
@@ -173,15 +183,18 @@ def _sentence(
     many = f" of {len(runs)} pairs of captures" if len(runs) > 1 else ""
     if results["error"]:
         first = cards[0]
+        verb = "is" if results["error"] == 1 else "are"
         where = f" in {first.module}" if first.module else ""
-        said = f"{results['error']:,} of {total} pairs of records{many} are in error;"
+        said = f"{results['error']:,} of {total} pairs of records{many} {verb} in error;"
         said += f" the first is {first.name}{where}."
     elif not (results["pass"] or results["warning"]):
         said = f"Nothing could be compared in {total} pairs of records{many}."
     else:
         said = f"No pair of records is in error, of {total}{many}."
         if results["warning"]:
-            said += f" {results['warning']:,} have a warning."
+            said += (
+                f" {results['warning']:,} {'has' if results['warning'] == 1 else 'have'} a warning."
+            )
     if state is not ViewState.FINISHED:
         said += (
             " The comparison still runs."
@@ -393,12 +406,15 @@ def _kind(heading: str) -> CellKind:
     return CellKind.TEXT if heading in _TEXTS else CellKind.NUMBER
 
 
-def _advice(run: ComparedRun, results: Counter[str], state: ViewState) -> Iterator[Advice]:
+def _advice(
+    runs: Sequence[ComparedRun], run: ComparedRun, results: Counter[str], state: ViewState
+) -> Iterator[Advice]:
     there = run.there
-    both = ("-tp", there.dump, "-gp", there.golden)
+    target, golden = _captures(runs, run)
+    both = ("-tp", target, "-gp", golden)
     if state is ViewState.STOPPED:
         yield Advice("Go on with what was stopped: the command that it printed has -csv_path.")
-    if not (there.dump and there.golden):
+    if not (target and golden):
         return
     if results["error"] or results["warning"]:
         words = shlex.join(("ray-precheck", "locate", *both))

@@ -5,6 +5,7 @@ tables of its parts. Goes out: a `View`; each part has a view of its own. Called
 by the command itself.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -34,7 +35,8 @@ from ray_precheck.schema.view import (
 )
 from ray_precheck.store.claim import running
 
-_DIRECTIONS = (".forward", ".backward")
+# Behind the name of a call: `Torch.add.0.forward`, `Torch.add.0.backward.output.1`.
+_DIRECTION = re.compile(r"\.(?:forward|backward)(?:\.|$)")
 
 
 # The rooms of the parts by the name of their table, with `*` for the stamp. The likeliest culprits first: an
@@ -105,10 +107,7 @@ def _cards(parts: Sequence[View]) -> list[Card]:
     found: dict[tuple[str, str], Card] = {}
     for part in parts:
         for card in part.cards:
-            name = next(
-                (card.name.removesuffix(end) for end in _DIRECTIONS if card.name.endswith(end)),
-                card.name,
-            )
+            name = _DIRECTION.split(card.name)[0]
             first = found.get((name, card.label))
             own = replace(card, row="")  # Its row is in the view of the part.
             found[name, card.label] = own if first is None else _joined(first, own)

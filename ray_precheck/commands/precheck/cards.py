@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from ray_precheck.accuracy.thresholds import (
 from ray_precheck.commands.precheck.summary import Row, WorstOutput, number_in
 from ray_precheck.descriptors.descriptor import read_dtype
 from ray_precheck.running.capture_views import row_link
-from ray_precheck.running.recorded import module_parents, record_in, value_facts
+from ray_precheck.running.recorded import record_in, value_facts
 from ray_precheck.running.views import FoundRun, code_around
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.view import (
@@ -48,7 +48,8 @@ from ray_precheck.store.tables import RunFiles, call_of_detail
 from ray_precheck.trace.items import INPUT
 from ray_precheck.trace.sources import source_lines
 
-_CAUSE = re.compile(rf"; (?=likely cause: |{ROUNDING})")
+_LIKELY = "likely cause: "
+_CAUSE = re.compile(rf"; (?={_LIKELY}|{ROUNDING})")
 # Cells of the details that are no metrics.
 _WORDS = ("API Name", "Bench Dtype", "Tested Dtype", "Shape", "Status", "Message", STANDARD_HEADING)
 _SETTINGS = ("Reference", "HonestRMSE", "HonestMaxAbsErr")
@@ -57,12 +58,14 @@ _FACTS = ("Tested Dtype", "Bench Dtype", "Shape", STANDARD_HEADING, *_SETTINGS)
 
 @dataclass(frozen=True)
 class RunBeside:
-    """What stands beside the rows of one run; read when the first card asks for it."""
+    """What stands beside the rows of one run; read when the first card asks for it. `modules` are those
+    around its suspects, by the keys of their records."""
 
     found: FoundRun
     files: RunFiles
     environment: Environment
     settings: RunSettings | None = None
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def heats(self) -> Mapping[str, Heat]:
@@ -76,11 +79,6 @@ class RunBeside:
         path = Path(self.environment.dump)
         return path if self.environment.dump and path.is_file() else None
 
-    @cached_property
-    def parents(self) -> Mapping[str, str]:
-        """The module around each record."""
-        return module_parents(self.dump) if self.dump is not None else {}
-
 
 def output_card(output: WorstOutput, run: RunBeside) -> Card:
     """Return the card of an output in error."""
@@ -88,6 +86,7 @@ def output_card(output: WorstOutput, run: RunBeside) -> Card:
     message = row["Message"]
     cut = _CAUSE.search(message)
     why, cause = (message[: cut.start()], message[cut.end() :]) if cut else (message, "")
+    bars = tuple(bars_of(row))
     heat = run.heats.get(name)
     missing = [] if heat is not None else [_no_heat(run, name)]
     facts = [Fact(heading, row.get(heading, "")) for heading in _FACTS]
@@ -101,13 +100,22 @@ def output_card(output: WorstOutput, run: RunBeside) -> Card:
         missing,
         name=name,
         why=f"{why[:1].upper()}{why[1:]}." if why else "Its numbers are beyond their limit.",
-        times=output.beyond,
+        times=_times(output, bars),
         facts=tuple(fact for fact in facts if fact.value),
-        bars=tuple(bars_of(row)),
+        bars=bars,
         histogram=None if heat is None else histogram_of(heat),
         blocks=None if heat is None else blocks_of(heat),
-        cause=cause,
+        cause=cause.removeprefix(_LIKELY),
     )
+
+
+def _times(output: WorstOutput, bars: Sequence[Bar]) -> float:
+    """Return how many times an output is beyond its limit. The number that orders outputs looks at relative
+    errors, too: where it is within the limit, the metric that is farthest beyond its own counts."""
+    if output.beyond > 1:
+        return output.beyond
+    ratios = [bar.value / bar.limit for bar in bars if bar.limit > 0 and not bar.is_least]
+    return max((ratio for ratio in ratios if ratio > 1), default=math.nan)
 
 
 def broken_card(call: ResultRow, run: RunBeside) -> Card:
@@ -178,7 +186,7 @@ def _card(
         histogram,
         blocks,
         cause,
-        run.parents.get(f"{call}.{direction}") or run.parents.get(f"{call}.forward", ""),
+        run.modules.get(f"{call}.{direction}") or run.modules.get(f"{call}.forward", ""),
         source,
         code,
         f"ray-precheck repro {shlex.quote(case)}" if case else again(run, call),

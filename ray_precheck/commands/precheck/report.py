@@ -8,7 +8,7 @@ table is read once, row by row: 1,000,000 rows take some seconds.
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -35,9 +35,9 @@ from ray_precheck.commands.precheck.summary import (
     times_cell,
 )
 from ray_precheck.errors import UsageError
-from ray_precheck.options.commands import worst_code
+from ray_precheck.options.commands import resume_command, worst_code
 from ray_precheck.running.capture_views import MapCell, module_name, row_link, torn_note, worst_map
-from ray_precheck.running.recorded import is_module
+from ray_precheck.running.recorded import is_module, module_parents
 from ray_precheck.running.views import (
     BEGIN_OF_SENTENCE,
     MOST_CARDS,
@@ -77,7 +77,7 @@ from ray_precheck.store.heat import heat_file
 from ray_precheck.store.results import ResultRow, headings_of, require_result_csv
 from ray_precheck.store.resume import error_folder
 from ray_precheck.store.settings import RunSettings
-from ray_precheck.store.tables import RESULT_COLUMNS, decode_name, run_files
+from ray_precheck.store.tables import RESULT_COLUMNS, call_of_detail, decode_name, run_files
 from ray_precheck.trace.sources import CONSTRUCT_FILE
 
 Suspect = TypeVar("Suspect", WorstOutput, ResultRow)
@@ -184,15 +184,16 @@ class _Tally:
     """What the rows of a run add up to beside its summary.
 
     `verdicts` counts calls by API type and the cells of both directions, `worst` has for API type and dtype
-    the largest multiple of a limit with the cell of its output, `of_call` the same for calls in error. With
-    `keeps_calls` every call has its verdict in `calls`.
+    the largest multiple of a limit with the cell of its output. `parents` are the modules around records, as
+    far as they are known; of each, `modules` counts the calls by verdict, with the cell of the first, and
+    `worst_of_module` has the largest multiple of a limit.
     """
 
-    keeps_calls: bool
+    parents: Mapping[str, str]
     verdicts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     worst: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
-    of_call: dict[str, tuple[float, str]] = field(default_factory=dict)
-    calls: dict[str, Tone] = field(default_factory=dict)
+    modules: dict[tuple[str, Tone], tuple[int, str]] = field(default_factory=dict)
+    worst_of_module: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def call(self, cells: Sequence[str]) -> None:
         """Count a row of the result CSV."""
@@ -200,9 +201,13 @@ class _Tally:
         key = name.rpartition(".")[0], forward, backward
         if key in self.verdicts or len(self.verdicts) < _MOST_TYPES:
             self.verdicts[key] += 1
-        if self.keeps_calls:
+        if not self.parents:
+            return
+        module = self.parents.get(f"{decode_name(name)}.forward", "")
+        if module:
             verdict = call_verdict(verdict_in(forward), verdict_in(backward))
-            self.calls[name] = _TONES[verdict]
+            count, first = self.modules.get((module, _TONES[verdict]), (0, name))
+            self.modules[module, _TONES[verdict]] = count + 1, first
 
     def output(self, name: str, dtype: str, times: float, is_error: bool) -> None:
         """Count an output that was compared."""
@@ -210,9 +215,10 @@ class _Tally:
         type_name = parts[0] if len(parts) == 5 else name.rpartition(".")[0]
         if is_error:
             times = min(max(times, _JUST_BEYOND), _LARGEST_TIMES)
-            if self.keeps_calls:
-                call = name.rsplit(".", 3)[0]
-                self.of_call[call] = max(self.of_call.get(call, (-1.0, "")), (times, name))
+            module = self.parents.get(f"{decode_name(name.rsplit('.', 3)[0])}.forward", "")
+            if module:
+                before = self.worst_of_module.get(module, (-1.0, ""))
+                self.worst_of_module[module] = max(before, (times, name))
         key = type_name, dtype
         known = self.worst.get(key)
         if known is None:
@@ -231,6 +237,7 @@ class _Seen:
     state: ViewState
     tally: _Tally
     beside: RunBeside
+    around: Mapping[str, str]
 
 
 def _look(found: FoundRun) -> _Seen:
@@ -241,25 +248,34 @@ def _look(found: FoundRun) -> _Seen:
         require_result_csv(found.main)
     settings = settings_of_run(files)
     errors = error_folder(files, None, as_msprobe=False)
-    tally = _Tally(keeps_calls=_knows_modules(settings))
+    parents = _parents(settings)
+    tally = _Tally(parents)
     try:
         summary = summarise(files, tally)
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
-    beside = RunBeside(found, replace(files, errors=errors), summary.environment, settings)
-    return _Seen(found, summary, state_of_run(files, settings), tally, beside)
+    tally.parents = {}  # Of each of many runs it may have a million entries.
+    suspects = [call_of_detail(output.name) for output in summary.worst]
+    suspects += [call.name for call in summary.broken_calls]
+    keys = (f"{name}.{direction}" for name in suspects for direction in ("forward", "backward"))
+    modules = {key: parents[key] for key in keys if key in parents}
+    files = replace(files, errors=errors)
+    beside = RunBeside(found, files, summary.environment, settings, modules)
+    around = {key: module for key, module in parents.items() if is_module(key)}
+    return _Seen(found, summary, state_of_run(files, settings), tally, beside, around)
 
 
-def _knows_modules(settings: RunSettings | None) -> bool:
-    """Return whether the modules of the dump are on this machine, and few enough to be drawn."""
+def _parents(settings: RunSettings | None) -> Mapping[str, str]:
+    """Return the module around each record of the dump; {} where the dump is not on this machine, or has too
+    many to be drawn."""
     dump = environment_from_dict(settings.environment).dump if settings is not None else ""
     if not dump:
-        return False
+        return {}
     try:
         size = (Path(dump).parent / CONSTRUCT_FILE).stat().st_size
     except OSError:
-        return False
-    return 0 < size <= _LARGEST_CONSTRUCT_BYTES
+        return {}
+    return module_parents(Path(dump)) if size <= _LARGEST_CONSTRUCT_BYTES else {}
 
 
 def _sentence(whole: Summary) -> str:
@@ -302,13 +318,16 @@ def _facts(whole: Summary, runs: Sequence[_Seen]) -> Iterator[Fact]:
 
 
 def _counts(whole: Summary) -> tuple[Count, ...]:
+    parts = (
+        Count("forward in error", whole.forward.errors + whole.forward.broken, Tone.ERROR),
+        Count("backward in error", whole.backward.errors + whole.backward.broken, Tone.ERROR),
+        Count("could not be run", whole.broken, Tone.ERROR),
+    )
     return (
         Count("pass", whole.passes, Tone.PASS),
         Count("error", whole.errors, Tone.ERROR),
         Count("SKIP", whole.skips, Tone.SKIP),
-        Count("forward in error", whole.forward.errors + whole.forward.broken, Tone.ERROR),
-        Count("backward in error", whole.backward.errors + whole.backward.broken, Tone.ERROR),
-        Count("could not be run", whole.broken, Tone.ERROR),
+        *(part for part in parts if part.number),
     )
 
 
@@ -396,13 +415,9 @@ def _over_runs(runs: Sequence[_Seen]) -> HeatMap | None:
 
 
 def _module_cells(run: _Seen) -> Iterator[MapCell]:
-    parents = run.beside.parents if run.tally.keeps_calls else {}
-    for cell in run.tally.calls:
-        call = decode_name(cell)
-        module = parents.get(f"{call}.forward", "")
-        if module:
-            times, output = run.tally.of_call.get(cell, (0.0, cell))
-            yield MapCell(module_name(module), run.found.label, times, _link(run, output))
+    for (module, _), (_, first) in run.tally.modules.items():
+        times, output = run.tally.worst_of_module.get(module, (0.0, first))
+        yield MapCell(module_name(module), run.found.label, times, _link(run, output))
 
 
 def _link(run: _Seen, cell: str) -> str:
@@ -410,17 +425,14 @@ def _link(run: _Seen, cell: str) -> str:
 
 
 def _model(runs: Sequence[_Seen]) -> Iterator[Chart]:
-    """Yield the modules of the first run that knows them, with the calls of all runs."""
-    first = next((run for run in runs if run.tally.keeps_calls), None)
-    if first is None:
-        return
-    parents = first.beside.parents
-    around = {key: module for key, module in parents.items() if is_module(key)}
+    """Yield the modules of all runs as one tree, with the calls of all."""
+    around: dict[str, str] = {}
+    for run in reversed(runs):
+        around.update(run.around)
     calls = (
-        JudgedCall(module, tone, _link(run, cell))
+        JudgedCall(module, tone, _link(run, first), count)
         for run in runs
-        for cell, tone in run.tally.calls.items()
-        if (module := parents.get(f"{decode_name(cell)}.forward", ""))
+        for (module, tone), (count, first) in run.tally.modules.items()
     )
     tree = module_tree("Modules of the model", calls, around)
     if tree is not None:
@@ -502,26 +514,31 @@ def _types_table(runs: Sequence[_Seen]) -> RowTable:
 def _advice(
     runs: Sequence[_Seen], whole: Summary, cards: Sequence[Card], state: ViewState
 ) -> Iterator[Advice]:
-    first = runs[0].summary
-    if state is ViewState.STOPPED:
-        stopped = next(run for run in runs if run.state is ViewState.STOPPED).summary
-        dump = stopped.environment.dump or "DUMP"
-        line = f"ray-precheck run_ut -api_info {shlex.quote(dump)} -csv_path"
-        yield Advice(
-            "Go on with the run where it stopped.",
-            (f"{line} {shlex.quote(str(stopped.files.result))}",),
-        )
+    dump = whole.environment.dump
+    if state is ViewState.STOPPED and dump:
+        yield Advice("Go on with the run where it stopped.", (_resuming(runs, dump),))
     commands = tuple(dict.fromkeys(card.reproduce for card in cards if card.reproduce))[:3]
     if commands:
         yield Advice("Run the worst calls alone.", commands)
-    is_default = (first.environment.rule or "msprobe") == "msprobe"
-    if whole.errors and is_default and any(is_rounding(o.row["Message"]) for o in whole.worst):
-        dump = first.environment.dump
-        if dump:
-            yield Advice(
-                "Rounding explains some errors by msprobe's rule; judge by what honest implementations do.",
-                (f"ray-precheck run_ut -api_info {shlex.quote(dump)} --standard auto",),
-            )
+    is_default = (whole.environment.rule or "msprobe") == "msprobe"
+    is_explained = any(is_rounding(output.row["Message"]) for output in whole.worst)
+    if whole.errors and is_default and is_explained and dump:
+        yield Advice(
+            "Rounding explains some errors by msprobe's rule; judge by what honest implementations do.",
+            (f"ray-precheck run_ut -api_info {shlex.quote(dump)} --standard auto",),
+        )
+
+
+def _resuming(runs: Sequence[_Seen], dump: str) -> str:
+    """Return the command that goes on: the one that began the run, where that is known."""
+    results = runs[0].found.main.absolute()
+    if len(runs) > 1:  # Those of all dumps: the folder in which those of steps and ranks are.
+        results = results.parents[len(Path(runs[0].found.label).parts)]
+    settings = runs[0].summary.settings
+    if settings is None or not settings.command:
+        return resume_command(("run_ut", "-api_info", dump), results)
+    line = resume_command(settings.command, results)
+    return f"cd {shlex.quote(settings.folder)} && {line}" if settings.folder else line
 
 
 def _files(run: _Seen) -> Iterator[str]:

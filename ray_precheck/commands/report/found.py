@@ -22,15 +22,24 @@ _STAMP = r"(?P<stamp>\d{14}(?:_\d+)?)"
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """How the results of a command are found: by the `name` of one of its tables, with `*` for the time; the
-    module `room` has the function `view`."""
+    """How the results of a command are found: by the `name` of one of its tables, with `*` for the time, or,
+    where that is written last, by those that are `begun` before; the module `room` has the function
+    `view`."""
 
     name: str
     room: str
+    begun: tuple[str, ...] = ()
 
     def stamp(self, file: str) -> str:
         """Return the time in the name of a file, "" where it is no table of this command."""
-        begin, end = map(re.escape, self.name.split("*"))
+        return self._stamp(file, self.name)
+
+    def begun_stamp(self, file: str) -> str:
+        """Return the time in the name of a file that is begun before the table, "" for another."""
+        return next(filter(None, (self._stamp(file, name) for name in self.begun)), "")
+
+    def _stamp(self, file: str, name: str) -> str:
+        begin, end = map(re.escape, name.split("*"))
         found = re.fullmatch(f"{begin}{_STAMP}{end}", file)
         return found["stamp"] if found else ""
 
@@ -38,7 +47,7 @@ class Viewer:
 # The diagnosis first, whose parts the others are.
 VIEWERS = (
     Viewer("diagnose_*.txt", "diagnose"),
-    Viewer("locate_*.csv", "locate"),
+    Viewer("locate_*.csv", "locate", ("locate_calls_*.csv", "locate_dumps_*.csv")),
     Viewer("bisect_*.csv", "bisect"),
     Viewer("compare_calls_*.csv", "compare"),
     Viewer("accuracy_checking_result_*.csv", "precheck"),
@@ -86,6 +95,7 @@ def find_groups(out: Path) -> tuple[RunGroup, ...]:
             f"report: there is no folder {out}; name that of the results (-o of a run)"
         )
     found: dict[tuple[int, str], dict[str, list[FoundRun]]] = defaultdict(lambda: defaultdict(list))
+    begun: dict[tuple[int, str, str], Path] = {}
     for folder, names in _folders(out):
         below = "" if folder == out else folder.relative_to(out).as_posix()
         root, label = _split(below)
@@ -94,6 +104,11 @@ def find_groups(out: Path) -> tuple[RunGroup, ...]:
                 stamp = viewer.stamp(name)
                 if stamp:
                     found[index, root][stamp].append(FoundRun(folder / name, stamp, label))
+                elif stamp := viewer.begun_stamp(name):
+                    begun[index, root, stamp] = out / root / viewer.name.replace("*", stamp)
+    for (index, root, stamp), main in begun.items():
+        if not found[index, root][stamp]:
+            found[index, root][stamp].append(FoundRun(main, stamp))
     groups = []
     for (index, root), by_stamp in sorted(found.items(), key=lambda item: (item[0][1], item[0][0])):
         if len(by_stamp) > 1:

@@ -71,7 +71,7 @@ def _view_lines(view: View) -> Iterator[str]:
 
 def _card_lines(number: int, card: Card) -> Iterator[str]:
     label = f" ({_text(card.label)})" if card.label else ""
-    beyond = "" if math.isnan(card.times) else f", {card.times:.3g} times its limit"
+    beyond = "" if math.isnan(card.times) else f", {card.times:.3g} {_text(card.unit)}"
     yield f"### {number}. {_code(card.name)}{label}{beyond}"
     yield ""
     yield _text(card.why)

@@ -70,7 +70,7 @@ def map_of(found: View, row_title: str) -> HeatMap:
 
 def test_the_first_card_is_the_call_whose_inputs_are_in_no_error(tmp_path: Path) -> None:
     found = view_of(compared(tmp_path, with_fault(), CALLS))
-    assert found.sentence == f"1 of 3 pairs of records are in error; the first is {MUL}."
+    assert found.sentence == f"1 of 3 pairs of records is in error; the first is {MUL}."
     assert (found.tone, found.state, found.exit_code) == (Tone.ERROR, ViewState.FINISHED, 1)
     assert {each.name: each.number for each in found.counts} == {
         "error": 1,
@@ -265,6 +265,10 @@ def test_two_ranks_share_a_card_and_have_a_map_of_modules(tmp_path: Path) -> Non
     assert [card.name for card in found.cards].count(MUL) == 1
     assert (first.name, first.label, first.row) == (MUL, "step0/rank0", f"step0/rank0/{MUL}")
     assert {each.name: each.value for each in first.facts}["Also in"] == "step0/rank1"
+    (advice, *_) = found.advice
+    words = f"ray-precheck locate -tp {tmp_path}/t/step0 -gp {tmp_path}/g/step0"
+    assert advice.commands == (words,)
+    assert found.title == f"{tmp_path}/t/step0 against {tmp_path}/g/step0"
     chart = map_of(found, "module")
     assert chart.columns == ("step0/rank0", "step0/rank1")
     assert chart.rows[0] == "layers.1.Block"
@@ -394,3 +398,20 @@ def test_the_worst_of_several_outputs_counts(tmp_path: Path) -> None:
     (card,) = found.cards
     assert card.times > 1000
     assert graph_of(found).own[0] == pytest.approx(card.times * 4)
+
+
+def test_warnings_have_cards_where_nothing_is_in_error_and_unread_files_are_said(
+    tmp_path: Path,
+) -> None:
+    for side in ("target", "golden"):
+        write_capture(tmp_path / side, CALLS)
+    path = tmp_path / "golden/dump_tensor_data" / f"{MUL}.output.0.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+    sides = tmp_path / "target", tmp_path / "golden"
+    found = view_of(compare_captures(*sides, out=tmp_path / "out", standard="auto"))
+    assert (found.tone, found.exit_code) == (Tone.WARNING, 0)
+    assert found.sentence == "No pair of records is in error, of 3. 1 has a warning."
+    assert [(card.name, card.tone) for card in found.cards] == [(MUL, Tone.WARNING)]
+    (unread,) = found.reasons
+    assert unread.text.startswith("pairs whose files of tensors cannot be read")
+    assert (unread.count, unread.names) == (1, (MUL,))

@@ -12,7 +12,7 @@ from ray_precheck.commands.diagnose.parts import DiagnosisParts
 from ray_precheck.commands.diagnose.report import view
 from ray_precheck.errors import StoppedError
 from ray_precheck.running.views import found_run
-from ray_precheck.schema.view import Tone, View, ViewState
+from ray_precheck.schema.view import Card, Tone, View, ViewState
 from tests.unit.commands.diagnose.test_diagnose_run import ADD, MUL, StandIn, calls, pair
 
 pytestmark = pytest.mark.unit
@@ -89,3 +89,24 @@ def test_other_inputs_are_the_sentence_where_no_operator_is_to_blame(tmp_path: P
     found = seen(tmp_path)
     assert found.sentence.startswith("The runs were given different things: ")
     assert found.cards[0].name == ADD
+
+
+def test_a_call_that_several_parts_suspect_has_one_card_with_what_each_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(pair(tmp_path, calls(1.01))) == 1
+    page = page_in(tmp_path)
+    stamp = page.stem.removeprefix("diagnose_")
+    (page.parent / f"accuracy_checking_result_{stamp}.csv").write_text("")
+    output = Card(
+        "Mint.mul.0.forward.output.0", Tone.ERROR, "too far", reproduce="run it", case="c"
+    )
+    other = Card("Mint.tanh.0.backward.output.1", Tone.ERROR, "too far")
+    checked = View("run_ut", "", "", Tone.ERROR, ViewState.FINISHED, cards=(output, other))
+    monkeypatch.setattr("ray_precheck.commands.precheck.report.view", lambda found: checked)
+    found = seen(tmp_path)
+    assert found.cards[0].name == MUL
+    assert [card.name for card in found.cards].count(output.name) == 0
+    assert found.cards[0].case == "c"
+    assert found.cards[0].bars
+    assert other.name in [card.name for card in found.cards]

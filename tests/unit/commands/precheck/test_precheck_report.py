@@ -98,7 +98,8 @@ def written(
     **settings: Any,
 ) -> RunFiles:
     made_with = {"standard": "msprobe", "seed": "0", **settings}
-    files = start_run(folder, STAMP, RunSettings(made_with, command=("run_ut",)))
+    words = ("run_ut", "-api_info", "the dumps", "-o", "out", "--retry", "skip")
+    files = start_run(folder, STAMP, RunSettings(made_with, command=words, folder="/the folder"))
     there = Environment("pytorch", "cpu", calls=len(results), dump=str(dump or "/gone/dump.json"))
     note_environment(files.settings, environment_to_dict(there))
     journal = Journal.open(files.result, files.details)
@@ -149,7 +150,7 @@ def test_the_worst_output_comes_first_with_everything_that_is_known(tmp_path: Pa
     assert card.row == card.name
     assert card.tone is Tone.ERROR
     assert card.why == f"{WRONG}."
-    assert card.cause == CAUSE
+    assert card.cause == "a factor of 2"
     assert card.times == pytest.approx(5000)
     assert [(bar.name, bar.value, bar.limit, bar.is_least) for bar in card.bars[:2]] == [
         ("Cosine", 1.0, 0.99, True),
@@ -269,9 +270,11 @@ def test_an_output_in_error_is_never_drawn_as_one_that_passes(tmp_path: Path) ->
     whole = TaskResult(
         0, "Torch.a.0", Outcome.COMPLETED, Verdict.ERROR, Verdict.NONE, WRONG, (check,)
     )
-    chart = seen(written(tmp_path, whole)).overview[0]
+    found = seen(written(tmp_path, whole))
+    chart = found.overview[0]
     assert isinstance(chart, HeatMap)
     assert chart.values[0, 0] > chart.above
+    assert found.cards[0].times == pytest.approx(10)
 
 
 def test_of_very_many_types_the_worst_are_drawn_and_the_title_says_so(tmp_path: Path) -> None:
@@ -300,7 +303,6 @@ def test_counts_reasons_and_types_are_those_of_the_rows(tmp_path: Path) -> None:
         "error": 2,
         "SKIP": 1,
         "forward in error": 2,
-        "backward in error": 0,
         "could not be run": 1,
     }
     facts = {each.name: each.value for each in found.facts}
@@ -371,7 +373,24 @@ def test_a_run_that_stopped_says_how_to_go_on(tmp_path: Path) -> None:
     assert (found.state, found.exit_code) == (ViewState.STOPPED, 3)
     assert found.sentence == "Stopped before its end; so far: All 1 call pass."
     assert found.advice[0].commands == (
-        f"ray-precheck run_ut -api_info /gone/dump.json -csv_path {files.result}",
+        "cd '/the folder' && ray-precheck run_ut -api_info 'the dumps' -o out -csv_path"
+        f" {files.result}",
+    )
+
+
+def test_ranks_that_stopped_go_on_in_the_folder_of_all(tmp_path: Path) -> None:
+    dumps = [dump_in(tmp_path / f"dumps/step0/rank{n}", "Torch.a.0") for n in range(2)]
+    runs = [
+        written(
+            tmp_path / f"out/step0/rank{n}", result("Torch.a.0", 1e-5), dump=dump, complete=not n
+        )
+        for n, dump in enumerate(dumps)
+    ]
+    found = seen(*runs, labels=("step0/rank0", "step0/rank1"))
+    assert (found.state, found.exit_code) == (ViewState.STOPPED, 3)
+    assert found.advice[0].commands == (
+        "cd '/the folder' && ray-precheck run_ut -api_info 'the dumps' -o out -csv_path"
+        f" {tmp_path}/out",
     )
 
 

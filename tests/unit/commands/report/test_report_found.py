@@ -64,6 +64,18 @@ def test_a_folder_without_results_says_what_was_looked_for(tmp_path: Path) -> No
         find_groups(tmp_path / "dump.json")
 
 
+def test_a_search_is_found_before_its_table_is_written(tmp_path: Path) -> None:
+    touch(tmp_path / "step0" / "rank1", f"locate_calls_{STAMP}.csv")
+    (group,) = find_groups(tmp_path)
+    assert (group.viewer.room, [run.main for run in group.runs]) == (
+        "locate",
+        [tmp_path / f"locate_{STAMP}.csv"],
+    )
+    touch(tmp_path, f"locate_{STAMP}.csv")
+    (group,) = find_groups(tmp_path)
+    assert [run.main for run in group.runs] == [tmp_path / f"locate_{STAMP}.csv"]
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     touch(tmp_path / "out", f"naive_{STAMP}.csv")
     (tmp_path / "out" / "again").symlink_to(tmp_path / "out")

@@ -92,6 +92,14 @@ def test_an_error_that_no_number_shows_is_beyond_every_limit(standard: str) -> N
     assert limits_of(standard).times(cells) == math.inf
 
 
+def test_digests_are_equal_or_beyond_every_limit() -> None:
+    limits = limits_of("msprobe", ComparisonMode.DIGESTS)
+    same = row(ComparisonMode.DIGESTS, Result="pass", NPU_MD5="1a", BENCH_MD5="1a")
+    other = row(ComparisonMode.DIGESTS, Result="error", NPU_MD5="1a", BENCH_MD5="1b")
+    assert limits.times(same) == 0
+    assert limits.times(other) == math.inf
+
+
 def test_what_has_no_partner_has_no_number() -> None:
     for standard in ("auto", "assert-close"):
         assert math.isnan(limits_of(standard).times(row(Result="unmatched", Relative_L2="0.1")))

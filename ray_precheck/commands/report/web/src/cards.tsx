@@ -43,7 +43,7 @@ function OneCard({ card, place, isOpen }: { card: Card; place: number; isOpen: b
     <article class={`card ${card.tone}`}>
       <header>
         <h3>{place}. <RowLink row={card.row}><span class="name">{card.name}</span></RowLink></h3>
-        <Badge tone={card.tone}>{card.times === null ? card.tone : times(card.times)}</Badge>
+        <Badge tone={card.tone}>{card.times === null ? card.tone : times(card.times, card.unit)}</Badge>
         {card.label && <span class="label">{card.label}</span>}
       </header>
       <p class="why">{card.why}</p>

@@ -11,8 +11,8 @@ export function shown(value: Num | undefined): string {
   return Number(value.toPrecision(3)).toLocaleString("en-US", { maximumSignificantDigits: 3 });
 }
 
-export function times(value: Num): string {
-  return value === null ? "beyond any limit" : `${shown(value)} times its limit`;
+export function times(value: Num, unit: string): string {
+  return value === null ? "beyond any limit" : `${shown(value)} ${unit}`;
 }
 
 export function seconds(value: number): string {

@@ -24,7 +24,7 @@ export interface BlockMaxima {
 }
 export interface CodeLine { number: number; text: string; is_here: boolean }
 export interface Card {
-  name: string; tone: Tone; why: string; row: string; label: string; times: Num; facts: Fact[]; inputs: Fact[];
+  name: string; tone: Tone; why: string; row: string; label: string; times: Num; unit: string; facts: Fact[]; inputs: Fact[];
   bars: Bar[]; histogram: Histogram | null; blocks: BlockMaxima | null; cause: string; module: string;
   source: string; code: CodeLine[]; reproduce: string; case: string; missing: string[];
 }
