@@ -57,6 +57,8 @@ export function cellText(cells: Cells, row: number): string {
 
 const LOWER = Uint8Array.from({ length: 256 }, (_, byte) => (byte >= 65 && byte <= 90 ? byte + 32 : byte));
 
+const UPPER = Uint8Array.from({ length: 256 }, (_, byte) => (byte >= 97 && byte <= 122 ? byte - 32 : byte));
+
 /** Mark with 1 the words that contain a text, ASCII letters in either case (Horspool's search over all bytes). */
 export function wordsWith(words: Strings, text: string): Uint8Array {
   const found = new Uint8Array(words.length);
@@ -66,23 +68,26 @@ export function wordsWith(words: Strings, text: string): Uint8Array {
   // A zero stands between two words, so that no needle may have one.
   if (needle.includes(0)) return found;
   const { bytes, ends } = words;
+  // How far the text may be moved for the byte at its end; 0 where that byte fits, and then `again`.
   const skip = new Uint32Array(256).fill(size);
-  for (let i = 0; i < size - 1; i++) skip[needle[i]!] = size - 1 - i;
-  const lastByte = needle[size - 1]!;
+  needle.forEach((byte, i) => { skip[byte] = skip[UPPER[byte]!] = size - 1 - i; });
+  const again = size - 1 - needle.lastIndexOf(needle[size - 1]!, -2);
   let word = 0;
   for (let at = size - 1; at < bytes.length;) {
-    const byte = LOWER[bytes[at]!]!;
-    if (byte === lastByte) {
-      let left = size - 2;
-      while (left >= 0 && LOWER[bytes[at - size + 1 + left]!] === needle[left]) left--;
-      if (left < 0) {
-        while (ends[word]! <= at) word++;
-        found[word] = 1;
-        at = ends[word]! + size;
-        continue;
-      }
+    const step = skip[bytes[at]!]!;
+    if (step > 0) {
+      at += step;
+      continue;
     }
-    at += skip[byte]!;
+    let left = size - 2;
+    while (left >= 0 && LOWER[bytes[at - size + 1 + left]!] === needle[left]) left--;
+    if (left >= 0) {
+      at += again;
+      continue;
+    }
+    while (ends[word]! <= at) word++;
+    found[word] = 1;
+    at = ends[word]! + size;
   }
   return found;
 }
