@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ray_precheck.errors import DumpError
-from ray_precheck.foreign import first_line
+from ray_precheck.foreign import first_line, open_file
 from ray_precheck.running.recorded import value_text
 from ray_precheck.running.views import FoundRun
 from ray_precheck.schema.view import (
@@ -330,7 +330,7 @@ def _edges_between(side: CaptureSide, there: Mapping[str, int]) -> Integers:
 def torn_note(path: Path) -> str:
     """Return a sentence about a table that ends in the middle of a row or is gone; "" for a whole one."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - 1))
             last = file.read(1)

@@ -13,7 +13,6 @@ from jsonschema import Draft202012Validator
 
 import ray_precheck
 from ray_precheck.cli import main
-from ray_precheck.processes import python_path
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 ROOM = Path(ray_precheck.__file__).parent / "running"
@@ -55,7 +54,11 @@ def test_the_worked_example_is_what_the_commands_write(
     monkeypatch.chdir(tmp_path)
     (capture, precheck), (locate,) = (block.strip().splitlines() for block in fences(""))
     python, *words = shlex.split(capture)
-    environment = {"PYTHONPATH": python_path(), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    environment = {
+        "PYTHONPATH": str(ROOM.parents[1]),
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+    }
     assert python == "python"
     subprocess.run([sys.executable, *words], env=environment, check=True, timeout=300)
     assert main(shlex.split(precheck)[1:]) == 1

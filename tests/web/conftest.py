@@ -10,7 +10,8 @@ from ray_precheck.commands.report.page import write_report_page
 from scripts.browser import PROGRAMS, Browser, missing
 
 
-@pytest.fixture(scope="session", params=sorted(PROGRAMS))
+# Of a module, since the processes of a session go on with other tests, beside which a browser takes memory.
+@pytest.fixture(scope="module", params=sorted(PROGRAMS))
 def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
     """Return a browser; with --all, as in continuous integration, one that is missing is a failure."""
     if lacks := missing(request.param):

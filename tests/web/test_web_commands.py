@@ -24,6 +24,7 @@ COMMANDS = {
     "naive": ["naive"],
     "overflow": ["overflow_check"],
     "bisect": ["bisect"],
+    "compare_results": ["compare_results"],
 }
 
 
@@ -49,6 +50,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for out, words in runs.items():
         program = ["--", str(script)] if out == "bisect" else []
         _run(folder, *words, "-o", out, *program)
+    details = str(next((folder / "run_ut").glob("*_details_*.csv")))
+    _run(folder, "compare_results", details, details, "-o", "compare_results")
+    for out in COMMANDS:
         _run(folder, "report", out)
     _run(folder, "report", "run_ut", "diagnose", "-o", "two.html")
     return folder

@@ -18,6 +18,8 @@ from ray_precheck.options.commands import NOTHING_CHECKED, PASSED
 from ray_precheck.store.kept import keep_found, kept_found
 
 FORMAT = 1
+# How the page of a diagnosis begins until it has come to its end.
+UNFINISHED = "This diagnosis has not come to its end."
 
 
 @dataclass(frozen=True, slots=True)

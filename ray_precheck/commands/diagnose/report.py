@@ -11,9 +11,10 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from ray_precheck.commands.diagnose.kept import KeptDiagnosis, kept_file, read_diagnosis
+from ray_precheck.commands.diagnose.kept import UNFINISHED, KeptDiagnosis, kept_file, read_diagnosis
 from ray_precheck.commands.diagnose.parts import results_named
-from ray_precheck.options.commands import STOPPED, resume_command
+from ray_precheck.foreign import open_file
+from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, resume_command
 from ray_precheck.running.views import (
     BEGIN_OF_SENTENCE,
     MOST_CARDS,
@@ -60,18 +61,18 @@ def view(found: Sequence[FoundRun]) -> View:
     page, stamp = found[0].main, found[0].stamp
     kept = read_diagnosis(page)
     state = ViewState.FINISHED
-    if kept is None:
+    if kept is None and _is_unfinished(page):
         state = ViewState.RUNNING if running(page.with_suffix(".lock")) else ViewState.STOPPED
     parts = list(_parts(page.parent, stamp))
     cards = _cards(parts)
-    code = STOPPED if kept is None else kept.exit_code
     tones = [part.tone for part in parts]
+    code = _exit_code(kept, state, tones)
     first = parts[0] if parts else None
     return View(
         "diagnose",
         "What is wrong with a capture",
         f"{BEGIN_OF_SENTENCE[state]}{_sentence(kept, parts)}",
-        Tone.ERROR if code == 1 else Tone.PASS if code == 0 else worst_tone(tones),
+        Tone.ERROR if code == IN_ERROR else Tone.PASS if code == PASSED else worst_tone(tones),
         state,
         -1 if state is ViewState.RUNNING else code,
         (*_facts(kept), *(first.facts if first is not None and kept is None else ())),
@@ -79,13 +80,35 @@ def view(found: Sequence[FoundRun]) -> View:
         "" if first is None else first.invocation,
         tuple(_counts(parts)),
         tuple(reason for part in parts for reason in part.reasons),
-        tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        (*_lost(kept, state, page), *dict.fromkeys(n for part in parts for n in part.notes)),
         tuple(cards[:MOST_CARDS]),
         max(0, len(cards) - MOST_CARDS) + sum(part.more_cards for part in parts),
         tables=(_answers(kept),) if kept is not None else (),
         advice=tuple(_advice(kept, state, page)),
         files=file_names([page, kept_file(page)]),
     )
+
+
+def _is_unfinished(page: Path) -> bool:
+    """Return whether a page says that it has not come to its end, or begins to be written."""
+    with open_file(page) as file:
+        begin = file.read(len(UNFINISHED)).decode("utf-8", "replace")
+    return begin in ("", UNFINISHED)
+
+
+def _exit_code(kept: KeptDiagnosis | None, state: ViewState, tones: Sequence[Tone]) -> int:
+    if state is not ViewState.FINISHED:
+        return STOPPED
+    if kept is not None:
+        return kept.exit_code
+    worst = worst_tone(tones)
+    return IN_ERROR if worst is Tone.ERROR else PASSED if Tone.PASS in tones else NOTHING_CHECKED
+
+
+def _lost(kept: KeptDiagnosis | None, state: ViewState, page: Path) -> Iterator[str]:
+    if kept is None and state is ViewState.FINISHED:
+        name = kept_file(page).name
+        yield f"{name} is missing or cannot be read: the verdict is that of the parts, the page has the steps"
 
 
 def _parts(folder: Path, stamp: str) -> Iterator[View]:

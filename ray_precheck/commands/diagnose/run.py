@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ray_precheck.commands.diagnose.findings import Findings, Part, Suspect
-from ray_precheck.commands.diagnose.kept import keep_diagnosis
+from ray_precheck.commands.diagnose.kept import UNFINISHED, keep_diagnosis
 from ray_precheck.commands.diagnose.options import DiagnosisConfig
 from ray_precheck.commands.diagnose.page import next_steps, page_sections, page_text
 from ray_precheck.commands.diagnose.parts import (
@@ -168,9 +168,7 @@ def _unfinished(config: DiagnosisConfig, folder: Path) -> str:
     words = ["ray-precheck", "diagnose", "-tp", str(config.target)]
     words += ["-gp", str(config.golden)] if config.golden is not None else []
     command = shlex.join([*words, "-csv_path", str(folder)])
-    return (
-        f"This diagnosis has not come to its end. To go on, with its other options:\n  {command}\n"
-    )
+    return f"{UNFINISHED} To go on, with its other options:\n  {command}\n"
 
 
 class _Course:

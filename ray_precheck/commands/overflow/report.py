@@ -172,7 +172,7 @@ def _sentence(searches: Sequence[_Seen], births: Sequence[OverflowRow], state: V
         count = len({row.dump for row in births})
         first = births[0]
         said = (
-            f"NaN or infinity was born in {quantity(len(births), 'place')}, {count} of"
+            f"NaN or infinity was born in {quantity(len(births), 'place')}, {count:,} of"
             f" {quantity(len(dumps), 'dump')}; the first is {first.kind} in {_at(first)}"
         )
     elif came := [row for each in searches for row in _alarms(each.report)]:

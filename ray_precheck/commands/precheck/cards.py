@@ -173,25 +173,26 @@ def _card(
         )
     saved = saved_json(run.files.errors, call)
     case = str(saved) if saved.is_file() else ""
+    module = run.modules.get(f"{call}.{direction}") or run.modules.get(f"{call}.forward", "")
     return Card(
         name,
         Tone.ERROR,
         why,
-        row_link(run.found, name),
-        run.found.label,
-        times,
-        facts,
-        inputs,
-        bars,
-        histogram,
-        blocks,
-        cause,
-        run.modules.get(f"{call}.{direction}") or run.modules.get(f"{call}.forward", ""),
-        source,
-        code,
-        f"ray-precheck repro {shlex.quote(case)}" if case else again(run, call),
-        case,
-        tuple(filter(None, told)),
+        row=row_link(run.found, name),
+        label=run.found.label,
+        times=times,
+        facts=facts,
+        inputs=inputs,
+        bars=bars,
+        histogram=histogram,
+        blocks=blocks,
+        cause=cause,
+        module=module,
+        source=source,
+        code=code,
+        reproduce=f"ray-precheck repro {shlex.quote(case)}" if case else again(run, call),
+        case=case,
+        missing=tuple(filter(None, told)),
     )
 
 

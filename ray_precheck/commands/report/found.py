@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from ray_precheck.errors import UsageError
+from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.running.views import FoundRun
 from ray_precheck.schema.view import View
 
@@ -75,7 +75,11 @@ class RunGroup:
     def view(self) -> View:
         """Return the view of the runs."""
         room = import_module(f"ray_precheck.commands.{self.viewer.room}.{_MODULE}")
-        found: View = room.view(self.runs)
+        try:
+            found: View = room.view(self.runs)
+        except ResumeError as error:  # a table of another version, or no table
+            said = str(error).removeprefix("cannot resume ")
+            raise UsageError(f"report: cannot read {said}") from None
         return found
 
 

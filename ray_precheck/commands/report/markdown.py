@@ -32,9 +32,11 @@ def markdown_lines(views: Sequence[View]) -> Iterator[str]:
 
 
 def _view_lines(view: View) -> Iterator[str]:
-    title = f"`{view.command}`{f' of {_text(view.title)}' if view.title else ''}"
-    yield f"## {_SIGNS[view.tone]} {title}: {_text(view.sentence)}"
+    yield f"## {_SIGNS[view.tone]} `{view.command}`: {_text(view.sentence)}"
     yield ""
+    if view.title:
+        yield f"*{_text(view.title)}*"
+        yield ""
     if view.state is not ViewState.FINISHED:
         said = "still goes on" if view.state is ViewState.RUNNING else "stopped before its end"
         yield f"**The run {said}.**"

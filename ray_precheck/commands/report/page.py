@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from ray_precheck import __version__
 from ray_precheck.commands.report.encode import PageBlobs, cut_text, encode_table
+from ray_precheck.foreign import read_file
 from ray_precheck.running.view_data import FORMAT, plain
 from ray_precheck.schema.view import (
     BlockMaxima,
@@ -119,7 +119,7 @@ def _short(found: Any) -> Any:
 
 def page_pieces(data: PageData) -> Iterator[bytes]:
     """Yield the page piece by piece."""
-    text = files("ray_precheck.commands.report").joinpath("page.html").read_text("utf-8")
+    text = read_file(Path(__file__).with_name("page.html")).decode()
     before, _, after = text.partition(_PLACE)
     if data.report["follow"] is not None:
         # The only page that asks anything: of the server that gave it.

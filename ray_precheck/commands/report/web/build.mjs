@@ -17,7 +17,7 @@ async function bundle(entry) {
     minify: true,
     charset: "utf8",
     format: "iife",
-    target: ["chrome110", "firefox115"],
+    target: ["chrome119", "firefox121"],
     jsx: "automatic",
     jsxImportSource: "preact",
     legalComments: "none",

@@ -76,11 +76,12 @@ def test_a_diagnosis_that_was_stopped_has_the_cards_of_what_it_has_done(
     assert "Stopped before the end: the cluster is gone" in told.err
 
 
-def test_a_page_whose_kept_file_is_torn_is_seen_as_one_that_was_stopped(tmp_path: Path) -> None:
+def test_a_page_whose_kept_file_is_torn_has_the_verdict_of_its_parts(tmp_path: Path) -> None:
     assert main(pair(tmp_path, calls(1.01))) == 1
     kept_file(page_in(tmp_path)).write_text('{"format": 1')
     found = seen(tmp_path)
-    assert found.state is ViewState.STOPPED
+    assert (found.state, found.exit_code) == (ViewState.FINISHED, 1)
+    assert "is missing or cannot be read" in found.notes[0]
     assert found.cards[0].name == MUL
 
 

@@ -63,3 +63,13 @@ def test_folders_without_results_and_nonsense_are_refused(
     assert "has no result files; looked for" in refused(capsys, tmp_path)
     assert "there is no folder" in refused(capsys, tmp_path / "none")
     assert "is no result file" in refused(capsys, __file__)
+
+
+def test_a_table_with_other_columns_is_refused(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (out / f"naive_{STAMP}.csv").write_bytes(b"\x00\xff\xfe\r\n1\r\n")
+    said = refused(capsys, out)
+    assert said.startswith(
+        f"report: cannot read {out}/naive_{STAMP}.csv: its first line must be API Name,"
+    )

@@ -128,10 +128,10 @@ def test_the_server_shows_the_end_of_the_run_and_ends(tmp_path: Path) -> None:
             run.ask(run.root)
 
 
-def test_pages_are_made_so_seldom_that_they_take_a_hundredth_of_a_core(
+def test_pages_are_made_so_seldom_that_they_take_their_share_of_a_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "_SHARE", 0.01)
+    monkeypatch.setattr(follow, "_SHARE", 1e-9)
     with followed(tmp_path) as run:
         path = tmp_path / f"naive_{STAMP}.csv"
         for number in range(20):

@@ -17,7 +17,7 @@ def page(text: str = "") -> str:
 def test_the_page_says_what_is_wrong_and_what_to_do() -> None:
     lines = page().split("\n")
     assert lines[0] == MARK
-    assert lines[1] == "## ❌ `run_ut` of sample: 10 of 100 APIs are in error"
+    assert lines[1] == "## ❌ `run_ut`: 10 of 100 APIs are in error"
     for line in (
         "### 1. `Torch.add.0.forward.output.0` (step0/rank1), 3e+03 times its limit",
         "- Likely cause: a wrong sign",
