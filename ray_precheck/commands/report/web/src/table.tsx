@@ -36,13 +36,16 @@ function columnsOf(table: RowTable): Promise<TableCells> {
 
 /** How many last parts a link may have more than the name of its row: `.forward` or `.output.0`. */
 const MOST_MORE = 2;
+/** A call has three parts, `Torch.add.0`: with fewer a name means any call of a library. */
+const LEAST_PARTS = 3;
 
 /** The names of a link that may stand in a table, the whole one first; none where the link is of another table. */
 function namesIn(table: RowTable, wanted: string, isLabelled: boolean): string[] {
   if (isLabelled && table.label && !wanted.startsWith(`${table.label}/`)) return [];
   const whole = isLabelled && table.label ? wanted.slice(table.label.length + 1) : wanted;
   const parts = whole.split(".");
-  return Array.from({ length: Math.min(MOST_MORE + 1, parts.length) }, (_, less) => parts.slice(0, parts.length - less).join("."));
+  const most = Math.max(0, Math.min(MOST_MORE, parts.length - LEAST_PARTS));
+  return Array.from({ length: most + 1 }, (_, less) => parts.slice(0, parts.length - less).join("."));
 }
 
 /** A column of a table that names its rows: the one with the full names, or, where that is hidden, the one with those
