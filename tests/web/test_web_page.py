@@ -165,14 +165,20 @@ def test_how_the_run_went_is_folded_once_it_has_ended(browser: Browser, tmp_path
     browser.ask("click", selector=".top nav a[href='#/run']")
     browser.wait(f"{fold}.open")
     browser.ask("click", selector=".views button:nth-child(2)")
-    browser.wait("document.querySelector('#run') && document.querySelector('#run > details') === null")
+    browser.wait(
+        "document.querySelector('#run') && document.querySelector('#run > details') === null"
+    )
 
 
 def test_what_a_heat_map_measures_is_told_whole(browser: Browser, tmp_path: Path) -> None:
-    unit = "times what the rounding of the inputs and of the reference explains, of the worst output"
+    unit = (
+        "times what the rounding of the inputs and of the reference explains, of the worst output"
+    )
     view = all_kinds()
     path = tmp_path / "report.html"
-    charts = tuple(replace(chart, unit=unit) for chart in view.overview if isinstance(chart, HeatMap))
+    charts = tuple(
+        replace(chart, unit=unit) for chart in view.overview if isinstance(chart, HeatMap)
+    )
     write_report_page(path, [replace(view, overview=charts)], [])
     opened(browser, path, width=400)
     legend = browser.js("document.querySelector('#overview .legend-line').textContent")

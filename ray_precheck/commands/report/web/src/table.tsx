@@ -93,19 +93,20 @@ interface RowsOf { table: RowTable; linked: Linked | null; search: Search; setSe
 /** The rows of one table. */
 export function Rows(shown: RowsOf) {
   const { table } = shown;
-  const [cells, setCells] = useState<TableCells | null>(null);
+  // With the table that they are of: a page that follows a run shows the last one until the next is read.
+  const [read, setRead] = useState<{ table: RowTable; cells: TableCells } | null>(null);
   const [trouble, setTrouble] = useState("");
   useEffect(() => {
     let isOver = false;
     columnsOf(table).then(
-      (found) => { if (!isOver) setCells(found); },
+      (cells) => { if (!isOver) setRead({ table, cells }); },
       (error: unknown) => { if (!isOver) setTrouble(String(error)); },
     );
     return () => { isOver = true; };
   }, [table]);
   if (trouble) return <p class="note">The rows of {table.title} cannot be read: {trouble}</p>;
-  if (!cells) return <p class="waiting" role="status">reading {counted(table.rows)} ...</p>;
-  return <Found {...shown} cells={cells} />;
+  if (!read) return <p class="waiting" role="status">reading {counted(table.rows)} ...</p>;
+  return <Found {...shown} {...read} />;
 }
 
 function Found({ table, linked, search, setSearch, cells }: RowsOf & { cells: TableCells }) {
@@ -233,6 +234,8 @@ const MOST_ERRORS = 1000;
 const MOST_OTHERS = 100;
 /** Smaller tables are read before somebody prints, since a print does not wait. */
 const MANY_TO_READ = 20_000;
+/** A longer cell may be broken within a word, so that all columns have room on paper. */
+const WHOLE_CELL = 16;
 
 /** Which rows of a table are printed, and in words which these are. */
 export function printedRows(cells: TableCells, table: RowTable): { rows: Uint32Array; said: string } {
@@ -280,9 +283,13 @@ function PrintedTable({ table }: { table: RowTable }) {
       <table>
         <thead><tr>{cells.shown.map((each) => <th scope="col">{each.heading}</th>)}</tr></thead>
         <tbody>
-          {Array.from(rows, (row) => <tr>{cells.shown.map((each) => <td>{visible(cellText(each, row))}</td>)}</tr>)}
+          {Array.from(rows, (row) => <tr>{cells.shown.map((each) => <PrintedCell text={visible(cellText(each, row))} />)}</tr>)}
         </tbody>
       </table>
     </>
   );
+}
+
+function PrintedCell({ text }: { text: string }) {
+  return <td class={text.length > WHOLE_CELL ? "broken" : ""}>{text}</td>;
 }
