@@ -126,9 +126,10 @@ def test_the_graph_says_what_it_shows(flow: Browser) -> None:
     assert place == "1. ✗ Torch.add.20"
     # How many more there are stands on the border, below all numbers.
     gaps = flow.js(
-        "[...document.querySelectorAll('.flow .node')].filter((each) => each.querySelector('.more')).map((each) =>"
-        " each.querySelector('.more-box').getBoundingClientRect().top - Math.max(...[...each.querySelectorAll("
-        "'.bar-value')].map((value) => value.getBoundingClientRect().bottom)))"
+        "[...document.querySelectorAll('.flow .node')].filter((each) => each.querySelector('.more'))"
+        ".map((each) => each.querySelector('.more-box').getBoundingClientRect().top"
+        " - Math.max(...[...each.querySelectorAll('.bar-value')].map((value) =>"
+        " value.getBoundingClientRect().bottom)))"
     )
     assert gaps
     assert min(gaps) >= 0

@@ -14,7 +14,7 @@ from scripts.browser import Browser
 
 pytestmark = [pytest.mark.web, pytest.mark.timeout(120)]
 
-NOTHING = {"errors": [], "requests": [], "violations": []}
+NOTHING: dict[str, list[str]] = {"errors": [], "requests": [], "violations": []}
 _DRAWN = """
   document.querySelectorAll("regular-table tbody tr").length > 5
   && (!document.querySelector(".flow") || document.querySelectorAll(".flow .node").length > 0)

@@ -1,7 +1,6 @@
 """The rows of the page in Chromium and Firefox: search, filters, order, links, keys, copies."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +27,8 @@ def rows(browser: Browser, page: Path) -> Browser:
     browser.open(page)
     # What stands above the rows moves them while it is drawn.
     browser.wait(
-        "document.querySelectorAll('regular-table tbody tr').length > 5 && document.querySelector('.flow .node')"
+        "document.querySelectorAll('regular-table tbody tr').length > 5"
+        " && document.querySelector('.flow .node')"
     )
     return browser
 
@@ -188,10 +188,11 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_report_page(
         path, [replace(all_kinds(), tables=(RowTable("calls", columns, rows=cells),))], []
     )
-    begin, data, end = re.split(r'(?<=id="report">)(.*?)(?=</script>)', path.read_text("utf-8"), 1)
+    begin, tag, rest = path.read_text("utf-8").partition('id="report">')
+    data, _, end = rest.partition("</script>")
     report = json.loads(data)
     report["views"][0]["tables"][0]["columns"][0]["hidden"] = True
-    path.write_text(begin + script_json(report).decode() + end, "utf-8")
+    path.write_text(f"{begin}{tag}{script_json(report).decode()}</script>{end}", "utf-8")
     return path
 
 
