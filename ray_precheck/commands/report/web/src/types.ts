@@ -41,7 +41,7 @@ export interface FlowGraph {
   kind: "FlowGraph"; title: string; unit: string; names: Blob_; tones: Blob_; own: Blob_; inherited: Blob_;
   /** pairs (from, to), one after the other: twice as many numbers as edges */
   edges: Blob_; pairs: Blob_; starts: number[]; texts: Blob_;
-  /** the row that each call opens, "" for none; null: the rows have the names of the calls */
+  /** the rows that the calls open, "" for none; null where these have the names of the calls */
   links: Blob_ | null;
 }
 export interface TimelineChart {
