@@ -149,6 +149,7 @@ def view(found: Sequence[FoundRun]) -> View:
     suspects = list(_suspects(runs))
     cards = tuple(each.make() for each in suspects[:MOST_CARDS])
     types = list(dict.fromkeys(each.type_name for each in suspects))
+    types += [name for name, _ in whole.error_types.most_common(MOST_CARDS) if name not in types]
     timeline = timeline_chart({run.found.label: run.summary.files.timeline for run in runs})
     settings = runs[0].summary.settings
     return View(
