@@ -103,7 +103,7 @@ def facts_of_run(settings: RunSettings | None) -> tuple[Fact, ...]:
         "Standard": found.rule or settings.fingerprint.get("standard", ""),
         "Seed": settings.fingerprint.get("seed", ""),
         "Dump": found.dump,
-        "Golden capture": found.golden,
+        "Golden run": found.golden,
         "Versions": ", ".join(f"{name} {version}" for name, version in found.versions.items()),
         "Limits of the device": "; ".join(found.caveats),
     }
