@@ -97,8 +97,8 @@ def test_each_view_opens_without_error_and_its_links_lead_to_rows(
         )
         for link in links[:8]:
             browser.js(f"location.hash = {link!r}")
-            browser.wait("document.querySelector('tr.wanted, .rows > .note')")
-            assert browser.js("document.querySelector('.rows > .note')?.textContent ?? ''") == ""
+            browser.wait("document.querySelector('tr.wanted, .missing-row')")
+            assert browser.js("document.querySelector('.missing-row')?.textContent ?? ''") == ""
             browser.js("location.hash = '#/head'")
         heard = browser.ask("heard")
         assert heard["errors"] == heard["violations"] == []

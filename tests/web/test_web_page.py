@@ -1,17 +1,20 @@
 """The report's page in Chromium and Firefox: what it opens, asks for, lets run, and tells whom."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_views import HOSTILE
+from sample_views import HOSTILE, all_kinds
 
+from ray_precheck.commands.report.page import write_report_page
+from ray_precheck.schema.view import HeatMap, ViewState
 from scripts.browser import Browser
 
 pytestmark = [pytest.mark.web, pytest.mark.timeout(120)]
 
-NOTHING = {"errors": [], "requests": [], "violations": []}
+NOTHING: dict[str, list[str]] = {"errors": [], "requests": [], "violations": []}
 _DRAWN = """
   document.querySelectorAll("regular-table tbody tr").length > 5
   && (!document.querySelector(".flow") || document.querySelectorAll(".flow .node").length > 0)
@@ -114,3 +117,70 @@ def test_it_prints(browser: Browser, page: Path, tmp_path: Path) -> None:
     assert data.startswith(b"%PDF")
     assert len(data) > 20_000
     assert heard(browser, page) == NOTHING
+
+
+def test_a_link_to_a_section_takes_the_keyboard_there(browser: Browser, page: Path) -> None:
+    opened(browser, page)
+    browser.ask("press", key="Tab")
+    assert browser.js("document.activeElement.className") == "skip"
+    browser.ask("press", key="Enter")
+    browser.wait("document.activeElement.id === 'head-title'")
+    browser.ask("click", selector=".top nav a[href='#/rows']")
+    browser.wait("document.activeElement.id === 'rows-title' && location.hash === '#/rows'")
+    _heading_is_below_the_header(browser, "rows")
+    # The address of a section opens it, too.
+    browser.open(page, hash="/model")
+    browser.wait("document.activeElement.id === 'model-title'")
+
+
+def _heading_is_below_the_header(browser: Browser, section: str) -> None:
+    browser.wait(
+        "(() => { const top = document.querySelector('.top').getBoundingClientRect().bottom;"
+        f" const title = document.getElementById('{section}-title').getBoundingClientRect().top;"
+        " return title >= top && title < innerHeight; })()"
+    )
+
+
+@pytest.mark.parametrize("name", ["page", "hostile"])
+def test_a_narrow_window_scrolls_only_down(
+    browser: Browser, request: pytest.FixtureRequest, name: str
+) -> None:
+    opened(browser, request.getfixturevalue(name), width=400)
+    browser.js(_OPEN_ALL)
+    browser.wait("document.documentElement.scrollWidth <= 400")
+    assert browser.js("document.querySelector('.top nav').offsetHeight") < 60
+    for section in ("overview", "rows", "rest"):
+        browser.js(f"document.querySelector(\".top nav a[href='#/{section}']\").click()")
+        _heading_is_below_the_header(browser, section)
+
+
+def test_how_the_run_went_is_folded_once_it_has_ended(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    states = (ViewState.FINISHED, ViewState.RUNNING)
+    write_report_page(path, [replace(all_kinds(), state=state) for state in states], [])
+    opened(browser, path)
+    fold = "document.querySelector('#run > details.fold')"
+    assert browser.js(f"{fold}.open") is False
+    assert "What ran where; Headroom" in browser.js(f"{fold}.textContent")
+    browser.ask("click", selector=".top nav a[href='#/run']")
+    browser.wait(f"{fold}.open")
+    browser.ask("click", selector=".views button:nth-child(2)")
+    browser.wait(
+        "document.querySelector('#run') && document.querySelector('#run > details') === null"
+    )
+
+
+def test_what_a_heat_map_measures_is_told_whole(browser: Browser, tmp_path: Path) -> None:
+    unit = (
+        "times what the rounding of the inputs and of the reference explains, of the worst output"
+    )
+    view = all_kinds()
+    path = tmp_path / "report.html"
+    charts = tuple(
+        replace(chart, unit=unit) for chart in view.overview if isinstance(chart, HeatMap)
+    )
+    write_report_page(path, [replace(view, overview=charts)], [])
+    opened(browser, path, width=400)
+    legend = browser.js("document.querySelector('#overview .legend-line').textContent")
+    assert unit in legend
+    assert browser.js("document.documentElement.scrollWidth") <= 400

@@ -1,32 +1,65 @@
 // The page: which view is shown, its sections in the order in which an engineer asks, and links into it.
-import { useEffect, useState } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { forgetBlobs } from "./blobs";
 import { Cards, Facts } from "./cards";
 import { Picture } from "./charts/chart";
 import { followed } from "./follow";
-import { Badge, Command } from "./parts";
-import { Rows, tableWith } from "./table";
+import { visible } from "./format";
+import { Badge, Command, goTo, keepInView } from "./parts";
+import { PrintedTables, rowOfLink, Rows, type Linked, type Search } from "./table";
 import type { Chart, Report, RowTable, View } from "./types";
 
-/** The row that the address names: `report.html#Mint.matmul.0`; "" for none and for a section. */
-function wantedRow(): string {
+/** What follows `#` in the address; "" where nobody can read it. */
+function hashNow(): string {
   try {
-    const hash = decodeURIComponent(location.hash.slice(1));
-    return hash.startsWith("/") ? "" : hash;
+    return decodeURIComponent(location.hash.slice(1));
   } catch {
     return "";
   }
 }
 
+/** The row that the address names: `report.html#Mint.matmul.0`; "" for none and for a section. */
+function wantedRow(): string {
+  const hash = hashNow();
+  return hash.startsWith("/") ? "" : hash;
+}
+
+/** Go to the section that the address names, with the keyboard: `report.html#/rows`. */
+function openSection(): void {
+  const section = document.getElementById(/^\/(\w+)$/.exec(hashNow())?.[1] ?? "");
+  const heading = section?.matches("section") && document.getElementById(`${section.id}-title`);
+  if (!section || !heading) return;
+  const folded = section.querySelector<HTMLDetailsElement>(":scope > details.fold");
+  if (folded) folded.open = true;
+  heading.focus({ preventScroll: true });
+  keepInView(section);
+}
+
+/** Where the row of a link is. */
+interface Place extends Linked { view: number; table: number }
+
 export function App({ first }: { first: Report }) {
   const [report, setReport] = useState(first);
   const [at, setAt] = useState(0);
-  const [wanted, setWanted] = useState(wantedRow());
+  // An object of its own for each link, so that one that is followed again is followed.
+  const [wanted, setWanted] = useState({ name: wantedRow() });
+  const [linked, setLinked] = useState<Place | null>(null);
+  const [missing, setMissing] = useState("");
   const [table, setTable] = useState(0);
   useEffect(() => {
-    const changed = () => setWanted(wantedRow());
+    const changed = () => {
+      setMissing("");
+      setWanted({ name: wantedRow() });
+      openSection();
+    };
     addEventListener("hashchange", changed);
-    return () => removeEventListener("hashchange", changed);
+    openSection();
+    const leave = openedInPrint();
+    return () => {
+      removeEventListener("hashchange", changed);
+      leave();
+    };
   }, []);
   useEffect(() => {
     if (!report.follow) return;
@@ -39,31 +72,40 @@ export function App({ first }: { first: Report }) {
   useEffect(() => {
     let isOver = false;
     void (async () => {
-      if (!wanted) return;
-      for (const index of [at, ...report.views.keys()]) {
-        const found = await tableWith(report.views[index]!.tables, wanted);
-        if (found >= 0 && !isOver) {
-          setAt(index);
-          setTable(found);
-          document.getElementById("rows")?.scrollIntoView();
+      if (!wanted.name) return;
+      for (const view of [at, ...report.views.keys()]) {
+        const found = await rowOfLink(report.views[view]!.tables, wanted.name);
+        if (isOver) return;
+        if (found) {
+          setAt(view);
+          setTable(found.table);
+          setLinked({ ...found, view, name: wanted.name });
           return;
         }
       }
+      setMissing(wanted.name);
     })();
     return () => { isOver = true; };
-  }, [wanted, report]);
+  }, [wanted]);
   const view = report.views[Math.min(at, report.views.length - 1)]!;
   useEffect(() => { document.title = `${view.command}: ${view.sentence}`; }, [view]);
   return (
     <>
-      <Top report={report} at={at} choose={(index) => { setAt(index); setTable(0); }} />
+      <Top report={report} at={at} choose={(index) => { setAt(index); setTable(0); }}>
+        {missing && (
+          <p class="note missing-row" role="alert">
+            No row is named <span class="name">{visible(missing, 200)}</span>.{" "}
+            <button type="button" onClick={() => setMissing("")}>close</button>
+          </p>
+        )}
+      </Top>
       <main key={at}>
         <Head view={view} />
         <Cards cards={view.cards} more={view.more_cards} />
         <Charts id="overview" title="Overview" charts={view.overview} />
         <Charts id="model" title="The model" charts={view.model} />
-        <Charts id="run" title="The run" charts={view.run} />
-        <Tables tables={view.tables} wanted={wanted} at={table} choose={setTable} />
+        <Charts id="run" title="The run" charts={view.run} isFolded={isRunFolded(view)} />
+        <Tables tables={view.tables} linked={linked?.view === at ? linked : null} at={table} choose={setTable} />
         <Rest view={view} />
       </main>
       <footer>
@@ -74,7 +116,31 @@ export function App({ first }: { first: Report }) {
   );
 }
 
-function Top({ report, at, choose }: { report: Report; at: number; choose: (index: number) => void }) {
+/** Open what is closed while the page is printed; not the tables beside pictures. Returns how to leave that. */
+function openedInPrint(): () => void {
+  let closed: HTMLDetailsElement[] = [];
+  const before = () => {
+    closed = [...document.querySelectorAll<HTMLDetailsElement>("main details:not(.facts, .filters, [open])")];
+    closed.forEach((details) => { details.open = true; });
+  };
+  const after = () => closed.forEach((details) => { details.open = false; });
+  // Captured, so that pictures which measure themselves before they are printed do it after this.
+  addEventListener("beforeprint", before, true);
+  addEventListener("afterprint", after);
+  return () => {
+    removeEventListener("beforeprint", before, true);
+    removeEventListener("afterprint", after);
+  };
+}
+
+/** How a run went is asked last, once it has ended; of a bisect there is nothing else. */
+export function isRunFolded(view: View): boolean {
+  return view.state === "finished" && view.overview.length + view.model.length > 0;
+}
+
+function Top({ report, at, choose, children }: {
+  report: Report; at: number; choose: (index: number) => void; children: ComponentChildren;
+}) {
   const sections = [
     ["head", "Verdict"], ["first", "Where to look first"], ["overview", "Overview"], ["model", "The model"],
     ["run", "The run"], ["rows", "All rows"], ["rest", "Not compared, files"],
@@ -85,10 +151,22 @@ function Top({ report, at, choose }: { report: Report; at: number; choose: (inde
   };
   const go = (event: Event, id: string) => {
     event.preventDefault();
-    document.getElementById(id)?.scrollIntoView();
+    goTo(`/${id}`);
   };
+  const place = useRef<HTMLElement>(null);
+  // What is scrolled to stands below the header, which is as high as its lines.
+  useLayoutEffect(() => {
+    const measured = () => {
+      document.documentElement.style.scrollPaddingTop = `${place.current!.offsetHeight + 8}px`;
+    };
+    measured();
+    const observer = new ResizeObserver(measured);
+    observer.observe(place.current!);
+    return () => observer.disconnect();
+  }, []);
   return (
-    <header class="top">
+    <header class="top" ref={place}>
+      <a class="skip" href="#/head" onClick={(event) => go(event, "head")}>skip to the verdict</a>
       <nav aria-label="Sections">
         {sections.filter(([id]) => !empty[id]).map(([id, title]) => (
           <a href={`#/${id}`} onClick={(event) => go(event, id)}>{title}</a>
@@ -103,6 +181,7 @@ function Top({ report, at, choose }: { report: Report; at: number; choose: (inde
           ))}
         </nav>
       )}
+      {children}
     </header>
   );
 }
@@ -110,7 +189,7 @@ function Top({ report, at, choose }: { report: Report; at: number; choose: (inde
 function Head({ view }: { view: View }) {
   return (
     <section id="head" aria-labelledby="head-title">
-      <h1 id="head-title"><Badge tone={view.tone}>{view.tone}</Badge> {view.sentence}</h1>
+      <h1 id="head-title" tabIndex={-1}><Badge tone={view.tone}>{view.tone}</Badge> {view.sentence}</h1>
       <p class="what">{view.command}{view.title && `: ${view.title}`}
         {view.state !== "finished" && <b> ({view.state === "running" ? "still running" : "stopped before its end"})</b>}
       </p>
@@ -136,26 +215,35 @@ function Head({ view }: { view: View }) {
   );
 }
 
-function Charts({ id, title, charts }: { id: string; title: string; charts: Chart[] }) {
+function Charts({ id, title, charts, isFolded = false }: {
+  id: string; title: string; charts: Chart[]; isFolded?: boolean;
+}) {
+  // A run that ends while it is looked at stays open.
+  const [wasFolded] = useState(isFolded);
   if (charts.length === 0) return null;
+  const pictures = charts.map((chart) => <Picture chart={chart} />);
   return (
     <section id={id} aria-labelledby={`${id}-title`}>
-      <h2 id={`${id}-title`}>{title}</h2>
-      {charts.map((chart) => <Picture chart={chart} />)}
+      <h2 id={`${id}-title`} tabIndex={-1}>{title}</h2>
+      {!wasFolded ? pictures : (
+        <details class="fold"><summary>{charts.map((chart) => chart.title).join("; ")}</summary>{pictures}</details>
+      )}
     </section>
   );
 }
 
-function Tables({ tables, wanted, at, choose }: {
-  tables: RowTable[]; wanted: string; at: number; choose: (index: number) => void;
+function Tables({ tables, linked, at, choose }: {
+  tables: RowTable[]; linked: Place | null; at: number; choose: (index: number) => void;
 }) {
-  const [isWanted, setWanted] = useState(wanted !== "");
-  useEffect(() => { if (wanted) setWanted(true); }, [wanted]);
+  const [isWanted, setWanted] = useState(linked !== null);
+  const [search, setSearch] = useState<Search>({ typed: "", isErrors: false });
+  useEffect(() => { if (linked) setWanted(true); }, [linked]);
   if (tables.length === 0) return null;
-  const table = tables[Math.min(at, tables.length - 1)]!;
+  const index = Math.min(at, tables.length - 1);
+  const table = tables[index]!;
   return (
     <section id="rows" aria-labelledby="rows-title">
-      <h2 id="rows-title">All rows</h2>
+      <h2 id="rows-title" tabIndex={-1}>All rows</h2>
       {tables.length > 1 && (
         <nav aria-label="Tables" class="views">
           {tables.map((each, index) => (
@@ -166,11 +254,14 @@ function Tables({ tables, wanted, at, choose }: {
         </nav>
       )}
       {isWanted || table.rows <= 20_000
-        ? <Rows key={`${at}`} table={table} wanted={wanted} />
+        ? <Rows
+            key={`${at}`} table={table} linked={linked?.table === index ? linked : null} search={search} setSearch={setSearch}
+          />
         : <button type="button" onClick={() => setWanted(true)}>
             show {table.rows.toLocaleString("en-US")} rows of {table.title}
           </button>}
       {table.note && <p class="note">{table.note}</p>}
+      <PrintedTables tables={tables} />
     </section>
   );
 }
@@ -178,7 +269,7 @@ function Tables({ tables, wanted, at, choose }: {
 function Rest({ view }: { view: View }) {
   return (
     <section id="rest" aria-labelledby="rest-title">
-      <h2 id="rest-title">What was not compared</h2>
+      <h2 id="rest-title" tabIndex={-1}>What was not compared</h2>
       {view.reasons.length === 0 && <p>Nothing is known to have been left out.</p>}
       <ul>{view.reasons.map((reason) => (
         <li><b>{reason.count.toLocaleString("en-US")}</b>: {reason.text}

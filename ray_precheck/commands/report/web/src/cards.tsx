@@ -1,41 +1,21 @@
 // Where to look first: one card for each suspect.
-import { useEffect, useRef } from "preact/hooks";
 import { BlocksPicture } from "./charts/blocks";
 import { HistogramPicture } from "./charts/histogram";
-import { shown, times } from "./format";
+import { powerOfTen, shown, times } from "./format";
 import { Badge, Command, RowLink } from "./parts";
 import type { Bar, Card, Fact } from "./types";
 
 export function Cards({ cards, more }: { cards: Card[]; more: number }) {
-  const list = useRef<HTMLOListElement>(null);
-  useEffect(() => openedInPrint(list.current!), []);
   return (
     <section id="first" aria-labelledby="first-title">
-      <h2 id="first-title">Where to look first</h2>
+      <h2 id="first-title" tabIndex={-1}>Where to look first</h2>
       {cards.length === 0 && <p>Nothing is suspected.</p>}
-      <ol class="cards" ref={list}>
+      <ol class="cards">
         {cards.map((card, index) => <li><OneCard card={card} place={index + 1} isOpen={index < 3} /></li>)}
       </ol>
       {more > 0 && <p>{more} more {more === 1 ? "suspect has" : "suspects have"} no card; all rows are below.</p>}
     </section>
   );
-}
-
-/** Open all cards while the page is printed. Returns how to leave that. */
-function openedInPrint(list: HTMLElement): () => void {
-  let closed: HTMLDetailsElement[] = [];
-  const before = () => {
-    closed = [...list.querySelectorAll<HTMLDetailsElement>("article > details:not([open])")];
-    closed.forEach((details) => { details.open = true; });
-  };
-  const after = () => closed.forEach((details) => { details.open = false; });
-  // Captured, so that pictures which measure themselves before they are printed do it after this.
-  addEventListener("beforeprint", before, true);
-  addEventListener("afterprint", after);
-  return () => {
-    removeEventListener("beforeprint", before, true);
-    removeEventListener("afterprint", after);
-  };
 }
 
 function OneCard({ card, place, isOpen }: { card: Card; place: number; isOpen: boolean }) {
@@ -87,21 +67,30 @@ export function Facts({ title, facts }: { title: string; facts: Fact[] }) {
   );
 }
 
+/** How many powers of ten a scale has on each side of the limit: 4, or as many as the farthest metric needs. */
+export function decadesBeyond(bars: Bar[]): number {
+  const ratios = bars.map(beyond).filter((ratio) => ratio !== null && ratio > 0 && ratio < Infinity) as number[];
+  return Math.max(LEAST_DECADES, ...ratios.map((ratio) => Math.ceil(Math.log10(ratio) - 1e-9)));
+}
+
 /** Metrics against their limits, on a logarithmic scale of how far beyond; the limit is the middle. */
 export function Bars({ bars }: { bars: Bar[] }) {
+  const decades = decadesBeyond(bars);
   return (
     <table class="bars">
-      <caption>Metrics against their limits; the mark in the middle is the limit, either end 10,000 times from it</caption>
+      <caption>
+        Metrics against their limits; the mark in the middle is the limit, either end {powerOfTen(decades)} times from it
+      </caption>
       <thead>
         <tr><th scope="col">metric</th><th scope="col">value</th><th scope="col">limit</th>
           <th scope="col">how far</th></tr>
       </thead>
-      <tbody>{bars.map((bar) => <OneBar bar={bar} />)}</tbody>
+      <tbody>{bars.map((bar) => <OneBar bar={bar} decades={decades} />)}</tbody>
     </table>
   );
 }
 
-const DECADES = 4;
+const LEAST_DECADES = 4;
 
 /** How many times a metric is beyond its limit; a metric that must be large is taken by its distance to 1. */
 export function beyond(bar: Bar): number | null {
@@ -111,11 +100,11 @@ export function beyond(bar: Bar): number | null {
   return limit > 0 ? value / limit : value > 0 ? Infinity : 0;
 }
 
-function OneBar({ bar }: { bar: Bar }) {
+function OneBar({ bar, decades }: { bar: Bar; decades: number }) {
   const ratio = beyond(bar);
   const isOver = ratio !== null && ratio > 1;
-  const decades = ratio === null || ratio === 0 ? -DECADES : Math.log10(ratio);
-  const share = (Math.max(-DECADES, Math.min(DECADES, decades)) + DECADES) / (2 * DECADES);
+  const place = ratio === null || ratio === 0 ? -decades : Math.log10(ratio);
+  const share = (Math.max(-decades, Math.min(decades, place)) + decades) / (2 * decades);
   return (
     <tr>
       <th scope="row">{bar.name}</th>

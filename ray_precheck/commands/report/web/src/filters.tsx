@@ -3,8 +3,9 @@ import type { Cells, Filter } from "./rows";
 import { SIGNS, visible } from "./format";
 import type { Tone } from "./types";
 
-/** More words than that are no choice. */
-const MOST_CHOICES = 24;
+/** More verdicts, and more of any other words, are no choice. */
+const MOST_VERDICTS = 24;
+const MOST_CHOICES = 8;
 
 export function Filters({ columns, filters, change, tones }: {
   columns: Cells[]; filters: ReadonlyMap<number, Filter>; change: (filters: ReadonlyMap<number, Filter>) => void;
@@ -24,7 +25,8 @@ export function Filters({ columns, filters, change, tones }: {
           const filter = filters.get(column) ?? {};
           const one = { cells, filter, set: (next: Filter) => set(column, next) };
           if (cells.kind === "number" && cells.values.length > 0) return <RangeFilter {...one} />;
-          if (cells.codes && cells.words.length <= MOST_CHOICES) return <ChoiceFilter {...one} tones={tones} />;
+          const most = cells.kind === "tone" ? MOST_VERDICTS : MOST_CHOICES;
+          if (cells.codes && cells.words.length <= most) return <ChoiceFilter {...one} tones={tones} />;
           return <TextFilter {...one} />;
         })}
       </div>

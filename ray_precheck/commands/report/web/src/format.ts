@@ -11,6 +11,10 @@ export function shown(value: Num | undefined): string {
   return Number(value.toPrecision(3)).toLocaleString("en-US", { maximumSignificantDigits: 3 });
 }
 
+export function powerOfTen(power: number): string {
+  return power >= -4 && power <= 9 ? Number(`1e${power}`).toLocaleString("en-US", { maximumSignificantDigits: 1 }) : `1e${power}`;
+}
+
 export function times(value: Num, unit: string): string {
   return value === null ? "beyond any limit" : `${shown(value)} ${unit}`;
 }

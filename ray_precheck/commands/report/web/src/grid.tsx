@@ -3,17 +3,18 @@ import { useEffect, useRef } from "preact/hooks";
 import "regular-table";
 import type { DataResponse } from "regular-table/dist/esm/types";
 import { SIGNS, visible } from "./format";
-import { cellText, type Cells, type Order } from "./rows";
+import { keepInView } from "./parts";
+import { cellText, rowName, type Cells, type Order, type TableCells } from "./rows";
 import type { RowTable } from "./types";
 
 /** What is longer is shown whole for the current row. */
-const LONGEST_CELL = 160;
+const LONGEST_CELL = 240;
 /** table.css says so, too. */
 const ROW_PX = 26;
 let made = 0;
 
 interface Shown {
-  table: RowTable; columns: Cells[]; rows: Uint32Array; order: Order | null; reorder: (order: Order | null) => void;
+  table: RowTable; cells: TableCells; rows: Uint32Array; order: Order | null; reorder: (order: Order | null) => void;
   at: { row: number; isLinked: boolean } | null; go: (row: number) => void;
 }
 
@@ -24,7 +25,7 @@ export function Grid(shown: Shown) {
     const one = (grid.current = new RowGrid(place.current!, shown));
     return () => one.end();
   }, []);
-  useEffect(() => { void grid.current!.show(shown); }, [shown.columns, shown.rows, shown.order, shown.at]);
+  useEffect(() => { void grid.current!.show(shown); }, [shown.cells, shown.rows, shown.order, shown.at]);
   // As high as all rows, so that nothing moves when fewer are found.
   const height = (shown.table.rows + 2) * ROW_PX + 8;
   return <div class="grid" ref={place} style={{ height: `min(70vh, 42rem, ${height}px)` }} />;
@@ -40,11 +41,11 @@ class RowGrid {
   private followed: Shown["at"] = null;
 
   constructor(place: HTMLElement, private shown: Shown) {
-    this.heads = shown.columns.map((cells, column) => this.head(cells, column));
+    this.heads = shown.cells.shown.map((cells, column) => this.head(cells, column));
     const element = this.element;
     element.setAttribute("role", "grid");
     element.setAttribute("aria-label", shown.table.title);
-    element.setAttribute("aria-colcount", String(shown.columns.length));
+    element.setAttribute("aria-colcount", String(shown.cells.shown.length));
     place.append(element);
     element.setDataListener(async (x0, y0, x1, y1) => this.cells(x0, y0, x1, y1));
     element.addStyleListener(() => this.styled());
@@ -69,6 +70,7 @@ class RowGrid {
       this.followed = shown.at;
       this.scrollTo(this.place, true);
       this.element.focus({ preventScroll: true });
+      keepInView(this.element.parentElement!);
     }
   }
 
@@ -78,14 +80,16 @@ class RowGrid {
     button.textContent = cells.heading;
     button.addEventListener("click", () => {
       const order = this.shown.order;
+      // Of numbers the largest are looked for, of names the first.
+      const isDown = cells.kind === "number";
       this.shown.reorder(
-        order?.column !== column ? { column, isDown: false } : order.isDown ? null : { column, isDown: true });
+        order?.column !== column ? { column, isDown } : order.isDown === isDown ? { column, isDown: !isDown } : null);
     });
     return button;
   }
 
   private cells(x0: number, y0: number, x1: number, y1: number): DataResponse {
-    const { columns, rows, table } = this.shown;
+    const { cells: { shown: columns, linked }, rows, table } = this.shown;
     const seen = rows.subarray(y0, y1);
     return {
       num_rows: rows.length,
@@ -95,25 +99,30 @@ class RowGrid {
       data: columns.slice(x0, x1).map((cells, place) => Array.from(seen, (row) => {
         const text = cellText(cells, row);
         const short = visible(text, LONGEST_CELL);
-        if (x0 + place === table.key && text) return this.link(text, short);
+        if (x0 + place === linked && text) return this.link(row, short);
         const tone = cells.kind === "tone" ? table.tones[text] : undefined;
         return tone ? badge(tone, short) : short;
       })) as DataResponse["data"], // An element is drawn, too; regular-table's types know no element.
     };
   }
 
-  private link(name: string, short: string): HTMLElement {
+  private link(row: number, short: string): HTMLElement | string {
+    const name = rowName(this.shown.table.label, this.shown.cells, row);
+    if (!name) return short;
     const link = document.createElement("a");
-    const { label } = this.shown.table;
-    link.href = `#${encodeURIComponent(label ? `${label}/${name}` : name)}`;
+    link.href = `#${encodeURIComponent(name)}`;
     link.textContent = short;
     link.tabIndex = -1;
+    // The row is chosen by `click`; another tab or window is the browser's.
+    link.addEventListener("click", (event) => {
+      if (!event.ctrlKey && !event.metaKey && !event.shiftKey) event.preventDefault();
+    });
     return link;
   }
 
   /** Give what regular-table made its roles, and mark the current row; called after each drawing. */
   private styled(): void {
-    const { order, at, columns } = this.shown;
+    const { order, at, cells: { shown: columns } } = this.shown;
     const table = this.element.querySelector("table")!;
     table.setAttribute("role", "none");
     for (const part of table.children) part.setAttribute("role", "rowgroup");
@@ -147,6 +156,19 @@ class RowGrid {
     }
     if (current) this.element.setAttribute("aria-activedescendant", current);
     else this.element.removeAttribute("aria-activedescendant");
+    this.widen(table);
+  }
+
+  /** Give the last column, which is often a sentence, the width that the others leave. */
+  private widen(table: HTMLTableElement): void {
+    const { length } = this.shown.cells.shown;
+    const heads = [...(table.tHead!.rows[0]?.cells ?? [])];
+    const last = heads.at(-1);
+    const isWhole = last !== undefined && heads.length === length && this.columnAt(last) === length - 1;
+    const others = isWhole ? table.offsetWidth - last.offsetWidth : 0;
+    const width = isWhole ? `${Math.max(0, this.element.clientWidth - others)}px` : "0px";
+    this.element.style.setProperty("--last", width);
+    this.element.classList.toggle("whole", isWhole);
   }
 
   private rowAt(cell: HTMLElement): number {
@@ -190,8 +212,7 @@ class RowGrid {
     const next = steps[event.key];
     if (event.key === "Enter" && this.place >= 0) {
       event.preventDefault();
-      const text = cellText(this.shown.columns[this.shown.table.key]!, this.shown.rows[this.place]!);
-      location.hash = this.link(text, "").getAttribute("href")!;
+      this.shown.go(this.shown.rows[this.place]!);
     }
     if (next === undefined || last < 0 || event.altKey) return;
     event.preventDefault();

@@ -1,6 +1,10 @@
-import { render } from "preact";
+import { options, render } from "preact";
 import { App } from "./app";
 import type { Report } from "./types";
+
+// What is printed must be drawn before the listeners of `beforeprint` return: Firefox runs no promise until it has printed.
+addEventListener("beforeprint", () => { options.debounceRendering = (draw) => draw(); }, true);
+addEventListener("afterprint", () => { delete options.debounceRendering; });
 
 const report = JSON.parse(document.getElementById("report")?.textContent ?? "null") as Report | null;
 const place = document.getElementById("app")!;

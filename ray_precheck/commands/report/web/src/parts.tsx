@@ -8,17 +8,22 @@ export function Badge({ tone, children }: { tone: Tone; children: ComponentChild
   return <span class={`badge ${tone}`}><span aria-hidden="true">{SIGNS[tone]}</span> {children}</span>;
 }
 
+/** A button that copies a text, and says so. */
+export function CopyButton({ text, word }: { text: string; word: string }) {
+  const [told, setTold] = useState("");
+  const copy = async () => {
+    setTold(await copyText(text) ? "copied" : "the browser does not let this page copy");
+    setTimeout(() => setTold(""), 1500);
+  };
+  return <button type="button" onClick={copy}>{told || word}</button>;
+}
+
 /** A command with a button that copies it. */
 export function Command({ line }: { line: string }) {
-  const [copied, setCopied] = useState(false);
-  const copy = async () => {
-    setCopied(await copyText(line));
-    setTimeout(() => setCopied(false), 1500);
-  };
   return (
     <div class="command">
       <code tabIndex={0}>{line}</code>
-      <button type="button" onClick={copy}>{copied ? "copied" : "copy"}</button>
+      <CopyButton text={line} word="copy" />
     </div>
   );
 }
@@ -80,9 +85,36 @@ export function RowLink({ row, children }: { row: string; children?: ComponentCh
     : <>{children}</>;
 }
 
-/** Open the row of a link; also where the address names it already, which tells nobody of a change. */
+/** Open the row of a link. */
 export function openRow(row: string): void {
-  if (!row) return;
-  location.hash = encodeURIComponent(row);
-  document.getElementById("rows")?.scrollIntoView();
+  if (row) goTo(encodeURIComponent(row));
+}
+
+/** Go to what follows `#` in an address; also where the address says so already, which tells nobody of a change. */
+export function goTo(hash: string): void {
+  if (location.hash === `#${hash}`) dispatchEvent(new HashChangeEvent("hashchange"));
+  else location.hash = hash;
+}
+
+/** The rest of a page is drawn for so long after its first part, at most. */
+const DRAWN_MS = 5000;
+let leaveInView = () => {};
+
+/** Bring an element to the top of the window, and keep it there while what stands above it is still being drawn and
+ * nobody scrolls, types or clicks. */
+export function keepInView(element: HTMLElement): void {
+  leaveInView();
+  const show = () => element.scrollIntoView();
+  const observer = new ResizeObserver(show);
+  const timer = setTimeout(() => leave(), DRAWN_MS);
+  const ends = ["wheel", "pointerdown", "touchstart", "keydown"];
+  const leave = () => {
+    observer.disconnect();
+    clearTimeout(timer);
+    ends.forEach((each) => removeEventListener(each, leave, true));
+  };
+  leaveInView = leave;
+  ends.forEach((each) => addEventListener(each, leave, true));
+  show();
+  observer.observe(document.body);
 }

@@ -1,7 +1,7 @@
 // Which rows of a table are shown, and in which order. A million rows stay numbers and bytes; only those that are
 // seen become strings. Comes in: the columns of a table. Goes out: indices of rows. Called by table.tsx.
 import { numbers, strings, type Numbers, type Strings } from "./blobs";
-import type { TableColumn } from "./types";
+import type { TableColumn, Tone } from "./types";
 
 /** A column that was read. Code c below `values.length` is a number, else word `c - values.length`. */
 export interface Cells {
@@ -11,7 +11,12 @@ export interface Cells {
   values: Numbers;
   /** null: row i has word i */
   codes: Numbers | null;
+  isHidden: boolean;
 }
+
+/** The columns of a table that were read: `all` of them, those that are `shown` first. `names` are the full names of
+ * the rows, undefined where the table has none; a cell of shown column `linked` is the link to its row. */
+export interface TableCells { all: Cells[]; shown: Cells[]; names: Cells | undefined; linked: number }
 
 export interface Filter {
   /** the whole cell */
@@ -32,7 +37,21 @@ export async function readColumn(column: TableColumn): Promise<Cells> {
     column.codes && numbers(column.codes),
     column.kind === "number" ? numbers(column.values) : NO_NUMBERS,
   ]);
-  return { heading: column.heading, kind: column.kind, words, values, codes };
+  return { heading: column.heading, kind: column.kind, words, values, codes, isHidden: "hidden" in column && column.hidden };
+}
+
+/** What each column is for; `key` is the index of the column with the full names. */
+export function tableCells(columns: Cells[], key: number): TableCells {
+  const names = columns[key];
+  const shown = columns.filter((cells) => !cells.isHidden);
+  const linked = names && !names.isHidden ? shown.indexOf(names) : shown.findIndex((cells) => cells.kind === "name");
+  return { all: [...shown, ...columns.filter((cells) => cells.isHidden)], shown, names, linked: Math.max(0, linked) };
+}
+
+/** The full name of a row with the label of its table, as links have it; "" where it has none. */
+export function rowName(label: string, { names }: TableCells, row: number): string {
+  const name = names ? cellText(names, row) : "";
+  return name && label ? `${label}/${name}` : name;
 }
 
 export function codeOf(cells: Cells, row: number): number {
@@ -114,21 +133,37 @@ export function passing(cells: Cells, filter: Filter): Uint8Array {
   return passed;
 }
 
-/** The rows, in their order in the file, that pass all filters and have the text of the search in any column. */
+/** The rows, in their order in the file, that pass all filters and have each word of the search in some column.
+ * `among` marks rows with 1; others are left out. */
 export function selected(
-  columns: Cells[], rows: number, search: string, filters: ReadonlyMap<number, Filter>,
+  columns: Cells[], rows: number, search: string, filters: ReadonlyMap<number, Filter>, among?: Uint8Array,
 ): Uint32Array {
-  const kept = new Uint8Array(rows).fill(1);
-  if (search) {
-    kept.fill(0);
-    for (const cells of columns) mark(kept, cells, passing(cells, { contains: search }));
+  const kept = among ? among.slice() : new Uint8Array(rows).fill(1);
+  for (const word of search.split(/\s+/).filter((each) => each)) {
+    const found = new Uint8Array(rows);
+    for (const cells of columns) mark(found, cells, passing(cells, { contains: word }));
+    for (let row = 0; row < rows; row++) kept[row]! &= found[row]!;
   }
   for (const [column, filter] of filters) unmark(kept, columns[column]!, passing(columns[column]!, filter));
+  return marked(kept);
+}
+
+/** The rows that are marked with 1. */
+export function marked(kept: Uint8Array): Uint32Array {
   let count = 0;
-  for (let row = 0; row < rows; row++) count += kept[row]!;
+  for (let row = 0; row < kept.length; row++) count += kept[row]!;
   const found = new Uint32Array(count);
-  for (let row = 0, at = 0; row < rows; row++) if (kept[row]) found[at++] = row;
+  for (let row = 0, at = 0; row < kept.length; row++) if (kept[row]) found[at++] = row;
   return found;
+}
+
+/** Mark with 1 the rows with a verdict that is an error; null where no column has verdicts. */
+export function inError(columns: Cells[], rows: number, tones: Record<string, Tone>): Uint8Array | null {
+  const verdicts = columns.filter((cells) => cells.kind === "tone");
+  if (verdicts.length === 0) return null;
+  const kept = new Uint8Array(rows);
+  for (const cells of verdicts) mark(kept, cells, Uint8Array.from(cells.words.all(), (word) => +(tones[word] === "error")));
+  return kept;
 }
 
 function mark(kept: Uint8Array, cells: Cells, passed: Uint8Array): void {
@@ -196,17 +231,23 @@ export function rankOf(cells: Cells): Uint32Array {
   return rank;
 }
 
+/** `rankOf` for falling order: of numbers NaN is the worst and stands first, other words stay behind all numbers. */
+function rankDown(cells: Cells): Uint32Array {
+  const rank = rankOf(cells);
+  const first = cells.values.length;
+  const last = rank.length - 1;
+  if (cells.kind !== "number") return rank.map((place) => last - place);
+  const isNan = (code: number) => code >= first && codeText(cells, code) === "nan";
+  return rank.map((place, code) => (isNan(code) ? 0 : code < first ? first - place : place + 1));
+}
+
 /** The same rows ordered by a column; rows with equal cells stay in the order in which they came. */
 export function ordered(rows: Uint32Array, cells: Cells, isDown: boolean): Uint32Array {
-  const rank = rankOf(cells);
-  const last = rank.length - 1;
-  const begins = new Uint32Array(rank.length + 1);
-  const placeOf = (row: number) => {
-    const place = rank[cells.codes ? cells.codes[row]! : row]!;
-    return isDown ? last - place : place;
-  };
+  const rank = isDown ? rankDown(cells) : rankOf(cells);
+  const begins = new Uint32Array(rank.length + 2);
+  const placeOf = (row: number) => rank[codeOf(cells, row)]!;
   for (const row of rows) begins[placeOf(row) + 1]!++;
-  for (let place = 0; place < rank.length; place++) begins[place + 1]! += begins[place]!;
+  for (let place = 0; place <= rank.length; place++) begins[place + 1]! += begins[place]!;
   const found = new Uint32Array(rows.length);
   for (const row of rows) found[begins[placeOf(row)]!++] = row;
   return found;

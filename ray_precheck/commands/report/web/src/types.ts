@@ -59,6 +59,8 @@ export interface WordColumn {
   heading: string; kind: "name" | "text" | "tone";
   /** the distinct cells; `codes` are indices into them, null where row i has word i */
   words: Blob_; codes: Blob_ | null;
+  /** true: never shown; its cells are the full names of the rows, where the names that are shown are not unique */
+  hidden: boolean;
 }
 export interface NumberColumn {
   heading: string; kind: "number";

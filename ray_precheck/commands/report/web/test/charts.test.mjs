@@ -8,7 +8,8 @@ const { beyondLimit, binWords, edgeTicks, shownShort, trimmed } = await bundled(
 const { aligned, extent } = await bundled("charts/lines.tsx");
 const { tickText } = await bundled("charts/timeline.tsx");
 const { childrenOf, countWords, openRows, ownName, worstPath } = await bundled("charts/tree.tsx");
-const { seconds, shown } = await bundled("format.ts");
+const { powerOfTen, seconds, shown } = await bundled("format.ts");
+const { decadesBeyond } = await bundled("cards.tsx");
 
 const most = { cellWidth: 96, cellHeight: 24, height: 620 };
 
@@ -130,4 +131,14 @@ test("a module is named without its parent, with its calls", () => {
   assert.equal(ownName([node("m", -1, "pass"), node("n.a", 0, "pass")], 1), "n.a");
   assert.equal(countWords(nodes[4]), "2 of 4 calls in error");
   assert.equal(countWords(nodes[5]), "1 call");
+});
+
+test("a scale of bars is as wide as the farthest metric needs", () => {
+  const bar = (value, limit, is_least = false) => ({ name: "", value, limit, is_least });
+  assert.equal(decadesBeyond([]), 4);
+  assert.equal(decadesBeyond([bar(2, 1), bar(null, 1), bar(5, null), bar(0, 1)]), 4);
+  assert.equal(decadesBeyond([bar(1e5, 1), bar(3e6, 1)]), 7);
+  assert.equal(decadesBeyond([bar(1e5, 1)]), 5);
+  assert.equal(decadesBeyond([bar(0.5, 1 - 1e-9, true)]), 9);
+  assert.deepEqual([powerOfTen(4), powerOfTen(7), powerOfTen(12), powerOfTen(-2)], ["10,000", "10,000,000", "1e12", "0.01"]);
 });

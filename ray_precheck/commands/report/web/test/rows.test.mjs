@@ -3,7 +3,9 @@ import { test } from "node:test";
 import { bundled } from "./bundled.mjs";
 
 const { Strings } = await bundled("blobs.ts");
-const { cellText, compareWords, csvPieces, ordered, passing, rowNamed, selected, wordsWith } = await bundled("rows.ts");
+const {
+  cellText, compareWords, csvPieces, inError, ordered, passing, rowName, rowNamed, selected, tableCells, wordsWith,
+} = await bundled("rows.ts");
 
 function words(...texts) {
   const bytes = new TextEncoder().encode(texts.join("\0"));
@@ -47,6 +49,37 @@ test("a search looks into all columns, numbers as they are shown", () => {
   assert.deepEqual([...selected(columns, 4, "", new Map())], [0, 1, 2, 3]);
 });
 
+test("each word of a search must be found, in whatever column", () => {
+  const columns = [names, errors, verdicts];
+  assert.deepEqual([...selected(columns, 4, "mint pass", new Map())], [0, 2]);
+  assert.deepEqual([...selected(columns, 4, "  ERROR   forward ", new Map())], [3]);
+  assert.deepEqual([...selected(columns, 4, "pass error", new Map())], []);
+});
+
+test("rows in error are those with a verdict that is one, and a search holds among them", () => {
+  const columns = [names, errors, verdicts];
+  const marks = inError(columns, 4, { pass: "pass", error: "error" });
+  assert.deepEqual([...marks], [0, 1, 0, 1]);
+  assert.deepEqual([...selected(columns, 4, "forward", new Map(), marks)], [3]);
+  assert.deepEqual([...marks], [0, 1, 0, 1]);
+  assert.equal(inError([names, errors], 4, {}), null);
+});
+
+test("full names that are hidden name the rows, are found, and are no column that is shown", () => {
+  const full = { ...column("name", ["0/add.forward", "0/add.backward", "1/add.forward"]), isHidden: true };
+  const short = column("name", ["add", "add", "add"]);
+  const cells = tableCells([full, verdicts, short], 0);
+  assert.deepEqual(cells.shown, [verdicts, short]);
+  assert.equal(cells.linked, 1);
+  assert.equal(cells.names, full);
+  assert.equal(rowName("", cells, 1), "0/add.backward");
+  assert.equal(rowName("target", cells, 2), "target/1/add.forward");
+  assert.deepEqual([...selected(cells.all, 3, "backward", new Map())], [1]);
+  assert.equal([...csvPieces(cells.shown, Uint32Array.from([0]))].join(""), "tone,name\r\npass,add\r\n");
+  const plain = tableCells([errors, names], 1);
+  assert.deepEqual([plain.linked, rowName("", plain, 2)], [1, "mint.Mul.1"]);
+});
+
 test("filters hold together with the search, ranges leave out what is no number", () => {
   const columns = [names, errors, verdicts];
   assert.deepEqual([...selected(columns, 4, "", new Map([[1, { from: 0 }]]))], [2]);
@@ -70,10 +103,13 @@ test("names are ordered by the numbers that they write", () => {
   assert.deepEqual(sorted("x.12.b", "x.2.c", "x.2", "x.123"), ["x.2", "x.2.c", "x.12.b", "x.123"]);
 });
 
-test("rows are ordered by numbers, then words; equal ones stay as they came, both ways", () => {
+test("rows are ordered by numbers, then words; equal ones stay as they came, both ways; falling, NaN is first", () => {
   const rows = Uint32Array.from([0, 1, 2, 3]);
   assert.deepEqual([...ordered(rows, errors, false)], [0, 2, 3, 1]);
-  assert.deepEqual([...ordered(rows, errors, true)], [1, 3, 2, 0]);
+  assert.deepEqual([...ordered(rows, errors, true)], [1, 2, 0, 3]);
+  const odd = column("number", ["SKIP", "-"], [2, 3, 1, 0, 2], [5, 7]);
+  assert.deepEqual([...ordered(Uint32Array.from([0, 1, 2, 3, 4]), odd, true)], [2, 3, 1, 0, 4]);
+
   assert.deepEqual([...ordered(rows, verdicts, false)], [1, 3, 0, 2]);
   assert.deepEqual([...ordered(rows, verdicts, true)], [0, 2, 1, 3]);
   assert.deepEqual([...ordered(Uint32Array.from([0, 1, 3]), names, false)], [1, 3, 0]);

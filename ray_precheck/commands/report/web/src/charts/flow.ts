@@ -82,6 +82,14 @@ export function hidden(flow: Flow, call: number, shown: ReadonlySet<number>): nu
   return count;
 }
 
+/** The worst, then nearest call that an arrow key leads to from `call` and that is not shown yet; -1 for none. */
+export function beyondBorder(flow: Flow, call: number, shown: ReadonlySet<number>, key: string): number {
+  const links = { ArrowUp: flow.before, ArrowDown: flow.after }[key];
+  const ends = links ? [...linked(links, call)].filter((each) => !shown.has(each)) : [];
+  ends.sort((a, b) => WEIGHT[toneOf(flow, b)] - WEIGHT[toneOf(flow, a)] || Math.abs(a - call) - Math.abs(b - call));
+  return ends[0] ?? -1;
+}
+
 /** The nearest call in error before (`step` -1) or behind (1) `call`, -1 for none. */
 export function nextInError(flow: Flow, call: number, step: 1 | -1): number {
   const error = TONES.indexOf("error");

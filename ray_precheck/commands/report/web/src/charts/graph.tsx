@@ -4,7 +4,7 @@ import { SIGNS, shown, visible } from "../format";
 import { FactTable, RowLink } from "../parts";
 import { wordsWith } from "../rows";
 import type { FlowGraph } from "../types";
-import { around, barOf, decadesOf, hidden, linked, nextInError, readFlow, toneOf, type Flow } from "./flow";
+import { around, barOf, beyondBorder, decadesOf, hidden, linked, nextInError, readFlow, toneOf, type Flow } from "./flow";
 import { NODE_HEIGHT, NODE_WIDTH, beside, drawingOf, type Drawing, type Line, type Placed } from "./graph_layout";
 import { FlowStrip } from "./strip";
 
@@ -31,8 +31,9 @@ export function FlowGraphPicture({ chart }: { chart: FlowGraph }) {
   return (
     <figure class="flow">
       <figcaption>
-        {chart.title} ({chart.unit}): each call with its own error and what it inherited, in the order of the data. Dashed
-        lines join calls that stand for each other. The strip has all calls of the run; a click opens the graph there.
+        {chart.title} ({chart.unit}): each call with its own error and what it inherited, in the order of the data.
+        {chart.pairs.length > 0 && " Dashed lines join calls that stand for each other."} The strip has all calls of the run;
+        a click opens the graph there.
       </figcaption>
       {trouble && <p class="note">The flow cannot be read: {trouble}</p>}
       {!flow ? <p class="waiting">reading the flow ...</p>
@@ -43,29 +44,58 @@ export function FlowGraphPicture({ chart }: { chart: FlowGraph }) {
 
 function Opened({ chart, flow }: { chart: FlowGraph; flow: Flow }) {
   const first = chart.starts[0] ?? Math.max(0, nextInError(flow, -1, 1));
+  const [steps, setSteps] = useState(HOPS);
   const [seen, setSeen] = useState<ReadonlySet<number>>(() => around(flow, first, HOPS, FIRST));
   const [current, setCurrent] = useState(first);
   const [hovered, setHovered] = useState(-1);
+  // How often the keyboard was asked to go to the current call.
+  const [wish, setWish] = useState(0);
   const drawing = useMemo(() => drawingOf(flow, seen), [flow, seen]);
   const decades = useMemo(() => decadesOf(flow.own, flow.inherited), [flow]);
-  const openAt = (call: number) => {
+  const openAt = (call: number, count = HOPS) => {
     if (call < 0) return;
-    setSeen(around(flow, call, HOPS, FIRST));
+    setSteps(count);
+    setSeen(around(flow, call, count, count > HOPS ? MOST : FIRST));
     setCurrent(call);
   };
-  const openMore = (call: number) => {
-    setCurrent(call);
+  const openMore = (call: number, to = call) => {
+    setCurrent(to);
     if (hidden(flow, call, seen) === 0) return;
-    const more = around(flow, call, 1, MORE);
-    setSeen(seen.size + more.size > MOST ? around(flow, call, HOPS, FIRST) : new Set([...seen, ...more]));
+    const more = [to, ...around(flow, call, 1, MORE)];
+    setSeen(seen.size + more.length > MOST ? around(flow, to, HOPS, FIRST) : new Set([...seen, ...more]));
+  };
+  const walk = (key: string) => {
+    const shown = beside(flow, drawing, current, key);
+    const next = shown >= 0 ? shown : beyondBorder(flow, current, seen, key);
+    if (next < 0) return;
+    if (shown >= 0) setCurrent(next);
+    else openMore(current, next);
+    setWish(wish + 1);
+  };
+  const press = (key: string) => {
+    if (key === "Enter" || key === " ") openMore(current);
+    else if (key === "+" || key === "-") openAt(current, Math.max(1, steps + (key === "+" ? 1 : -1)));
+    else if (key.startsWith("Arrow")) {
+      walk(key);
+      return true;
+    } else return false;
+    setWish(wish + 1);
+    return true;
   };
   return (
     <>
       <FlowStrip flow={flow} unit={chart.unit} at={current} open={openAt} />
-      <Tools chart={chart} flow={flow} current={current} open={openAt} />
+      <Tools
+        chart={chart} flow={flow} current={current} open={openAt}
+        found={(call) => { openAt(call); setWish(wish + 1); }}
+      />
+      <p class="tools">
+        In the graph the arrow keys walk along the lines, over the border of what is shown, too; Enter opens what is linked to a
+        call, + shows a step more around it, − a step less.
+      </p>
       <Picture
-        flow={flow} drawing={drawing} decades={decades} current={current} seen={seen} title={chart.title}
-        choose={setCurrent} open={openMore} hover={setHovered}
+        flow={flow} drawing={drawing} decades={decades} current={current} wish={wish} seen={seen} title={chart.title}
+        press={press} open={openMore} hover={setHovered}
       />
       <Told flow={flow} unit={chart.unit} call={hovered >= 0 ? hovered : current} seen={seen} />
       <ShownTable title={`${chart.title}: the calls that are shown`} unit={chart.unit} flow={flow} drawing={drawing} />
@@ -73,26 +103,15 @@ function Opened({ chart, flow }: { chart: FlowGraph; flow: Flow }) {
   );
 }
 
-function Tools({ chart, flow, current, open }: {
-  chart: FlowGraph; flow: Flow; current: number; open: (call: number) => void;
+function Tools({ chart, flow, current, open, found }: {
+  chart: FlowGraph; flow: Flow; current: number; open: (call: number) => void; found: (call: number) => void;
 }) {
-  const [text, setText] = useState("");
-  const found = useMemo(() => {
-    const calls: number[] = [];
-    if (!text) return calls;
-    const marks = wordsWith(flow.names, text);
-    for (let call = marks.indexOf(1); call >= 0 && calls.length <= MOST_FOUND; call = marks.indexOf(1, call + 1)) {
-      calls.push(call);
-    }
-    return calls;
-  }, [flow, text]);
   const [before, after] = [nextInError(flow, current, -1), nextInError(flow, current, 1)];
   return (
     <div class="flow-tools">
       {chart.starts.length > 0 && (
-        <label>open at <select value="" onChange={(event) => {
+        <label>open at <select value={chart.starts.includes(current) ? String(current) : ""} onChange={(event) => {
           if (event.currentTarget.value) open(Number(event.currentTarget.value));
-          event.currentTarget.value = "";
         }}>
           <option value="">a call of note</option>
           {chart.starts.map((call, place) => (
@@ -102,59 +121,92 @@ function Tools({ chart, flow, current, open }: {
       )}
       <button type="button" disabled={before < 0} onClick={() => open(before)}>previous in error</button>
       <button type="button" disabled={after < 0} onClick={() => open(after)}>next in error</button>
-      <label>find <input type="search" value={text} onInput={(event) => setText(event.currentTarget.value)} /></label>
-      {text && (
-        <ul class="flow-found" aria-label="calls found">
-          {found.slice(0, MOST_FOUND).map((call) => (
-            <li><button type="button" onClick={() => { open(call); setText(""); }}>
-              {SIGNS[toneOf(flow, call)]} {visible(flow.names.at(call), 90)}
-            </button></li>
-          ))}
-          {found.length === 0 && <li>No call is named so.</li>}
-          {found.length > MOST_FOUND && <li>and more</li>}
-        </ul>
-      )}
+      <Find flow={flow} found={found} />
     </div>
   );
 }
 
-interface PictureOf {
-  flow: Flow; drawing: Drawing; decades: [number, number]; current: number; seen: ReadonlySet<number>; title: string;
-  choose: (call: number) => void; open: (call: number) => void; hover: (call: number) => void;
+/** A box in which a part of a name is typed, and under it the calls with such a name. */
+function Find({ flow, found }: { flow: Flow; found: (call: number) => void }) {
+  const [id] = useState(() => `find${made++}`);
+  const [text, setText] = useState("");
+  const [place, setPlace] = useState(0);
+  const calls = useMemo(() => {
+    const calls: number[] = [];
+    if (!text) return calls;
+    const marks = wordsWith(flow.names, text);
+    for (let call = marks.indexOf(1); call >= 0 && calls.length <= MOST_FOUND; call = marks.indexOf(1, call + 1)) {
+      calls.push(call);
+    }
+    return calls;
+  }, [flow, text]);
+  const shown = calls.slice(0, MOST_FOUND);
+  const at = Math.min(place, shown.length - 1);
+  const typed = (next: string) => {
+    setText(next);
+    setPlace(0);
+  };
+  const take = (call: number | undefined) => {
+    if (call === undefined) return;
+    typed("");
+    found(call);
+  };
+  const key = (event: KeyboardEvent) => {
+    if (event.key === "Enter") take(shown[at]);
+    else if (event.key === "Escape") typed("");
+    else if (event.key === "ArrowDown") setPlace(Math.min(shown.length - 1, at + 1));
+    else if (event.key === "ArrowUp") setPlace(Math.max(0, at - 1));
+    else return;
+    event.preventDefault();
+  };
+  return (
+    <span class="flow-find" onFocusOut={() => typed("")}>
+      <label>find <input
+        type="text" role="combobox" autocomplete="off" aria-autocomplete="list" aria-expanded={text !== ""} aria-controls={id}
+        aria-activedescendant={text && shown.length ? `${id}-${at}` : undefined} value={text}
+        onInput={(event) => typed(event.currentTarget.value)} onKeyDown={key}
+      /></label>
+      <ul class="flow-found" id={id} role="listbox" aria-label="calls found" hidden={!text}>
+        {shown.map((call, index) => (
+          // The box keeps the keyboard until a call is taken.
+          <li
+            id={`${id}-${index}`} role="option" aria-selected={index === at} onMouseDown={(event) => event.preventDefault()}
+            onClick={() => take(call)}
+          >{SIGNS[toneOf(flow, call)]} {visible(flow.names.at(call), 90)}</li>
+        ))}
+        {text && shown.length === 0 && <li role="option" aria-selected="false" aria-disabled="true">No call is named so.</li>}
+        {calls.length > MOST_FOUND && <li role="option" aria-selected="false" aria-disabled="true">and more</li>}
+      </ul>
+    </span>
+  );
 }
 
-function Picture({ flow, drawing, decades, current, seen, title, choose, open, hover }: PictureOf) {
+interface PictureOf {
+  flow: Flow; drawing: Drawing; decades: [number, number]; current: number; wish: number; seen: ReadonlySet<number>;
+  title: string; press: (key: string) => boolean; open: (call: number) => void; hover: (call: number) => void;
+}
+
+function Picture({ flow, drawing, decades, current, wish, seen, title, press, open, hover }: PictureOf) {
   const [id] = useState(() => `flow${made++}`);
   const box = useRef<HTMLDivElement>(null);
-  const hadKey = useRef(false);
+  const granted = useRef(wish);
   useEffect(() => {
     const node = drawing.nodes.find((each) => each.call === current);
     if (!node || !box.current) return;
     const { clientWidth, clientHeight } = box.current;
     box.current.scrollTo(node.x - clientWidth / 2, node.y - clientHeight / 2);
-    if (hadKey.current) document.getElementById(`${id}-${current}`)?.focus({ preventScroll: true });
-    hadKey.current = false;
-  }, [current, drawing]);
+    if (wish !== granted.current) document.getElementById(`${id}-${current}`)?.focus({ preventScroll: true });
+    granted.current = wish;
+  }, [current, drawing, wish]);
   const key = (event: KeyboardEvent) => {
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
-    if (event.key === "Enter" || event.key === " ") {
-      event.preventDefault();
-      hadKey.current = true;
-      open(current);
-      return;
-    }
-    const next = beside(flow, drawing, current, event.key);
-    if (event.key.startsWith("Arrow")) event.preventDefault();
-    if (next < 0) return;
-    hadKey.current = true;
-    choose(next);
+    if (!event.altKey && !event.ctrlKey && !event.metaKey && press(event.key)) event.preventDefault();
   };
   return (
     <div class="flow-box" ref={box}>
       <svg
         width={drawing.width} height={drawing.height} role="group" onKeyDown={key}
         aria-label={`${title}: ${drawing.nodes.length} of ${flow.count.toLocaleString("en-US")} calls; arrow keys walk along `
-          + "the edges, Enter opens more"}
+          + "the edges, Enter opens more, plus and minus change how many steps around are shown"}
       >
         <defs>
           <marker id={`${id}-tip`} viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">
@@ -199,7 +251,14 @@ function Node({ id, flow, node, decades, isCurrent, more, open, hover }: {
         <text x="8" y="17" class="node-name">{SIGNS[tone]} {visible(flow.names.at(call), 27)}</text>
         <ErrorBar word="own" value={flow.own[call]!} decades={decades} y={24} kind="own" />
         <ErrorBar word="inherited" value={flow.inherited[call]!} decades={decades} y={42} kind="inherited" />
-        {more > 0 && <text x={NODE_WIDTH - 6} y={NODE_HEIGHT - 5} class="more">+{more}</text>}
+        {more > 0 && (
+          // On the lower border, where no number stands.
+          <>
+            <rect class="more-box" x={NODE_WIDTH - 14 - 8 * String(more).length - 10} y={NODE_HEIGHT - 7} rx="7" height="14"
+              width={8 * String(more).length + 16} />
+            <text x={NODE_WIDTH - 12} y={NODE_HEIGHT + 4} class="more">+{more}</text>
+          </>
+        )}
       </g>
     </g>
   );

@@ -238,21 +238,23 @@ function Legend({ scale, unit, scheme, hasGaps }: {
   const [from, cell] = [10, 10];
   const end = from + steps * cell;
   return (
-    <svg class="legend" width={end + 270} height="34" viewBox={`0 0 ${end + 270} 34`} aria-hidden="true">
-      {places.map((place, index) => (
-        <rect x={from + index * cell} y="2" width={cell} height="12" fill={css(heatColor(place, hasLimit, scheme))} />
-      ))}
-      {isSigned && <line x1={from + end / 2 - 5} x2={from + end / 2 - 5} y1="0" y2="18" class="rule" />}
-      <text x={from} y="28">{isSigned || !hasLimit ? shown(scale.low || scale.middle) : "> 0"}</text>
-      {isSigned && <text x={from + end / 2 - 5} y="28" text-anchor="middle">limit {shown(scale.above)}</text>}
-      <text x={end} y="28" text-anchor="end">{shown(scale.high)}</text>
-      <text x={end + 10} y="12">{cut(unit, 40)}</text>
+    <div class="legend-line" aria-hidden="true">
+      <svg class="legend" width={end + 10} height="34" viewBox={`0 0 ${end + 10} 34`}>
+        {places.map((place, index) => (
+          <rect x={from + index * cell} y="2" width={cell} height="12" fill={css(heatColor(place, hasLimit, scheme))} />
+        ))}
+        {isSigned && <line x1={from + end / 2 - 5} x2={from + end / 2 - 5} y1="0" y2="18" class="rule" />}
+        <text x={from} y="28">{isSigned || !hasLimit ? shown(scale.low || scale.middle) : "> 0"}</text>
+        {isSigned && <text x={from + end / 2 - 5} y="28" text-anchor="middle">limit {shown(scale.above)}</text>}
+        <text x={end} y="28" text-anchor="end">{shown(scale.high)}</text>
+      </svg>
+      <span>{unit}</span>
       {hasGaps && (
-        <>
-          <path d={`M${end + 10} 29L${end + 17} 22M${end + 14} 31L${end + 22} 23M${end + 19} 31L${end + 24} 26`} class="hatch" />
-          <text x={end + 30} y="31">nothing here</text>
-        </>
+        <span>
+          <svg width="26" height="14" viewBox="0 0 26 14"><path d="M1 9L8 2M5 12L14 3M11 12L17 6" class="hatch" /></svg>
+          nothing here
+        </span>
       )}
-    </svg>
+    </div>
   );
 }

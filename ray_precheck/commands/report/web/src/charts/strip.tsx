@@ -1,7 +1,8 @@
 // A thin picture of the errors of all calls of a run, in their order; a click opens the flow there.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Numbers } from "../blobs";
-import { shown } from "../format";
+import { powerOfTen, shown, SIGNS } from "../format";
+import { TONES } from "../types";
 import { prepared, useScheme, useWidth } from "./canvas";
 import { barOf, decadesOf, stripOf, type Flow } from "./flow";
 
@@ -34,7 +35,10 @@ export function FlowStrip({ flow, unit, at, open }: {
     paint.fillRect(Math.round((at / Math.max(1, flow.count)) * width) - 1, 0, 2, HEIGHT);
   }, [strip, width, at, scheme]);
   const largest = useMemo(() => largestOf(flow.own), [flow]);
+  const seen = useMemo(() => TONES.filter((_, index) => flow.tones.includes(index)), [flow]);
+  const [low, high] = decades.map(powerOfTen);
   return (
+    <>
     <div ref={place} class="strip">
       <canvas
         ref={canvas} role="img"
@@ -43,6 +47,11 @@ export function FlowStrip({ flow, unit, at, open }: {
         onClick={(event) => open(strip.at[Math.min(width - 1, Math.max(0, Math.floor(event.offsetX)))]!)}
       />
     </div>
+    <p class="tools strip-legend">
+      <span>strip: own error, {low} (foot) to {high} (top), logarithmic; upright line: where the graph stands</span>
+      {seen.map((tone) => <span class={`swatch ${tone}`}>{SIGNS[tone]} {tone}</span>)}
+    </p>
+    </>
   );
 }
 
