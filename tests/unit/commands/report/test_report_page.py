@@ -19,6 +19,7 @@ from ray_precheck.schema.view import (
     BlockMaxima,
     Card,
     CellKind,
+    FlowGraph,
     HeatMap,
     RowColumn,
     RowTable,
@@ -97,6 +98,20 @@ def test_rows_whose_cells_are_alike_have_full_names_in_a_column_that_is_not_show
     assert (found["key"], len(found["columns"])) == (4, 5)
     assert [each.get("hidden") for each in found["columns"]] == [False, False, None, False, True]
     assert values(texts, found["columns"][4]["words"]) == ["0/Mint.a.0.forward", "1/Mint.a.0"]
+
+
+def test_calls_of_a_graph_have_the_rows_that_they_open(tmp_path: Path) -> None:
+    def encoded(view: View) -> tuple[dict[str, str], Any]:
+        texts = elements(written(tmp_path, view))
+        (found,) = json.loads(texts["report"])["views"][0]["model"]
+        return texts, found["links"]
+
+    (graph,) = (chart for chart in sample_view().model if isinstance(chart, FlowGraph))
+    assert encoded(dataclasses.replace(sample_view(), model=(graph,)))[1] is None
+    rows = tuple(f"0/1/{name}" for name in graph.names)
+    linked = dataclasses.replace(graph, links=rows)
+    texts, found = encoded(dataclasses.replace(sample_view(), model=(linked,)))
+    assert values(texts, found) == list(rows)
 
 
 def test_cells_that_are_no_numbers_stay_words(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ export interface FlowGraph {
   kind: "FlowGraph"; title: string; unit: string; names: Blob_; tones: Blob_; own: Blob_; inherited: Blob_;
   /** pairs (from, to), one after the other: twice as many numbers as edges */
   edges: Blob_; pairs: Blob_; starts: number[]; texts: Blob_;
+  /** the rows that the calls open, "" for none; null where these have the names of the calls */
+  links: Blob_ | null;
 }
 export interface TimelineChart {
   kind: "TimelineChart"; title: string; lanes: string[]; lane: Blob_; begin: Blob_; length: Blob_; names: Blob_;

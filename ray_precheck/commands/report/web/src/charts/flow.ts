@@ -7,20 +7,21 @@ import { TONES, type FlowGraph, type Tone } from "../types";
 export interface Links { begins: Uint32Array; to: Uint32Array }
 
 export interface Flow {
-  names: Strings; tones: Numbers; own: Numbers; inherited: Numbers; texts: Strings;
+  /** `rows` are the rows of tables that the calls open, "" for none. */
+  names: Strings; tones: Numbers; own: Numbers; inherited: Numbers; texts: Strings; rows: Strings;
   before: Links; after: Links; partners: Links; count: number;
 }
 
 export async function readFlow(chart: FlowGraph): Promise<Flow> {
-  const [names, tones, own, inherited, texts, edges, pairs] = await Promise.all([
+  const [names, tones, own, inherited, texts, edges, pairs, rows] = await Promise.all([
     strings(chart.names), numbers(chart.tones), numbers(chart.own), numbers(chart.inherited), strings(chart.texts),
-    numbers(chart.edges), numbers(chart.pairs),
+    numbers(chart.edges), numbers(chart.pairs), chart.links && strings(chart.links),
   ]);
   const count = names.length;
   const both = new Uint32Array(2 * pairs.length);
   for (let i = 0; i < pairs.length; i += 2) both.set([pairs[i]!, pairs[i + 1]!, pairs[i + 1]!, pairs[i]!], 2 * i);
   return {
-    names, tones, own, inherited, texts, count,
+    names, tones, own, inherited, texts, count, rows: rows ?? names,
     before: linksOf(edges, count, true), after: linksOf(edges, count, false), partners: linksOf(both, count, false),
   };
 }

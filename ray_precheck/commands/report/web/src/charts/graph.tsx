@@ -293,7 +293,7 @@ function Told({ flow, unit, call, seen }: { flow: Flow; unit: string; call: numb
   return (
     <p class="flow-told" aria-live="polite">
       <span class={`badge ${tone}`}><span aria-hidden="true">{SIGNS[tone]}</span> {tone}</span>
-      <RowLink row={name}><span class="name">{visible(name)}</span></RowLink>, call {(call + 1).toLocaleString("en-US")} of{" "}
+      <RowLink row={flow.rows.at(call)}><span class="name">{visible(name)}</span></RowLink>, call {(call + 1).toLocaleString("en-US")} of{" "}
       {flow.count.toLocaleString("en-US")}: own error <b>{shown(flow.own[call])}</b>, inherited{" "}
       <b>{shown(flow.inherited[call])}</b> {unit}.{text && ` ${visible(text)}`}
       {isAlone && " Nothing is known to flow to or from it; beside it stand the calls before and after it."}
