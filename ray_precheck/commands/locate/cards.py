@@ -102,7 +102,7 @@ def _keys(side: CaptureSide) -> list[str]:
     return [entry.key for entry in side.entries]
 
 
-def grouped(roots: Sequence[LocatedRow]) -> list[list[LocatedRow]]:
+def suspects_by_operator(roots: Sequence[LocatedRow]) -> list[list[LocatedRow]]:
     """Return the roots of each card, in the order of their first places: calls of one operator of which the
     same is to be said are one card; what is no operator's fault has one of its own."""
     groups: dict[tuple[str, ...], list[LocatedRow]] = {}

@@ -16,7 +16,7 @@ from ray_precheck.commands.locate.cards import (
     UNIT,
     OpenedDump,
     blamed_above,
-    grouped,
+    suspects_by_operator,
     open_dump_of,
     root_card,
     says_own,
@@ -93,7 +93,7 @@ def view(found: Sequence[FoundRun]) -> View:
 
         budget = TensorBudget()
         roots = run.roots
-        groups = grouped(roots)
+        groups = suspects_by_operator(roots)
         cards = tuple(
             root_card(run, rows, opened_of(rows[0]), budget) for rows in groups[:MOST_CARDS]
         )

@@ -30,7 +30,7 @@ from ray_precheck.commands.precheck.summary import (
     TIMES,
     Row,
     WorstOutput,
-    measure_of,
+    measure_beyond,
     number_in,
 )
 from ray_precheck.descriptors.descriptor import read_dtype
@@ -202,7 +202,7 @@ def worst_measure(row: Row, beyond: float) -> WorstMeasure:
     errors, too: where it is within its limit, the metric that is farthest beyond its own comes first."""
     bars = list(bars_of(row))
     if beyond > 1:
-        measure = measure_of(row)
+        measure = measure_beyond(row)
         limit = measure.limit
         value = beyond if math.isnan(limit) else beyond * limit
         return WorstMeasure(beyond, measure.unit, (Bar(measure.name, value, limit), *bars))

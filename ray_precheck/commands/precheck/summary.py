@@ -148,7 +148,7 @@ _MEASURES: dict[str, Callable[[Row, str, float], float]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class MeasureBeyond:
     """What `beyond_limit` has measured of an output: `name` says what the number is, `limit` is what it may
     be, NaN where the standard has another one for each output, `unit` is what a multiple of it is called."""
 
@@ -159,24 +159,24 @@ class Measure:
 
 TIMES = "times its limit"
 _SIZE = "Error beside the size of the output"
-_OF_STANDARDS: dict[str, Measure] = {
-    "auto": Measure(
+_OF_STANDARDS: dict[str, MeasureBeyond] = {
+    "auto": MeasureBeyond(
         "Error beside that of the worst honest implementation",
         "times the error of the worst honest implementation",
     ),
-    "benchmark": Measure("Error beside that of the reference", "times the error of the reference"),
-    "thousandth": Measure(_SIZE, TIMES, _THOUSANDTH),
+    "benchmark": MeasureBeyond("Error beside that of the reference", "times the error of the reference"),
+    "thousandth": MeasureBeyond(_SIZE, TIMES, _THOUSANDTH),
 }
-_UNITS_OF_SIZE = Measure(
+_UNITS_OF_SIZE = MeasureBeyond(
     f"{_SIZE}, in units in the last place", "units in the last place of its size"
 )
 
 
-def measure_of(row: Row) -> Measure:
+def measure_beyond(row: Row) -> MeasureBeyond:
     """Return what `beyond_limit` measures of an output, of whose limit or unit it returns a multiple."""
     standard = row.get(STANDARD_HEADING, "").split(" ")[0]
     if standard in ("", "msprobe"):
-        return Measure(_SIZE, TIMES, MAX_ABS_ERR_LIMIT)
+        return MeasureBeyond(_SIZE, TIMES, MAX_ABS_ERR_LIMIT)
     dtype = read_dtype(row.get("Tested Dtype", "")) or "float32"
     relative, absolute = number_in(row, "MaxRelativeErr"), number_in(row, "MaxAbsErr")
     size = max(_angle(row), min(relative if math.isfinite(relative) else absolute, 1.0))
@@ -185,7 +185,7 @@ def measure_of(row: Row) -> Measure:
         return _UNITS_OF_SIZE
     if standard == "ulp":
         limit = float(limit_of(ULP_THRESHOLD, dtype))
-        return Measure("Largest error in units in the last place", TIMES, limit)
+        return MeasureBeyond("Largest error in units in the last place", TIMES, limit)
     return _OF_STANDARDS[standard]
 
 

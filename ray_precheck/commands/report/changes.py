@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ray_precheck.commands.report.rows import TableRows, row_name, three_digits
+from ray_precheck.commands.report.rows import TableRows, linked_name, three_digits
 from ray_precheck.schema.view import (
     Card,
     CellKind,
@@ -256,7 +256,7 @@ def _read(table: RowTable, headings: Sequence[str]) -> Iterator[tuple[str, _Row]
             for at in where
         ]
         for index, cells in enumerate(piece):
-            name = "/".join(filter(None, [table.label, row_name(table, cells)]))
+            name = "/".join(filter(None, [table.label, linked_name(table, cells)]))
             seen[name] += 1
             if seen[name] > 1:
                 name = f"{name} ({seen[name]})"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_precheck.commands.report.rows import TableRows, row_name, three_digits
+from ray_precheck.commands.report.rows import TableRows, linked_name, three_digits
 from ray_precheck.schema.view import CellKind, Floats, RowColumn, RowTable
 from ray_precheck.store.tables import decode_name, encode_name
 
@@ -116,7 +116,7 @@ def _take(
     for column, cells in zip(columns, zip(*rows, strict=True), strict=False):
         column.add(cells)
     if len(columns) > len(table.columns):
-        columns[-1].add([encode_name(row_name(table, cells)) for cells in rows])
+        columns[-1].add([encode_name(linked_name(table, cells)) for cells in rows])
 
 
 class _Words:

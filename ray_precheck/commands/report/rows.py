@@ -89,7 +89,7 @@ def _parsed(lines: list[bytes]) -> Iterable[list[str]]:
     return [next(cells_of([line.decode("utf-8", "replace")]), []) for line in lines]
 
 
-def row_name(table: RowTable, cells: Sequence[str]) -> str:
+def linked_name(table: RowTable, cells: Sequence[str]) -> str:
     """Return the name of a row of a table, without the label of the table."""
     parts = [decode_name(cells[at]) for at in (*table.name_parts, table.key) if cells[at]]
     name = "/".join(parts)

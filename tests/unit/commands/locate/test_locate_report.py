@@ -14,7 +14,7 @@ from ray_precheck.commands.locate.report import view
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.commands.locate.walk.places import COLUMNS
-from ray_precheck.commands.report.rows import TableRows, row_name
+from ray_precheck.commands.report.rows import TableRows, linked_name
 from ray_precheck.running.views import found_run
 from ray_precheck.schema.view import FlowGraph, HeatMap, ModuleTree, Tone, View, ViewState
 from scripts.speed.locate_scale import faulty_call, make_runs, operators
@@ -56,7 +56,7 @@ def names_of(found: View) -> list[str]:
     (table,) = found.tables
     assert table.path is not None
     pieces = TableRows(table.path, table.columns).pieces()
-    return [row_name(table, cells) for piece in pieces for cells in piece]
+    return [linked_name(table, cells) for piece in pieces for cells in piece]
 
 
 def view_of(report: LocationReport) -> View:
