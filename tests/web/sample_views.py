@@ -1,7 +1,13 @@
 """Views with everything that a page can show, and with the names that a hostile dump would have."""
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
+from ray_precheck.commands.report.page import script_json
 from ray_precheck.schema.view import (
     Advice,
     Bar,
@@ -91,6 +97,15 @@ def all_kinds(names: tuple[str, ...] = (), *, rows: int = 500, title: str = "tor
         advice=(Advice("See the first suspect alone.", ("ray-precheck repro " + each[0],)),),
         files=("/tmp/out/accuracy_checking_result.csv", each[7]),
     )
+
+
+def change_page(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write a page again with other data: `change` gets what its script reads."""
+    begin, tag, rest = path.read_text("utf-8").partition('id="report">')
+    data, _, end = rest.partition("</script>")
+    report = json.loads(data)
+    change(report)
+    path.write_text(f"{begin}{tag}{script_json(report).decode()}</script>{end}", "utf-8")
 
 
 def table(

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from sample_views import all_kinds
+from sample_views import all_kinds, change_page
 from sample_views import flow as flow_of
 
 from ray_precheck.commands.report.page import write_report_page
@@ -86,6 +87,28 @@ def test_a_call_is_found_by_name_and_its_row_is_linked(flow: Browser) -> None:
     flow.wait(f"{_TOLD}.includes('Torch.add.217, call 218')")
     flow.js("document.querySelector('.flow-told a').click()")
     flow.wait("location.hash === '#Torch.add.217'")
+
+
+def test_a_call_may_open_a_row_of_another_name_or_none(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report_page(path, [all_kinds()], [])
+
+    def link(report: dict[str, Any]) -> None:
+        chart = report["views"][0]["model"][1]
+        chart["links"] = chart["texts"]
+
+    change_page(path, link)
+    browser.open(path)
+    browser.wait(f"{_NODES} > 3")
+    # Sentences are the links here; calls of an even number have none.
+    assert "Torch.add.20" in browser.js(_TOLD)
+    assert browser.js("document.querySelector('.flow-told a') === null")
+    browser.js("document.querySelector('.flow .node.current .box').focus()")
+    browser.ask("press", key="ArrowDown")
+    browser.wait(f"{_TOLD}.includes('Torch.add.21')")
+    assert (
+        browser.js("document.querySelector('.flow-told a').hash") == "#call%2021%20of%20the%20run"
+    )
 
 
 def test_the_box_that_finds_calls_is_used_by_keys(flow: Browser) -> None:

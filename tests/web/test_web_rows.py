@@ -1,13 +1,13 @@
 """The rows of the page in Chromium and Firefox: search, filters, order, links, keys, copies."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sample_views import all_kinds
+from sample_views import all_kinds, change_page
 
-from ray_precheck.commands.report.page import script_json, write_report_page
+from ray_precheck.commands.report.page import write_report_page
 from ray_precheck.schema.view import CellKind, RowColumn, RowTable, Tone
 from scripts.browser import Browser
 
@@ -188,11 +188,11 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_report_page(
         path, [replace(all_kinds(), tables=(RowTable("calls", columns, rows=cells),))], []
     )
-    begin, tag, rest = path.read_text("utf-8").partition('id="report">')
-    data, _, end = rest.partition("</script>")
-    report = json.loads(data)
-    report["views"][0]["tables"][0]["columns"][0]["hidden"] = True
-    path.write_text(f"{begin}{tag}{script_json(report).decode()}</script>{end}", "utf-8")
+
+    def hide(report: dict[str, Any]) -> None:
+        report["views"][0]["tables"][0]["columns"][0]["hidden"] = True
+
+    change_page(path, hide)
     return path
 
 
