@@ -4,7 +4,6 @@ Comes in: `locate_{timestamp}.csv`, with the journals below its folder. Goes out
 `report`. Files may be torn or gone: what can be read counts, and a sentence says what cannot.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from ray_precheck.foreign import first_line
 from ray_precheck.running.capture_views import torn_note
 from ray_precheck.running.views import FoundRun, settings_of_run
 from ray_precheck.schema.environment import Environment, environment_from_dict
+from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.view import Tone
 from ray_precheck.store.results import read_columns
 from ray_precheck.store.settings import RunSettings
@@ -241,9 +241,9 @@ def counts_of(run: LocatedRun) -> SearchCounts:
     judged = sum(each.judged for each in located)
     for files in run.parts:
         if files.details.name.startswith("locate_values") and files.details.exists():
-            for value, own in read_columns(files.details, ("Value", "Own Error")):
+            for value, verdict in read_columns(files.details, ("Value", "Verdict")):
                 records += not value
-                judged += not value and not math.isnan(number_of_cell(own))
+                judged += not value and verdict in (Verdict.PASS.value, Verdict.ERROR.value)
     compared = sum(each.compared for each in located)
     roots = {
         (row.step, rank, row.name, row.direction)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.cli import main
+from ray_precheck.commands.locate.plan import LOCATION_TABLES
 from ray_precheck.commands.locate.report import view
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.search import LocationReport
@@ -111,6 +112,7 @@ def test_the_culprit_has_the_first_card(tmp_path: Path) -> None:
 
 
 HEAD = ",".join(COLUMNS)
+PASSED_ON = (("b", "inherited"), ("d", "not checked"))
 TOLD = (
     "RMSE is 0.02, must be at most 1e-06 (the worst honest implementation's is 1e-07); it is 2e+04 times as"
     " large; 9 of 10 compared elements (0.9 of them) are beyond it; also largest error is 0.5, must be at"
@@ -121,7 +123,7 @@ TOLD = (
 def of_rows(folder: Path, *rows: str, process: str = "proc15071") -> View:
     """The View of a table alone: its captures are gone."""
     table = folder / "locate_20260101120000.csv"
-    (folder / "step0" / process).mkdir(parents=True)
+    (folder / "step0" / process).mkdir(parents=True, exist_ok=True)
     (folder / "step0" / process / "locate_calls_20260101120000.csv").touch()
     table.write_text("\r\n".join([HEAD, *rows, ""]))
     return view([found_run(table)])
@@ -173,6 +175,26 @@ def test_an_operator_has_one_card_and_the_sentence_names_all(tmp_path: Path) -> 
     )
     assert found.more_cards == 0
     assert len(set(names_of(found))) == 8
+
+
+def test_the_counts_of_a_replay_add_up(tmp_path: Path) -> None:
+    folder = tmp_path / "step0/proc1"
+    folder.mkdir(parents=True)
+    names = [f"Mint.{name}.0.forward" for name in "abcd"]
+    # Integers pass without an own error; a row with a value is of no record.
+    verdicts = (("error", "9"), ("pass", "2"), ("pass", ""), ("SKIP", ""))
+    rows = [f"{name},,,,,,{','.join(each)}" for name, each in zip(names, verdicts, strict=True)]
+    values = "\r\n".join([",".join(LOCATION_TABLES.details), *rows, f"{names[0]},input.0,1", ""])
+    (folder / "locate_values_20260101120000.csv").write_text(values)
+    others = [f",0,1,Mint.{name}.0,forward,,,{said},,,,," for name, said in PASSED_ON]
+    found = of_rows(tmp_path, root_row(1, 0, "Mint.a.0"), *others, process="proc1")
+    counts = {each.name: each.number for each in found.counts}
+    assert counts == {"to blame": 1, "inherited": 1, "not checked": 1, "pass": 1}
+    (said,) = (each.value for each in found.facts if each.name.startswith("Records"))
+    assert said == (
+        "4: 1 to blame, 1 only pass an error on, 1 could not be checked, 1 pass, which have no row; 3 were"
+        " judged by themselves"
+    )
 
 
 def test_what_the_runs_were_given_keeps_cards_of_its_own(tmp_path: Path) -> None:
