@@ -16,10 +16,10 @@ from ray_precheck.commands.locate.cards import (
     UNIT,
     OpenedDump,
     blamed_above,
-    suspects_by_operator,
     open_dump_of,
     root_card,
     says_own,
+    suspects_by_operator,
 )
 from ray_precheck.commands.locate.graph import ShownRecords, charts_of_model, no_flow_note
 from ray_precheck.commands.locate.reading import (

@@ -164,7 +164,9 @@ _OF_STANDARDS: dict[str, MeasureBeyond] = {
         "Error beside that of the worst honest implementation",
         "times the error of the worst honest implementation",
     ),
-    "benchmark": MeasureBeyond("Error beside that of the reference", "times the error of the reference"),
+    "benchmark": MeasureBeyond(
+        "Error beside that of the reference", "times the error of the reference"
+    ),
     "thousandth": MeasureBeyond(_SIZE, TIMES, _THOUSANDTH),
 }
 _UNITS_OF_SIZE = MeasureBeyond(
