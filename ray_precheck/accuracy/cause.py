@@ -39,6 +39,10 @@ _MOST = 0.99
 _OWN_UNITS = 3.0
 # Below this many elements a pattern may be chance.
 _FEWEST = 4
+# A factor on some elements: on so many at least, of which the largest is so many times the smallest; their
+# errors are one share of them to so much, and larger than so many units in the last place. Random errors, and
+# those of rounding to a coarser format, scatter by as much as they are.
+_FEWEST_ALIKE, _OF_OTHER_SIZE, _ALIKE, _CLEAR_UNITS = 8, 1.1, 0.03, 32.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +235,40 @@ def _factor(case: _Case) -> str:
     return f"a constant factor: the device is {shown} times the bench everywhere"
 
 
+def _factor_of_some(case: _Case) -> str:
+    """The wrong elements are the bench times one number, and all others are right."""
+    wrong = case.wrong & np.isfinite(case.device) & np.isfinite(case.exact)
+    if (
+        DTYPES[case.dtype].kind != "float"
+        or case.device.dtype.kind == "c"
+        or wrong.sum() < max(_FEWEST_ALIKE, _MOST * case.wrong.sum())
+    ):
+        return ""
+    device, bench = case.device[wrong], case.exact[wrong]
+    sizes = np.abs(bench)
+    # Of one size alone a factor is no more likely than an offset.
+    if not sizes.all() or float(np.max(sizes)) < _OF_OTHER_SIZE * float(np.min(sizes)):
+        return ""
+    factor = float(np.median(device / bench))
+    apart = np.abs(device - factor * bench)
+    allowed = _ALIKE * abs(factor - 1.0) * sizes + spacing(sizes, case.dtype)
+    # Where an error is a few units, any factor is as near to it.
+    is_clear = np.abs(device - bench) > _CLEAR_UNITS * spacing(sizes, case.dtype)
+    if float(np.mean(apart <= allowed)) < _MOST or float(np.mean(is_clear)) < _MOST:
+        return ""
+    right = np.abs(case.exact[~case.wrong])
+    least = float(np.min(sizes))
+    where = _extent(wrong)
+    if right.size and float(np.max(np.where(np.isfinite(right), right, 0.0))) < least:
+        where = f"all those from {least:.3g} in size on"
+    told = f", {where}" if where else ""
+    count = int(wrong.sum())
+    return (
+        f"a constant factor on {count} of {wrong.size} elements{told}: the device is {factor:.4g} times the"
+        " bench there"
+    )
+
+
 def _offset(case: _Case) -> str:
     """The device is the bench plus one number."""
     finite = np.isfinite(case.device) & np.isfinite(case.bench)
@@ -385,5 +423,6 @@ _CAUSES: tuple[Callable[[_Case], str], ...] = (
     _transposed,
     _shifted,
     _offset,
+    _factor_of_some,
     _few,
 )

@@ -148,7 +148,7 @@ def opened_pair(target: str, golden: str, held: ExitStack) -> OpenedPair:
     """Open the captures at two paths, as a run has noted them, "" for none; `held` closes them."""
     sides: list[CaptureSide | None] = []
     missing = []
-    for what, path in (("target", target), ("golden capture", golden)):
+    for what, path in (("target", target), ("golden run", golden)):
         side = None
         if path:
             try:
@@ -189,18 +189,22 @@ def stated_values(ours: Sequence[Item], theirs: Sequence[Item]) -> tuple[Fact, .
 def beside_golden(said: str, golden: str) -> str:
     """Return what is said of a value of the target, with what is said of the golden one."""
     return (
-        f"{said}; the golden side says the same" if said == golden else f"{said}; golden: {golden}"
+        f"{said}; the golden run has the same"
+        if said == golden
+        else f"{said}; the golden run: {golden}"
     )
 
 
 @dataclass(slots=True)
 class FlowNode:
-    """A call of a flow graph before it is drawn: its errors in the unit of the graph, NaN where unknown."""
+    """A call of a flow graph before it is drawn: its errors in the unit of the graph, NaN where unknown, and
+    the row that it opens, "" for none."""
 
     tone: Tone = Tone.PASS
     own: float = math.nan
     inherited: float = math.nan
     text: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +265,7 @@ def flow_graph(
         np.array(linked, np.int64).reshape(-1, 2),
         tuple(place[key] for key in starts if key in place),
         tuple(node.text for node in nodes),
+        tuple(node.link for node in nodes) if any(node.link for node in nodes) else (),
     )
 
 
@@ -286,6 +291,7 @@ def graph_of_links(
         np.empty((0, 2), np.int64),
         tuple(place[key] for key in starts),
         tuple(node.text for node in nodes),
+        tuple(node.link for node in nodes) if any(node.link for node in nodes) else (),
     )
 
 

@@ -60,7 +60,7 @@ def shown_difference(
         )
     opened: list[MappedTensor] = []
     for what, side, item in zip(
-        ("target", "golden side"), (pair.target, pair.golden), items, strict=True
+        ("target", "golden run"), (pair.target, pair.golden), items, strict=True
     ):
         if side is None or not item.file:
             return ShownDifference(missing=f"the {what} has no file of {item.path} on this machine")
@@ -78,7 +78,7 @@ def difference_of_tensors(
     theirs: MappedTensor,
     budget: TensorBudget,
     *,
-    names: tuple[str, str] = ("target", "golden"),
+    names: tuple[str, str] = ("target", "golden run"),
 ) -> ShownDifference:
     """Return how the elements of two tensors with these `names` differ, in units of the root mean square of
     the second one."""
@@ -125,13 +125,20 @@ def _charts_of(
             here[:] = np.fmax(here, np.maximum.reduceat(largest, cuts))
     edges = [10.0 ** (_FIRST_DECADE + place / _BINS_OF_DECADE) for place in range(bins + 1)]
     same, infinite = int(counts[0]), int(counts[-1])
-    said = [f"{same:,} of {math.prod(shape):,} elements are equal or below {edges[0]:g}"]
+    # Those below the first edge are zeros of a difference, or beyond the digits of float64 sums.
+    said = [f"{same:,} of {math.prod(shape):,} are equal"] if same else []
     if infinite:
-        said.append(f"{infinite:,} beyond {edges[-1]:g}, NaN or infinite on one side")
+        said.append(f"{infinite:,} are NaN or infinite on one side, or beyond {edges[-1]:g}")
+    left_out = f" (not drawn: {', '.join(said)})" if said else ""
     unit = f"|{names[0]} - {names[1]}| by the root mean square of {names[1]}"
     return (
-        Histogram(f"{path}: {', '.join(said)}", unit, tuple(edges), tuple(counts[1:-1].tolist())),
-        BlockMaxima(f"{path}: largest difference by place", unit, shape, values),
+        Histogram(
+            f"How far the elements of {path} are apart{left_out}",
+            unit,
+            tuple(edges),
+            tuple(counts[1:-1].tolist()),
+        ),
+        BlockMaxima(f"The largest difference in each block of {path}", unit, shape, values),
     )
 
 

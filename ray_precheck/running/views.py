@@ -6,6 +6,7 @@ could not be read is told as a sentence.
 """
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +37,7 @@ from ray_precheck.store.tables import RunFiles
 from ray_precheck.store.timeline import CRASH
 
 MOST_CARDS = 10
+_MOST_NAMED = 10
 # Spans in a page: more than a screen has pixels, and few enough to be sent by mail.
 _MOST_SPANS = 200_000
 _LINES_AROUND = 4
@@ -101,7 +103,7 @@ def facts_of_run(settings: RunSettings | None) -> tuple[Fact, ...]:
         "Standard": found.rule or settings.fingerprint.get("standard", ""),
         "Seed": settings.fingerprint.get("seed", ""),
         "Dump": found.dump,
-        "Golden capture": found.golden,
+        "Golden run": found.golden,
         "Versions": ", ".join(f"{name} {version}" for name, version in found.versions.items()),
         "Limits of the device": "; ".join(found.caveats),
     }
@@ -239,12 +241,19 @@ def code_around(source: str) -> tuple[tuple[CodeLine, ...], str]:
 @dataclass(frozen=True, slots=True)
 class JudgedCall:
     """A call for `module_tree`: `module` is the key of the module around it, `link` its row. It may stand for
-    `count` calls with the same verdict."""
+    `count` calls with the same verdict. Of equal verdicts the one with the largest `times` is the worst; NaN
+    counts as 0."""
 
     module: str
     tone: Tone
     link: str = ""
     count: int = 1
+    times: float = 0.0
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """What orders calls, the worst first."""
+        return _BY_BADNESS.index(self.tone), 0.0 if math.isnan(self.times) else -self.times
 
 
 def module_tree(
@@ -279,9 +288,9 @@ def module_tree(
         order.append(waiting.pop())
         waiting += reversed(children.get(order[-1], []))
     place = {module: index for index, module in enumerate(order)}
-    tones = {module: worst_tone(call.tone for call in own.get(module, ())) for module in order}
-    links = {
-        module: next((call.link for call in own.get(module, ()) if call.tone is tones[module]), "")
+    nothing = JudgedCall("", Tone.PLAIN)
+    worst = {
+        module: min(own.get(module, ()), key=lambda call: call.rank, default=nothing)
         for module in order
     }
     counts = {module: sum(call.count for call in own.get(module, ())) for module in order}
@@ -294,16 +303,15 @@ def module_tree(
         if above:
             counts[above] += counts[module]
             errors[above] += errors[module]
-            if worst_tone((tones[above], tones[module])) is not tones[above]:
-                tones[above], links[above] = tones[module], links[module]
+            worst[above] = min(worst[above], worst[module], key=lambda call: call.rank)
     nodes = (
         ModuleNode(
             module,
             place.get(parents[module], -1),
-            tones[module],
+            worst[module].tone,
             counts[module],
             errors[module],
-            links[module],
+            worst[module].link,
         )
         for module in order
     )
@@ -321,6 +329,29 @@ BEGIN_OF_SENTENCE = {
 def quantity(number: int, noun: str) -> str:
     """Return a number with its noun: `1 place`, `1,200 places`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shown_times(times: float) -> str:
+    """Return a multiple as the page writes it: `0.0381`, `3,783`, `1.49e+7`, `inf`."""
+    if not math.isfinite(times):
+        return str(times)
+    if abs(times) >= 1e7:
+        digits, _, power = f"{times:.2e}".partition("e")
+        return f"{digits}e+{int(power)}"
+    return f"{rounded_times(times):,.0f}" if abs(times) >= 1000 else f"{times:.3g}"
+
+
+def rounded_times(times: float) -> float:
+    """Return a multiple to the four digits that a page shows of a larger one."""
+    return float(f"{times:.4g}")
+
+
+def named_and_more(names: Sequence[str], more: int = 0) -> str:
+    """Return names as a text, at most ten of them, and how many there are more; `more` of them have no name
+    here."""
+    shown = ", ".join(names[:_MOST_NAMED])
+    more += len(names) - _MOST_NAMED if len(names) > _MOST_NAMED else 0
+    return f"{shown}, and {more:,} more" if more > 0 else shown
 
 
 def advice_to_go_on(

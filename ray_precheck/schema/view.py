@@ -196,7 +196,8 @@ class FlowGraph:
     `names` `(N,)`, `tones` `(N,)` as indices into `Tone`'s members in their order, `own` and `inherited`
     `(N,)` errors in units of `unit`, NaN where unknown, `texts` `(N,)` a sentence for each or "". `edges`
     `(E, 2)` are indices (from, to); `pairs` `(P, 2)` link calls that stand for each other (fused, split).
-    `starts` are the indices at which the page opens, the first difference first.
+    `starts` are the indices at which the page opens, the first difference first. `links` `(N,)` are the rows
+    of tables that the calls open, () where these have the names of the calls.
     """
 
     title: str
@@ -209,6 +210,7 @@ class FlowGraph:
     pairs: Integers
     starts: tuple[int, ...]
     texts: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +298,10 @@ class RowTable:
     """Rows that can be searched: those of the CSV file `path`, or `rows` where there is none.
 
     `key` is the column whose cells name the rows, for links: `{label}/{cell}` where the table has a label,
-    the step and rank of its run. `tones` are the words of columns of verdicts.
+    the step and rank of its run. `tones` are the words of columns of verdicts. Where such a cell stands in
+    several rows, `name_parts` and `name_ends` are the columns that tell these apart: the name of a row is
+    `{part}/{part}/{cell}.{end}` then, without cells that are empty. `repeats`: its rows stand in another
+    table of the view, too.
     """
 
     title: str
@@ -306,6 +311,9 @@ class RowTable:
     key: int = 0
     tones: Mapping[str, Tone] = field(default_factory=dict)
     label: str = ""
+    name_parts: tuple[int, ...] = ()
+    name_ends: tuple[int, ...] = ()
+    repeats: bool = False
 
 
 class ViewState(Enum):

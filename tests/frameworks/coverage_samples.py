@@ -25,7 +25,7 @@ def opinfo_samples(names: frozenset[str], drawn: int = 16) -> dict[str, list[Sam
     """Return the samples of these functions, Tensor methods and in-place forms that are in OpInfo, the
     good ones of the first `drawn` of each."""
     found: dict[str, list[Sample]] = {}
-    for op in _op_db():
+    for op in operators_of_torch():
         wanted = [name for name in _names(op) if name in names]
         if not wanted:
             continue
@@ -39,7 +39,8 @@ def opinfo_samples(names: frozenset[str], drawn: int = 16) -> dict[str, list[Sam
     return found
 
 
-def _op_db() -> list[Any]:
+def operators_of_torch() -> list[Any]:
+    """Return torch's own descriptions of its operators, which make samples of them."""
     stand_in: Any = types.ModuleType("expecttest")
     stand_in.TestCase = unittest.TestCase
     sys.modules.setdefault("expecttest", stand_in)

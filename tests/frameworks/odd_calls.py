@@ -9,8 +9,6 @@ accused one is a mistake of the precheck, or has to be explained. Used by `test_
 
 import re
 import sys
-import types
-import unittest
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -20,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from coverage_samples import operators_of_torch
 
 from ray_precheck.capture import Capture
 from ray_precheck.foreign import caught
@@ -283,13 +282,7 @@ _BY_HAND: dict[str, Callable[[Callable[..., torch.Tensor]], Any]] = {
 
 def of_op_db(patterns: Sequence[str], samples: int) -> Iterator[OddCall]:
     """Make so many samples of each operator and dtype, spread over all that torch has."""
-    # torch's test helpers import it for assertions that are not used here.
-    stand_in = types.ModuleType("expecttest")
-    stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
-    sys.modules.setdefault("expecttest", stand_in)
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    for op in op_db:
+    for op in operators_of_torch():
         is_left_out = any(fnmatch(op.name, each) for each in _LEFT_OUT.split())
         if is_left_out or not any(fnmatch(op.name, each) for each in patterns):
             continue

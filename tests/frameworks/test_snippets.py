@@ -22,6 +22,8 @@ pytestmark = pytest.mark.frameworks
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STARTS_A_CLUSTER = "ray_precheck/cli/README.md:0"
+# Reads what the commands above it wrote; `test_agents_page.py` runs them and it.
+_READS_RESULTS = "ray_precheck/running/README.md:0"
 
 
 def snippets() -> dict[str, str]:
@@ -139,7 +141,7 @@ READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-PLACES = sorted(snippets().keys() - {_STARTS_A_CLUSTER})
+PLACES = sorted(snippets().keys() - {_STARTS_A_CLUSTER, _READS_RESULTS})
 
 
 @pytest.fixture(scope="module")

@@ -193,7 +193,7 @@ def _concluded(
         return conclude(comparison, [], _cells(honest))
     found = mismatched(comparison) if own.strange else None
     if found is None:
-        findings = _findings(comparison, own, honest, limits)
+        findings = error_findings(comparison, own, honest, limits)
         found = conclude(comparison, findings, _cells(honest))
     return replace(found, message="; ".join(filter(None, [found.message, note])))
 
@@ -238,7 +238,7 @@ def _judge_whole(comparison: Comparison) -> Judgement:
     return found
 
 
-def _findings(
+def error_findings(
     comparison: Comparison, own: Distance, honest: Distance, limits: Distance
 ) -> list[Finding]:
     """Return which errors are beyond their limits."""
@@ -246,8 +246,10 @@ def _findings(
         int(np.count_nonzero(chunk.abs_err > limits.largest))
         for chunk in chunks(comparison.device_out, comparison.bench_out, comparison.dtype)
     )
+    total = comparison.device_out.size
+    of_elements = beyond, total, own.at, total - own.count
     found = [
-        Finding(metric, value, limit, "at most", _basis(theirs), beyond, own.count, own.at)
+        Finding(metric, value, limit, "at most", _basis(theirs), *of_elements)
         for metric, value, theirs, limit in (
             ("largest error", own.largest, honest.largest, limits.largest),
             ("RMSE", own.rmse, honest.rmse, limits.rmse),

@@ -115,7 +115,8 @@ class Finding:
     `metric` is its name in words, `relation` the relation that `value` must have to `limit` ("at
     most", "below", "at least"), and `basis` the origin of the limit in words. `wrong` of `total`
     elements are beyond the limit, 0 of 0 for a metric that elements do not have; the worst element is
-    at the flat position `at`, -1 for none.
+    at the flat position `at`, -1 for none. `left_out` elements are none of the metric, since the rounding of
+    the inputs explains their errors, or an honest implementation is as odd there.
     """
 
     metric: str
@@ -126,6 +127,7 @@ class Finding:
     wrong: int = 0
     total: int = 0
     at: int = -1
+    left_out: int = 0
 
     @property
     def expects_equality(self) -> bool:
@@ -199,6 +201,8 @@ def _where(finding: Finding, comparison: Comparison, what: str) -> str:
         text += f"; the worst is {place(finding.at, comparison.device_out, comparison.bench_out)}"
     if finding.total:
         text += f"; {share_of(finding.wrong, finding.total)} {what}"
+    if finding.left_out:
+        text += f"; left out are {finding.left_out}, whose errors honest implementations have, too"
     return text
 
 

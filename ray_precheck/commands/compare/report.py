@@ -126,7 +126,7 @@ def _view(
         (
             *_reasons(runs),
             *unseen_reason(pair.target, "target"),
-            *unseen_reason(pair.golden, "golden capture"),
+            *unseen_reason(pair.golden, "golden run"),
         ),
         tuple(notes),
         cards,
@@ -232,7 +232,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[NotCompared]:
                 alone[bool(call.golden)].append(call)
     for is_golden, calls in alone.items():
         if calls:
-            side = "golden capture" if is_golden else "target"
+            side = "golden run" if is_golden else "target"
             why = next((call.message for call in calls if call.message), "")
             text = f"only the {side} has these records" + (f" (of the first: {why})" if why else "")
             yield NotCompared(text, len(calls), tuple(call.name for call in calls[:_NAMED]))
@@ -252,7 +252,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[NotCompared]:
 def _overview(runs: Sequence[ComparedRun]) -> Iterator[Chart]:
     limits = runs[0].limits
     by_type = worst_map(
-        "Outputs of operators by type and dtype",
+        "The largest difference of each operator and dtype",
         limits.unit,
         (
             MapCell(
@@ -273,7 +273,7 @@ def _overview(runs: Sequence[ComparedRun]) -> Iterator[Chart]:
     if len(runs) < 2:
         return
     by_run = worst_map(
-        "Modules, or types of calls in none, by step and rank",
+        "The largest difference of each module, step and rank",
         limits.unit,
         (
             MapCell(
@@ -317,7 +317,12 @@ def _model(
     charts: list[Chart] = []
     folder = Path(first.there.dump).parent if first.there.dump else None
     judged = [
-        JudgedCall(module_name(call.module), call.tone, row_link(run.found, call.name))
+        JudgedCall(
+            module_name(call.module),
+            call.tone,
+            row_link(run.found, call.name),
+            times=call.inherited if math.isnan(call.own) else call.own,
+        )
         for run in runs
         for call in run.calls.values()
         if call.module
@@ -344,19 +349,21 @@ def _graph(run: ComparedRun, pair: OpenedPair, target: CaptureSide, is_one_of_ma
     golden: dict[str, FlowNode] = {}
     starts: tuple[list[str], list[str]] = ([], [])
     for call in run.calls.values():
+        link = row_link(run.found, call.name)
         if call.name.endswith(GOLDEN_ONLY) and call.result == "unmatched":
             for key in call.golden_keys:
-                golden[key] = FlowNode(Tone.UNMATCHED, text=call.message)
+                golden[key] = FlowNode(Tone.UNMATCHED, text=call.message, link=link)
             continue
         against = f"against {call.golden}: " if call.golden and call.golden != call.name else ""
-        node = FlowNode(call.tone, call.own, call.inherited, f"{against}{call.message}")
+        node = FlowNode(call.tone, call.own, call.inherited, f"{against}{call.message}", link)
         for key in (call.name, *call.members):
             nodes[key] = node
         split += [(call.name, key) for key in call.members]
         if len(call.golden_keys) > 1:
             fused += [(call.name, key) for key in call.golden_keys]
             for key in call.golden_keys:
-                golden[key] = FlowNode(call.tone, text=f"{call.match} with {call.name}")
+                text = f"{call.match} with {call.name}"
+                golden[key] = FlowNode(call.tone, text=text, link=link)
         if call.result == "error":
             starts[not call.is_own].append(call.name)
     unknown = FlowNode(Tone.PLAIN, text="not compared yet")

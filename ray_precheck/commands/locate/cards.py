@@ -21,6 +21,7 @@ from ray_precheck.commands.locate.reading import (
 )
 from ray_precheck.commands.locate.search import DumpToLocate
 from ray_precheck.commands.locate.table import PLACES
+from ray_precheck.commands.locate.walk.estimate import suspicious
 from ray_precheck.commands.locate.walk.nouns import RootKind
 from ray_precheck.dump.mapped import MappedTensor
 from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
@@ -34,6 +35,9 @@ from ray_precheck.running.tensor_views import (
 )
 from ray_precheck.running.views import (
     code_around,
+    named_and_more,
+    rounded_times,
+    shown_times,
 )
 from ray_precheck.schema.view import (
     Bar,
@@ -54,6 +58,9 @@ _NUMBER = r"([\d.]+(?:e[+-]?\d+)?|inf|nan)"
 _TOLD = re.compile(
     rf"(?:also )?([A-Za-z][A-Za-z ]*) is {_NUMBER}, must be at (most|least) {_NUMBER}"
 )
+_FIRST = re.compile(rf"([A-Za-z][A-Za-z ]*) is {_NUMBER}, must be at (most|least) {_NUMBER}")
+_TINY = 1e-300
+_POWER = re.compile(r"(?<![\w.])\d(?:\.\d+)?e\+\d+")
 KINDS = {kind.value: kind for kind in RootKind}
 
 
@@ -95,32 +102,51 @@ def _keys(side: CaptureSide) -> list[str]:
     return [entry.key for entry in side.entries]
 
 
-def root_card(run: LocatedRun, row: LocatedRow, opened: OpenedDump, budget: TensorBudget) -> Card:
-    """Return the card of a root: its row, its saved call, and what the captures add to them."""
+def suspects_by_operator(roots: Sequence[LocatedRow]) -> list[list[LocatedRow]]:
+    """Return the roots of each card, in the order of their first places: calls of one operator of which the
+    same is to be said are one card; what is no operator's fault has one of its own."""
+    groups: dict[tuple[str, ...], list[LocatedRow]] = {}
+    for row in roots:
+        key = (row.type_name, row.verdict) if row.is_operator else (str(row.place),)
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
+
+
+def root_card(
+    run: LocatedRun, rows: Sequence[LocatedRow], opened: OpenedDump, budget: TensorBudget
+) -> Card:
+    """Return the card of the first of some roots of one operator: its row, its saved call, what the captures
+    add to them, and the other roots."""
+    row = rows[0]
+    told = _Told(row)
     facts = {
-        "Place": str(row.place),
+        "Place in the list of suspects": str(row.place),
         "Step": row.step,
-        "Ranks": row.ranks,
-        "Shown by": row.index,
+        run.rank_word.capitalize(): row.ranks,
+        "Worst element" if "[" in row.index else "Value": row.index,
         "Direction": row.direction,
+        "Also": named_and_more([_in_short(run, each) for each in rows[1:]]),
+        "In detail": told.rest,
     }
     code, no_code = code_around(row.source)
     saved = _saved_call(run, row, opened.dump)
-    says_own = KINDS.get(row.verdict) not in PLACES and not math.isnan(row.own)
-    own = f"{row.verdict}, {row.own:.4g} {UNIT}" if says_own else row.verdict
+    own = row.verdict
+    if says_own(row):
+        own += f", {shown_times(row.own)} {UNIT}"
     place = (
         opened.dump.place.as_posix() if opened.dump is not None and opened.dump.place.parts else ""
     )
+    why = f"{own}: {told.first}" if told.first else own
     card = Card(
         row.keys[0],
         row.tone,
-        f"{own}: {row.message}" if row.message else own,
-        row_link(run.found, row.name),
+        f"{why[0].upper()}{why[1:]}",
+        row_link(run.found, row.link),
         place,
-        row.own if says_own else math.nan,
+        rounded_times(row.own) if says_own(row) else math.nan,
         tuple(Fact(name, value) for name, value in facts.items() if value),
         (),
-        tuple(_bars(row)),
+        tuple(_bars(row, told)),
         cause=row.cause,
         module=row.module,
         source=row.source,
@@ -128,16 +154,69 @@ def root_card(run: LocatedRun, row: LocatedRow, opened: OpenedDump, budget: Tens
         reproduce=_reproduce(opened, row, saved),
         case=str(saved) if saved is not None else "",
         missing=(*opened.pair.missing, *filter(None, [opened.note, no_code])),
+        unit=UNIT,
     )
     return _with_values(card, row, opened, saved, budget)
 
 
-def _bars(row: LocatedRow) -> Iterator[Bar]:
-    for name, value in (("own error", row.own), ("inherited error", row.inherited)):
-        if not math.isnan(value):
-            yield Bar(f"{name}: {UNIT}", value, 1.0)
+def says_own(row: LocatedRow) -> bool:
+    """Return whether the own error of a row is that of its call."""
+    return KINDS.get(row.verdict) not in PLACES and not math.isnan(row.own)
+
+
+def _in_short(run: LocatedRun, row: LocatedRow) -> str:
+    where = [
+        f"step {row.step}" if row.step else "",
+        f"{run.rank_word} {row.ranks}" if row.ranks and row.ranks != run.rows[0].ranks else "",
+        row.name,
+        row.direction,
+    ]
+    times = f" ({shown_times(row.own)} times)" if says_own(row) else ""
+    return f"{' '.join(filter(None, where))}{times}"
+
+
+class _Told:
+    """The message of a row: its first metric, and the rest without the cause, which a card has beside it."""
+
+    def __init__(self, row: LocatedRow) -> None:
+        clauses = [each for each in row.message.split("; ") if each != "also "]
+        metric = _FIRST.match(row.message)
+        self.first = clauses[0]
+        # The own error that the worst metric would have at its limit: below it the call is not to blame.
+        self.limit = math.nan
+        if metric is not None:
+            name, number, least, limit = metric.groups()
+            self.first = f"{name} {number}, must be at {least} {limit}"
+            excess = number_of_cell(number) / max(number_of_cell(limit), _TINY)
+            if least == "most" and 1.0 < excess < math.inf and math.isfinite(row.own):
+                self.limit = row.own / excess
+        message = (
+            row.message.partition(f"; likely cause: {row.cause}")[0] if row.cause else row.message
+        )
+        rest = message.removeprefix(clauses[0]).removeprefix("; ")
+        self.rest = _POWER.sub(lambda found: shown_times(float(found[0])), rest)
+
+
+def _bars(row: LocatedRow, told: _Told) -> Iterator[Bar]:
+    if not math.isnan(row.own):
+        yield Bar(f"own error: {UNIT}", row.own, told.limit)
+    if not math.isnan(row.inherited):
+        yield Bar(f"inherited error: {UNIT}", row.inherited, math.nan)
     for metric, number, least, limit in _TOLD.findall(row.message):
         yield Bar(metric, number_of_cell(number), number_of_cell(limit), least == "least")
+
+
+def blamed_above(rows: Sequence[LocatedRow]) -> str:
+    """Return above which own error a call is to blame, in words; "" where nothing tells."""
+    limits = [limit for row in rows if not math.isnan(limit := _Told(row).limit)]
+    if limits:
+        least, most = (f"{each:.3g}" for each in (min(limits), max(limits)))
+        numbers = least if least == most else f"{least} to {most}"
+        return f"the limit of its standard, which is {numbers} {UNIT} for these calls (each card has its own)"
+    if any(row.verdict == RootKind.ESTIMATE.value for row in rows):
+        single, half = (f"{suspicious(dtype):g}" for dtype in ("float32", "float16"))
+        return f"{single} {UNIT}, {half} of half types"
+    return ""
 
 
 def _saved_call(run: LocatedRun, row: LocatedRow, dump: DumpToLocate | None) -> Path | None:
@@ -197,7 +276,7 @@ def _items(side: CaptureSide | None, key: str) -> list[Item]:
 
 
 def _saved_difference(saved: Path, row: LocatedRow, budget: TensorBudget) -> ShownDifference:
-    """Return where the saved result of a call differs from the reference: its own error."""
+    """Return where the saved result of a call differs from the bench: its own error."""
     try:
         source = load_error_data(saved).source
         part, _, number = row.item.rpartition(".")
@@ -217,7 +296,7 @@ def _saved_difference(saved: Path, row: LocatedRow, budget: TensorBudget) -> Sho
     ours, theirs = (
         MappedTensor(each.dtype, each.data.shape, each.data.reshape(-1)) for each in tensors
     )
-    return difference_of_tensors(row.item, ours, theirs, budget, names=("result", "reference"))
+    return difference_of_tensors(row.item, ours, theirs, budget, names=("result", "bench"))
 
 
 def _captured_difference(

@@ -56,7 +56,7 @@ def charts_of_model(run: LocatedRun, first: OpenedDump, shown: ShownRecords) -> 
     dump, target = first.dump, first.pair.target
     folder = target.folder if target is not None else None
     judged = [
-        JudgedCall(module_name(row.module), row.tone, row_link(run.found, row.name))
+        JudgedCall(module_name(row.module), row.tone, row_link(run.found, row.link), times=row.own)
         for row in run.rows
         if row.module
     ]
@@ -127,7 +127,7 @@ def _nodes(
         if row.step != step or (row.ranks and rank and rank not in row.each_rank):
             continue
         text = "; ".join(filter(None, [row.verdict, row.cause, row.message]))
-        node = FlowNode(row.tone, row.own, row.inherited, text)
+        node = FlowNode(row.tone, row.own, row.inherited, text, row_link(run.found, row.link))
         for key in row.keys:
             nodes.setdefault(key, node)
         if row.place:

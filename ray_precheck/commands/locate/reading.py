@@ -4,7 +4,6 @@ Comes in: `locate_{timestamp}.csv`, with the journals below its folder. Goes out
 `report`. Files may be torn or gone: what can be read counts, and a sentence says what cannot.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from ray_precheck.foreign import first_line
 from ray_precheck.running.capture_views import torn_note
 from ray_precheck.running.views import FoundRun, settings_of_run
 from ray_precheck.schema.environment import Environment, environment_from_dict
+from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.view import Tone
 from ray_precheck.store.results import read_columns
 from ray_precheck.store.settings import RunSettings
@@ -30,6 +30,10 @@ from ray_precheck.trace.side import CaptureSide
 TONES = {kind.value: Tone.ERROR for kind in RootKind} | {
     INHERITED: Tone.WARNING,
     UNCHECKED: Tone.SKIP,
+}
+_OF_OPERATORS = {
+    kind.value
+    for kind in (RootKind.NON_FINITE, RootKind.OPERATOR, RootKind.ESTIMATE, RootKind.COLLECTIVE)
 }
 _HEADINGS = (
     "Place", "Step", "Rank", "API Name", "Direction", "Own Error", "Inherited Error", "Verdict", "Index",
@@ -67,6 +71,22 @@ class LocatedRow:
         return (f"{self.name}.{self.direction}", self.name) if self.direction else (self.name,)
 
     @property
+    def link(self) -> str:
+        """The name of its row, as the table has it: the same call has one in each step, rank, direction."""
+        name = f"{self.name}.{self.direction}" if self.direction else self.name
+        return "/".join(filter(None, [self.step, self.ranks, name]))
+
+    @property
+    def type_name(self) -> str:
+        """The operator: the name without the number of the call."""
+        return self.name.rpartition(".")[0] or self.name
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether an operator is to blame, and not what the runs were given, or what was not captured."""
+        return self.verdict in _OF_OPERATORS
+
+    @property
     def item(self) -> str:
         """The path of the value that shows it, "" where none does."""
         return self.index.partition("[")[0]
@@ -102,6 +122,13 @@ class LocatedRun:
     def counts(self) -> Counter[str]:
         """How many rows have each verdict."""
         return Counter(row.verdict for row in self.rows)
+
+    @property
+    def rank_word(self) -> str:
+        """What the numbers of ranks are: a capture without ranks has folders of processes, `proc15071`."""
+        places = [each.result.parent.name for each in self.parts]
+        places += [dump.place.name for dump in self.dumps]
+        return "process" if any(place.startswith("proc") for place in places) else "rank"
 
     def files_of(self, dump: DumpToLocate | None) -> RunFiles | None:
         """Return the journal of the replay of a dump, None where it was not replayed."""
@@ -194,27 +221,53 @@ def measured_in(files: RunFiles | None) -> MeasuredEvidence:
 
 @dataclass(frozen=True, slots=True)
 class SearchCounts:
-    """How many records of calls were searched, judged by themselves, and have a partner; 0 for unknown."""
+    """How many records of calls were searched, judged by themselves, and have a partner; 0 for unknown.
+    `roots`, `affected`, `unchecked` and `passes` add up to all of them; passes are -1 where that is not
+    known, as where an input is to blame, which is no record."""
 
     records: int = 0
     judged: int = 0
     compared: int = 0
+    roots: int = 0
+    affected: int = 0
+    unchecked: int = 0
+    passes: int = -1
 
 
 def counts_of(run: LocatedRun) -> SearchCounts:
-    """Return what the journals count; of a replay the records that were judged are known."""
+    """Return what the journals count."""
     located = [each.located for each in run.pairs.values()]
-    judged = 0
+    records = sum(each.records for each in located)
+    judged = sum(each.judged for each in located)
     for files in run.parts:
         if files.details.name.startswith("locate_values") and files.details.exists():
-            columns = read_columns(files.details, ("Value", "Own Error"))
-            judged += sum(
-                1 for value, own in columns if not value and not math.isnan(number_of_cell(own))
-            )
+            for value, verdict in read_columns(files.details, ("Value", "Verdict")):
+                records += not value
+                judged += not value and verdict in (Verdict.PASS.value, Verdict.ERROR.value)
+    compared = sum(each.compared for each in located)
+    roots = {
+        (row.step, rank, row.name, row.direction)
+        for row in run.rows
+        if row.place and row.is_operator
+        for rank in row.each_rank
+    }
+    affected, unchecked = (
+        sum(len(row.each_rank) for row in run.rows if row.verdict == verdict)
+        for verdict in (INHERITED, UNCHECKED)
+    )
+    if run.left_out:
+        number = run.left_out.partition(" ")[0]
+        affected += int(number) if number.isdecimal() and number.isascii() else 0
+    others = any(row.place and not row.is_operator for row in run.rows)
+    passes = records - len(roots) - affected - unchecked
     return SearchCounts(
-        sum(each.records for each in located),
-        judged + sum(each.judged for each in located),
-        sum(each.compared for each in located),
+        records,
+        judged,
+        compared,
+        len(roots),
+        affected,
+        unchecked,
+        -1 if others else max(-1, passes),
     )
 
 

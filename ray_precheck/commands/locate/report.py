@@ -11,7 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from ray_precheck.commands.locate.cards import KINDS, UNIT, OpenedDump, open_dump_of, root_card
+from ray_precheck.commands.locate.cards import (
+    KINDS,
+    UNIT,
+    OpenedDump,
+    blamed_above,
+    open_dump_of,
+    root_card,
+    says_own,
+    suspects_by_operator,
+)
 from ray_precheck.commands.locate.graph import ShownRecords, charts_of_model, no_flow_note
 from ray_precheck.commands.locate.reading import (
     TONES,
@@ -27,6 +36,7 @@ from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STO
 from ray_precheck.running.capture_views import (
     MapCell,
     module_name,
+    number_in_name,
     row_link,
     unseen_reason,
     worst_map,
@@ -38,6 +48,9 @@ from ray_precheck.running.views import (
     facts_of_run,
     file_names,
     invocation_of,
+    named_and_more,
+    quantity,
+    shown_times,
     state_of_run,
     timeline_chart,
 )
@@ -57,6 +70,7 @@ from ray_precheck.schema.view import (
 )
 
 _NAMED = 20
+_REST = "; of what only passes an error on, too"
 _MOST_RANKS = 64
 
 
@@ -79,7 +93,10 @@ def view(found: Sequence[FoundRun]) -> View:
 
         budget = TensorBudget()
         roots = run.roots
-        cards = tuple(root_card(run, row, opened_of(row), budget) for row in roots[:MOST_CARDS])
+        groups = suspects_by_operator(roots)
+        cards = tuple(
+            root_card(run, rows, opened_of(rows[0]), budget) for rows in groups[:MOST_CARDS]
+        )
         first = opened_of(roots[0] if roots else None)
         shown = ShownRecords()
         model = tuple(charts_of_model(run, first, shown))
@@ -98,11 +115,11 @@ def view(found: Sequence[FoundRun]) -> View:
             _exit_code(run, counts, state),
             tuple(_facts(run, counts)),
             invocation_of(run.settings),
-            tuple(_counts(run, len(roots))),
+            tuple(_counts(run, len(roots), counts)),
             (*_reasons(run), *unseen_reason(first.pair.target, "target")),
             tuple(dict.fromkeys(notes)),
             cards,
-            max(0, len(roots) - MOST_CARDS),
+            max(0, len(groups) - MOST_CARDS),
             tuple(_overview(run, shown)),
             model,
             tuple(filter(None, [_timeline(run)])),
@@ -155,19 +172,41 @@ def _sentence(run: LocatedRun, roots: Sequence[LocatedRow], counts: SearchCounts
         return f"The runs are not the same program: only one of them calls {named}{where}."
     if kind is RootKind.GAP:
         return f"No captured operator errs; something that was not captured does, before {named}{where}."
-    own = f", {first.own:.4g} {UNIT}" if not math.isnan(first.own) else ""
+    own = f", {shown_times(first.own)} {UNIT}" if says_own(first) else ""
     if len(roots) == 1:
         return f"One operator is to blame: {named}{where} ({first.verdict}{own})."
-    return f"{len(roots):,} suspects; the likeliest is {named}{where} ({first.verdict}{own})."
+    wrong = [row for row in roots if row.is_operator]
+    types = list(dict.fromkeys(row.type_name for row in wrong))
+    steps = len({row.step for row in wrong})
+    many = "1 operator is" if len(types) == 1 else f"{len(types):,} operators are"
+    order = ", the likeliest first" if len(types) > 1 else ""
+    of_steps = f" of {steps:,} steps" if steps > 1 else ""
+    return (
+        f"{many} to blame{order}: {named_and_more(types)} ({quantity(len(wrong), 'suspect')}{of_steps});"
+        f" the likeliest call is {named}{where} ({first.verdict}{own})."
+    )
 
 
 def _facts(run: LocatedRun, counts: SearchCounts) -> Iterator[Fact]:
     yield from facts_of_run(run.settings)
-    if counts.judged:
-        total = f" of {counts.records:,}" if counts.records else ""
-        yield Fact("Records judged by themselves", f"{counts.judged:,}{total}")
-    if counts.compared:
-        yield Fact("Records with a partner", f"{counts.compared:,}")
+    said = []
+    if counts.passes >= 0:
+        said = [
+            f"{counts.roots:,} to blame",
+            f"{counts.affected:,} only pass an error on",
+            f"{counts.unchecked:,} could not be checked",
+            f"{counts.passes:,} pass, which have no row",
+        ]
+    how = [f"{counts.judged:,} were judged by themselves"] if counts.judged else []
+    how += [f"{counts.compared:,} have a partner in the golden run"] if counts.compared else []
+    if counts.records:
+        parts = "; ".join(", ".join(each) for each in (said, how) if each)
+        yield Fact(
+            "Records (forward or backward passes of calls)",
+            f"{counts.records:,}{f': {parts}' if parts else ''}",
+        )
+    if above := blamed_above(run.roots):
+        yield Fact("A call is to blame above", above)
     replays = sum(1 for each in run.parts if each.details.name.startswith("locate_values"))
     yield Fact(
         "Own errors",
@@ -178,11 +217,13 @@ def _facts(run: LocatedRun, counts: SearchCounts) -> Iterator[Fact]:
         yield Fact("Steps", f"{len(steps):,}")
 
 
-def _counts(run: LocatedRun, roots: int) -> Iterator[Count]:
-    counts = run.counts
-    yield Count("to blame", roots, Tone.ERROR)
-    yield Count(INHERITED, counts[INHERITED], Tone.WARNING)
-    yield Count(UNCHECKED, counts[UNCHECKED], Tone.SKIP)
+def _counts(run: LocatedRun, roots: int, counts: SearchCounts) -> Iterator[Count]:
+    """Yield the counts of records, which add up where the passes are known; else those of rows."""
+    yield Count("to blame", counts.roots if counts.passes >= 0 else roots, Tone.ERROR)
+    yield Count(INHERITED, counts.affected, Tone.WARNING)
+    yield Count(UNCHECKED, counts.unchecked, Tone.SKIP)
+    if counts.passes >= 0:
+        yield Count("pass", counts.passes, Tone.PASS)
 
 
 def _reasons(run: LocatedRun) -> Iterator[NotCompared]:
@@ -207,8 +248,9 @@ def _reasons(run: LocatedRun) -> Iterator[NotCompared]:
 
 def _overview(run: LocatedRun, shown: ShownRecords) -> Iterator[Chart]:
     rows = [row for row in run.rows if row.verdict != UNCHECKED]
+    above = _largest_pass(rows)
     by_type = worst_map(
-        "Own errors of operators by type and dtype",
+        f"The largest own error of each operator and dtype{_REST}",
         UNIT,
         (
             MapCell(
@@ -218,23 +260,23 @@ def _overview(run: LocatedRun, shown: ShownRecords) -> Iterator[Chart]:
                     "dtype not known",
                 ),
                 _size(row),
-                row_link(run.found, row.name),
+                row_link(run.found, row.link),
             )
             for row in rows
         ),
-        1.0,
+        above,
         ("operator type", "dtype"),
     )
     if by_type is not None:
         yield by_type
-    cells = list(_cells_of_ranks(run, rows))
+    cells = sorted(_cells_of_ranks(run, rows), key=lambda cell: _numbers_in(cell.column))
     if len({cell.column for cell in cells}) > 1:
         by_rank = worst_map(
-            "Modules, or types of calls in none, by step and rank",
+            f"The largest own error of each module, step and {run.rank_word}{_REST}",
             UNIT,
             cells,
-            1.0,
-            ("module", "step and rank"),
+            above,
+            ("module", f"step and {run.rank_word}"),
         )
         if by_rank is not None:
             yield by_rank
@@ -245,17 +287,35 @@ def _cells_of_ranks(run: LocatedRun, rows: Sequence[LocatedRow]) -> Iterator[Map
         module = module_name(row.module) or row.name.rpartition(".")[0]
         # A root is on few ranks or on all; of what all pass on the first ranks are enough.
         for rank in row.each_rank[: None if row.place else _MOST_RANKS]:
-            label = "/".join(
-                filter(None, [f"step{row.step}" if row.step else "", f"rank{rank}" if rank else ""])
+            label = ", ".join(
+                filter(
+                    None,
+                    [
+                        f"step {row.step}" if row.step else "",
+                        f"{run.rank_word} {rank}" if rank else "",
+                    ],
+                )
             )
-            yield MapCell(module, label, _size(row), row_link(run.found, row.name))
+            yield MapCell(module, label, _size(row), row_link(run.found, row.link))
+
+
+def _numbers_in(text: str) -> tuple[int, ...]:
+    return tuple(number_in_name(part) for part in text.split(", "))
 
 
 def _size(row: LocatedRow) -> float:
-    """Return the own error of a row for a heat map, in which values above 1 are errors."""
-    if row.place:
-        return row.own if row.own > 1.0 else math.inf
-    return min(row.own, 1.0)
+    """Return the own error of a row for a heat map; what has none and is to blame is beyond all numbers."""
+    return math.inf if row.place and not says_own(row) else row.own
+
+
+def _largest_pass(rows: Sequence[LocatedRow]) -> float:
+    """Return the own error above which all rows are to blame, and below which none is; NaN where their limits
+    are too different for one number."""
+    passing = max(
+        (row.own for row in rows if not row.place and not math.isnan(row.own)), default=1.0
+    )
+    blamed = min((_size(row) for row in rows if row.place), default=math.inf)
+    return passing if blamed > passing else math.nan
 
 
 def _timeline(run: LocatedRun) -> Chart | None:
@@ -289,14 +349,15 @@ def _tables(run: LocatedRun) -> Iterator[RowTable]:
         )
         for heading in COLUMNS
     )
-    key = COLUMNS.index("API Name")
     yield RowTable(
-        "Suspects and affected records",
+        "Suspects and affected records (what passes has no row)",
         columns,
         run.found.main,
-        key=key,
+        key=COLUMNS.index("API Name"),
         tones=TONES,
         label=run.found.label,
+        name_parts=(COLUMNS.index("Step"), COLUMNS.index("Rank")),
+        name_ends=(COLUMNS.index("Direction"),),
     )
 
 
@@ -305,7 +366,9 @@ def _advice(
 ) -> Iterator[Advice]:
     there = run.there
     if cards and cards[0].case:
-        yield Advice("Run the likeliest culprit alone.", (cards[0].reproduce,))
+        commands = tuple(dict.fromkeys(card.reproduce for card in cards if card.case))
+        one = "the operator" if len(commands) == 1 else "each operator"
+        yield Advice(f"Run the likeliest call of {one} to blame alone.", commands)
     elif cards and cards[0].reproduce:
         yield Advice("Ask the captures about the likeliest culprit.", (cards[0].reproduce,))
     if any(row.verdict == RootKind.ESTIMATE.value for row in roots):

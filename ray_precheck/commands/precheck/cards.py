@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -26,11 +26,23 @@ from ray_precheck.accuracy.thresholds import (
     ULP_SHARE_LIMIT,
     limit_of,
 )
-from ray_precheck.commands.precheck.summary import Row, WorstOutput, number_in
+from ray_precheck.commands.precheck.summary import (
+    TIMES,
+    Row,
+    WorstOutput,
+    measure_beyond,
+    number_in,
+)
 from ray_precheck.descriptors.descriptor import read_dtype
 from ray_precheck.running.capture_views import row_link
 from ray_precheck.running.recorded import record_in, value_facts
-from ray_precheck.running.views import FoundRun, code_around
+from ray_precheck.running.views import (
+    FoundRun,
+    code_around,
+    named_and_more,
+    rounded_times,
+    shown_times,
+)
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.view import (
     Bar,
@@ -54,6 +66,15 @@ _CAUSE = re.compile(rf"; (?={_LIKELY}|{ROUNDING})")
 _WORDS = ("API Name", "Bench Dtype", "Tested Dtype", "Shape", "Status", "Message", STANDARD_HEADING)
 _SETTINGS = ("Reference", "HonestRMSE", "HonestMaxAbsErr")
 _FACTS = ("Tested Dtype", "Bench Dtype", "Shape", STANDARD_HEADING, *_SETTINGS)
+_SHOWN_FACTS = (
+    "Dtype",
+    "Dtype of the bench",
+    "Shape",
+    "Standard",
+    "Reference",
+    "RMSE of the worst honest implementation",
+    "Largest error of the worst honest implementation",
+)
 
 
 @dataclass(frozen=True)
@@ -80,46 +101,126 @@ class RunBeside:
         return path if self.environment.dump and path.is_file() else None
 
 
-def output_card(output: WorstOutput, run: RunBeside) -> Card:
-    """Return the card of an output in error."""
+@dataclass(frozen=True, slots=True)
+class FoundOutput:
+    """An output in error, and the run that has it."""
+
+    run: RunBeside
+    output: WorstOutput
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCall:
+    """A call that the device could not run, and the run that has it."""
+
+    run: RunBeside
+    call: ResultRow
+
+
+def output_card(found: Sequence[FoundOutput]) -> Card:
+    """Return the card of an operator in error: that of its worst output, which is the first, and what else of
+    it is in error, in other directions, steps and ranks."""
+    run, output = found[0].run, found[0].output
     row, name = output.row, output.name
-    message = row["Message"]
-    cut = _CAUSE.search(message)
-    why, cause = (message[: cut.start()], message[cut.end() :]) if cut else (message, "")
-    bars = tuple(bars_of(row))
+    why, cause = told_in(row["Message"])
+    worst = worst_measure(row, output.beyond)
     heat = run.heats.get(name)
     missing = [] if heat is not None else [_no_heat(run, name)]
-    facts = [Fact(heading, row.get(heading, "")) for heading in _FACTS]
-    if output.more:
-        facts.append(Fact("Other outputs of it in error", f"{output.more:,}"))
-    return _card(
-        run,
-        name.rpartition(f".{_direction(name)}.")[0] or call_of_detail(name),
-        _direction(name),
-        output.source,
-        missing,
-        name=name,
-        why=f"{why[:1].upper()}{why[1:]}." if why else "Its numbers are beyond their limit.",
-        times=_times(output, bars),
-        facts=tuple(fact for fact in facts if fact.value),
-        bars=bars,
-        histogram=None if heat is None else histogram_of(heat),
-        blocks=None if heat is None else blocks_of(heat),
-        cause=cause.removeprefix(_LIKELY),
+    headings = dict(zip(_FACTS, _SHOWN_FACTS, strict=True))
+    facts = [Fact(shown, row.get(heading, "")) for heading, shown in headings.items()]
+    facts.append(Fact("Also in error", _others(found)))
+    return replace(
+        _card(
+            run,
+            call_of_output(name),
+            _direction(name),
+            output.source,
+            missing,
+            name=name,
+            why=f"{why[:1].upper()}{why[1:]}." if why else "Its numbers are beyond their limit.",
+            times=rounded_times(worst.times),
+            facts=tuple(fact for fact in facts if fact.value),
+            bars=worst.bars,
+            histogram=None if heat is None else histogram_of(heat),
+            blocks=None if heat is None else blocks_of(heat),
+            cause=cause,
+        ),
+        unit=worst.unit,
     )
 
 
-def _times(output: WorstOutput, bars: Sequence[Bar]) -> float:
-    """Return how many times an output is beyond its limit. The number that orders outputs looks at relative
-    errors, too: where it is within the limit, the metric that is farthest beyond its own counts."""
-    if output.beyond > 1:
-        return output.beyond
-    ratios = [bar.value / bar.limit for bar in bars if bar.limit > 0 and not bar.is_least]
-    return max((ratio for ratio in ratios if ratio > 1), default=math.nan)
+def call_of_output(name: str) -> str:
+    """Return the call of an output, or of what was measured over all of its outputs."""
+    return name.rpartition(f".{_direction(name)}.")[0] or call_of_detail(name)
 
 
-def broken_card(call: ResultRow, run: RunBeside) -> Card:
-    """Return the card of a call that the device could not run."""
+def told_in(message: str) -> tuple[str, str]:
+    """Return why an output is in error, and the likely cause or "", of its Message."""
+    cut = _CAUSE.search(message)
+    if cut is None:
+        return message, ""
+    return message[: cut.start()], message[cut.end() :].removeprefix(_LIKELY)
+
+
+def _others(found: Sequence[FoundOutput]) -> str:
+    """Return the other calls that a card stands for, the worst first, each by its worst output."""
+    times: dict[tuple[str, str], float] = {}
+    for each in found:
+        outputs = [(each.output.name, each.output.beyond), *each.output.others]
+        for name, beyond in outputs:
+            call = f"{call_of_output(name)} {_direction(name)}"
+            key = each.run.found.label, call
+            times[key] = max(beyond, times.get(key, 0.0))
+    own = found[0].output.name
+    times.pop((found[0].run.found.label, f"{call_of_output(own)} {_direction(own)}"), None)
+    ordered = sorted(times.items(), key=lambda each: -each[1])
+    names = [
+        f"{' '.join(filter(None, key))} ({shown_times(beyond)} times)"
+        if beyond > 1
+        else " ".join(key)
+        for key, beyond in ordered
+    ]
+    return named_and_more(names, _outputs_left_out(found))
+
+
+def _outputs_left_out(found: Sequence[FoundOutput]) -> int:
+    """Return how many outputs in error no name is known of."""
+    return sum(each.output.more - len(each.output.others) for each in found)
+
+
+@dataclass(frozen=True, slots=True)
+class WorstMeasure:
+    """By which measure an output is `times` beyond its limit, in words; it has the first of the `bars`."""
+
+    times: float
+    unit: str
+    bars: tuple[Bar, ...]
+
+
+def worst_measure(row: Row, beyond: float) -> WorstMeasure:
+    """Return the measure that orders outputs, and the other metrics behind it. That number looks at relative
+    errors, too: where it is within its limit, the metric that is farthest beyond its own comes first."""
+    bars = list(bars_of(row))
+    if beyond > 1:
+        measure = measure_beyond(row)
+        limit = measure.limit
+        value = beyond if math.isnan(limit) else beyond * limit
+        return WorstMeasure(beyond, measure.unit, (Bar(measure.name, value, limit), *bars))
+    ratios = {
+        bar.value / bar.limit: bar
+        for bar in bars
+        if bar.limit > 0 and not bar.is_least and bar.value > bar.limit
+    }
+    if not ratios:
+        return WorstMeasure(math.nan, TIMES, tuple(bars))
+    most = max(ratios)
+    rest = (bar for bar in bars if bar is not ratios[most])
+    return WorstMeasure(most, TIMES, (ratios[most], *rest))
+
+
+def broken_card(found: Sequence[FoundCall]) -> Card:
+    """Return the card of an operator that the device could not run: that of its first call."""
+    run, call = found[0].run, found[0].call
     direction = "forward" if call.forward_broke else "backward"
     key = f"{call.name}.{direction}"
     source = source_lines(run.dump, {key}).get(key, "") if run.dump is not None else ""
@@ -131,8 +232,14 @@ def broken_card(call: ResultRow, run: RunBeside) -> Card:
         [],
         name=call.name,
         why=f"The device could not run it: {call.message}.",
-        facts=(Fact("Direction", direction),),
+        facts=(Fact("Direction", direction), *_other_calls(found[1:])),
     )
+
+
+def _other_calls(found: Sequence[FoundCall]) -> Iterator[Fact]:
+    if found:
+        names = [" ".join(filter(None, [each.run.found.label, each.call.name])) for each in found]
+        yield Fact("Also could not be run", named_and_more(names))
 
 
 def _card(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ray_precheck.commands.precheck.summary import (
     BROKEN_CALLS,
+    WORST_OUTPUTS,
     Direction,
     Summary,
     WorstOutput,
@@ -154,7 +155,7 @@ def _broken_lines(summary: Summary) -> list[str]:
 
 
 def _worst_lines(summary: Summary) -> list[str]:
-    worst = [output for output in summary.worst if output.is_error]
+    worst = [output for output in summary.worst if output.is_error][:WORST_OUTPUTS]
     title = "Worst output of each API, by how many times it is beyond its limit:"
     if worst and is_rounding(worst[-1].row["Message"]):
         title = f"{title[:-1]} (what rounding explains comes last):"

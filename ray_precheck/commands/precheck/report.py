@@ -5,17 +5,27 @@ Goes out: a `View`. Called by the command `report`, and by `run_ut` and `summary
 table is read once, row by row: 1,000,000 rows take some seconds.
 """
 
+import heapq
 import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
-from ray_precheck.commands.precheck.cards import RunBeside, broken_card, output_card
+from ray_precheck.commands.precheck.cards import (
+    FoundCall,
+    FoundOutput,
+    RunBeside,
+    broken_card,
+    call_of_output,
+    output_card,
+    told_in,
+    worst_measure,
+)
 from ray_precheck.commands.precheck.closing import (
     RankSummary,
     RunPhase,
@@ -26,13 +36,12 @@ from ray_precheck.commands.precheck.closing import (
 )
 from ray_precheck.commands.precheck.outcome import exit_code
 from ray_precheck.commands.precheck.summary import (
+    Row,
     Summary,
-    WorstOutput,
     badness,
     is_rounding,
     kind_of,
     summarise,
-    times_cell,
 )
 from ray_precheck.errors import UsageError
 from ray_precheck.options.commands import resume_command, worst_code
@@ -48,8 +57,10 @@ from ray_precheck.running.views import (
     found_run,
     invocation_of,
     module_tree,
+    named_and_more,
     quantity,
     settings_of_run,
+    shown_times,
     state_of_run,
     timeline_chart,
 )
@@ -74,19 +85,30 @@ from ray_precheck.schema.view import (
     ViewState,
 )
 from ray_precheck.store.heat import heat_file
-from ray_precheck.store.results import ResultRow, headings_of, require_result_csv
+from ray_precheck.store.results import (
+    ResultRow,
+    headings_of,
+    parse_result_row,
+    require_result_csv,
+)
 from ray_precheck.store.resume import error_folder
 from ray_precheck.store.settings import RunSettings
-from ray_precheck.store.tables import RESULT_COLUMNS, call_of_detail, decode_name, run_files
-from ray_precheck.trace.sources import CONSTRUCT_FILE
+from ray_precheck.store.tables import (
+    RESULT_COLUMNS,
+    call_of_detail,
+    decode_name,
+    encode_name,
+    run_files,
+)
+from ray_precheck.trace.sources import CONSTRUCT_FILE, source_lines
 
-Suspect = TypeVar("Suspect", WorstOutput, ResultRow)
 _TONES = {
     Verdict.PASS: Tone.PASS,
     Verdict.ERROR: Tone.ERROR,
     Verdict.SKIP: Tone.SKIP,
     Verdict.NONE: Tone.PLAIN,
 }
+_ERROR = Verdict.ERROR.value
 _WORDS = {"pass": Tone.PASS, "error": Tone.ERROR, "SKIP": Tone.SKIP}
 _TITLE = "Precheck of operators"
 _NO_VERDICT = "Nothing was compared, so this says nothing about the device"
@@ -104,6 +126,10 @@ _JUST_BEYOND = float(np.nextafter(1.0, 2.0))
 _MOMENTS = 120
 # Each has a line of facts.
 _MOST_DUMPS = 64
+# Rows of the table of what is in error; the page shows no more of a message than `_LONGEST`.
+_MOST_IN_ERROR = 10_000
+_LONGEST = 2_000
+_NOT_RUN = "could not be run"
 _TEXTS = ("Bench Dtype", "Tested Dtype", "Shape", "Message", "Standard", "Reference")
 
 
@@ -121,13 +147,15 @@ def view(found: Sequence[FoundRun]) -> View:
     state = next((run.state for run in runs if run.state is not ViewState.FINISHED), runs[0].state)
     codes = [exit_code(run.summary, state_of(run.summary)) for run in runs]
     suspects = list(_suspects(runs))
-    cards = tuple(make() for _, make in suspects[:MOST_CARDS])
+    cards = tuple(each.make() for each in suspects[:MOST_CARDS])
+    types = list(dict.fromkeys(each.type_name for each in suspects))
+    types += [name for name, _ in whole.error_types.most_common(MOST_CARDS) if name not in types]
     timeline = timeline_chart({run.found.label: run.summary.files.timeline for run in runs})
     settings = runs[0].summary.settings
     return View(
         "run_ut",
         _TITLE,
-        f"{BEGIN_OF_SENTENCE[state]}{_sentence(whole)}.",
+        f"{BEGIN_OF_SENTENCE[state]}{_sentence(whole, types, cards)}.",
         _tone(whole),
         state,
         -1 if state is ViewState.RUNNING else worst_code(*codes),
@@ -140,7 +168,7 @@ def view(found: Sequence[FoundRun]) -> View:
         ),
         tuple(_notes(runs)),
         cards,
-        max(0, len(whole.error_types) - len({kind for kind, _ in suspects[:MOST_CARDS]})),
+        max(0, len(whole.error_types) - len({each.type_name for each in suspects[:MOST_CARDS]})),
         tuple(_overview(runs)),
         tuple(_model(runs)),
         tuple(_how_it_went(timeline)),
@@ -186,7 +214,9 @@ class _Tally:
     `verdicts` counts calls by API type and the cells of both directions, `worst` has for API type and dtype
     the largest multiple of a limit with the cell of its output. `parents` are the modules around records, as
     far as they are known; of each, `modules` counts the calls by verdict, with the cell of the first, and
-    `worst_of_module` has the largest multiple of a limit.
+    `worst_of_module` has the largest multiple of a limit. `in_error` is a heap of the worst of the `errors`
+    outputs in error: whether rounding does not explain it, its multiple of a limit, its number, its cells.
+    `broken` are calls that the device could not run.
     """
 
     parents: Mapping[str, str]
@@ -194,10 +224,17 @@ class _Tally:
     worst: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
     modules: dict[tuple[str, Tone], tuple[int, str]] = field(default_factory=dict)
     worst_of_module: dict[str, tuple[float, str]] = field(default_factory=dict)
+    in_error: list[tuple[bool, float, int, Row]] = field(default_factory=list)
+    errors: int = 0
+    broken: list[ResultRow] = field(default_factory=list)
 
     def call(self, cells: Sequence[str]) -> None:
         """Count a row of the result CSV."""
         name, forward, backward = cells[:3]
+        if _ERROR in (forward, backward) and len(self.broken) < _MOST_IN_ERROR:
+            row = parse_result_row(cells)
+            if row.broke:
+                self.broken.append(row)
         key = name.rpartition(".")[0], forward, backward
         if key in self.verdicts or len(self.verdicts) < _MOST_TYPES:
             self.verdicts[key] += 1
@@ -209,16 +246,22 @@ class _Tally:
             count, first = self.modules.get((module, _TONES[verdict]), (0, name))
             self.modules[module, _TONES[verdict]] = count + 1, first
 
-    def output(self, name: str, dtype: str, times: float, is_error: bool) -> None:
+    def output(self, name: str, dtype: str, times: float, row: Row | None) -> None:
         """Count an output that was compared."""
         parts = name.rsplit(".", 4)
         type_name = parts[0] if len(parts) == 5 else name.rpartition(".")[0]
-        if is_error:
-            times = min(max(times, _JUST_BEYOND), _LARGEST_TIMES)
+        if row is not None:
+            if len(row["Message"]) > _LONGEST:
+                row = {**row, "Message": row["Message"][:_LONGEST]}
+            push = heapq.heappush if len(self.in_error) < _MOST_IN_ERROR else heapq.heappushpop
+            # Its number is negative, so that of equal ones the first stay.
+            push(self.in_error, (not is_rounding(row["Message"]), times, -self.errors, row))
+            self.errors += 1
             module = self.parents.get(f"{decode_name(name.rsplit('.', 3)[0])}.forward", "")
             if module:
                 before = self.worst_of_module.get(module, (-1.0, ""))
-                self.worst_of_module[module] = max(before, (times, name))
+                self.worst_of_module[module] = max(before, (max(times, _JUST_BEYOND), name))
+            times = min(max(times, _JUST_BEYOND), _LARGEST_TIMES)
         key = type_name, dtype
         known = self.worst.get(key)
         if known is None:
@@ -226,6 +269,16 @@ class _Tally:
                 self.worst[key] = times, name
         elif times > known[0]:
             self.worst[key] = times, name
+
+
+@dataclass(frozen=True, slots=True)
+class _RowInError:
+    """A row of the table of what is in error: its name as a cell, the cells behind it, and what orders it."""
+
+    name: str
+    cells: tuple[str, ...]
+    unit: str
+    rank: tuple[bool, bool, float, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +291,7 @@ class _Seen:
     tally: _Tally
     beside: RunBeside
     around: Mapping[str, str]
+    in_error: Sequence[_RowInError] = ()
 
 
 def _look(found: FoundRun) -> _Seen:
@@ -254,6 +308,7 @@ def _look(found: FoundRun) -> _Seen:
         summary = summarise(files, tally)
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+    in_error = tuple(_rows_in_error(tally, summary.environment.dump))
     tally.parents = {}  # Of each of many runs it may have a million entries.
     suspects = [call_of_detail(output.name) for output in summary.worst]
     suspects += [call.name for call in summary.broken_calls]
@@ -262,7 +317,39 @@ def _look(found: FoundRun) -> _Seen:
     files = replace(files, errors=errors)
     beside = RunBeside(found, files, summary.environment, settings, modules)
     around = {key: module for key, module in parents.items() if is_module(key)}
-    return _Seen(found, summary, state_of_run(files, settings), tally, beside, around)
+    state = state_of_run(files, settings)
+    return _Seen(found, summary, state, tally, beside, around, in_error)
+
+
+def _rows_in_error(tally: _Tally, dump: str) -> Iterator[_RowInError]:
+    """Yield the rows of what is in error, in no order, and give up the cells that were kept for them."""
+    keys = [call_of_output(decode_name(row["API Name"])) for *_, row in tally.in_error]
+    both = {f"{key}.{each}" for key in keys for each in ("forward", "backward")}
+    both |= {f"{call.name}.forward" for call in tally.broken}
+    sources = source_lines(Path(dump), both) if dump and both else {}
+
+    def place(call: str, direction: str) -> tuple[str, str]:
+        names = (f"{call}.{direction}", f"{call}.forward")
+        module, source = (
+            next(filter(None, (known.get(name) for name in names)), "")
+            for known in (tally.parents, sources)
+        )
+        return module, source
+
+    for (is_wrong, times, number, row), call in zip(tally.in_error, keys, strict=True):
+        name = row["API Name"]
+        why, cause = told_in(row["Message"])
+        worst = worst_measure(row, times)
+        where = place(call, "backward" if ".backward." in name else "forward")
+        cells = (repr(worst.times), _ERROR, cause, *where, why)
+        rank = False, is_wrong, times, number
+        yield _RowInError(name, tuple(cell[:_LONGEST] for cell in cells), worst.unit, rank)
+    for number, lost in enumerate(tally.broken):
+        where = place(lost.name, "backward" if lost.backward_broke else "forward")
+        cells = ("", _NOT_RUN, "", *where, lost.message[:_LONGEST])
+        rank = True, True, math.inf, -number
+        yield _RowInError(encode_name(lost.name), cells, "", rank)
+    tally.in_error = []
 
 
 def _parents(settings: RunSettings | None) -> Mapping[str, str]:
@@ -278,25 +365,37 @@ def _parents(settings: RunSettings | None) -> Mapping[str, str]:
     return module_parents(Path(dump)) if size <= _LARGEST_CONSTRUCT_BYTES else {}
 
 
-def _sentence(whole: Summary) -> str:
+def _sentence(whole: Summary, types: Sequence[str], cards: Sequence[Card]) -> str:
+    """Return the verdict; `types` are the operators in error that are known by name, in the order of their
+    `cards`."""
     if whole.checked_nothing:
         return _NO_VERDICT
     if not whole.errors:
         skips = f"; {whole.skips:,} could not be compared" if whole.skips else ""
         every = "All" if not whole.skips else f"{whole.passes:,} of"
         return f"{every} {quantity(whole.total, 'call')} pass{skips}"
-    verb = "is" if whole.errors == 1 else "are"
-    said = f"{whole.errors:,} of {quantity(whole.total, 'call')} {verb} in error"
+    total = max(len(whole.error_types), len(types))
+    names = named_and_more(types, total - len(types))
+    calls = f"{whole.errors:,} of {quantity(whole.total, 'call')}"
+    said = (
+        f"{quantity(total, 'operator')} {'is' if total == 1 else 'are'} in error: {names} ({calls})"
+    )
     if whole.broken:
-        said += f", of which the device could not run {whole.broken:,}"
+        said += f"; the device could not run {quantity(whole.broken, 'call')}"
     worst = next((output for output in whole.worst if output.is_error), None)
     if worst is None:
         return said
     if is_rounding(worst.row["Message"]):
         return f"{said}; rounding explains every number that is beyond its limit"
-    if math.isinf(worst.beyond):
-        return f"{said}; the worst output is {worst.name}, of which nothing fits"
-    return f"{said}; the worst output is {worst.name}, {times_cell(worst.beyond)} times its limit"
+    first = next((card for card in cards if card.bars), None)
+    if first is None or math.isnan(first.times):
+        return said
+    name = f"{first.label} {first.name}" if first.label else first.name
+    if math.isinf(first.times):
+        return f"{said}; the worst output is {name}, of which nothing fits"
+    what = first.bars[0].name
+    measured = f"{what[:1].lower()}{what[1:]} is {shown_times(first.times)} {first.unit}"
+    return f"{said}; the worst output is {name}: its {measured}"
 
 
 def _tone(whole: Summary) -> Tone:
@@ -345,40 +444,43 @@ def _notes(runs: Sequence[_Seen]) -> Iterator[str]:
             yield from (f"{note}." for path in paths if path.exists() and (note := torn_note(path)))
 
 
-def _suspects(runs: Sequence[_Seen]) -> Iterator[tuple[str, Callable[[], Card]]]:
-    """Yield the API type of each suspect and what makes its card: outputs by how far they are beyond their
-    limits, those that rounding explains last, and before these the calls that the device could not run. A
-    type has one card in each direction, whatever the step and rank."""
-    outputs: dict[str, tuple[_Seen, WorstOutput]] = {}
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """An operator that has a card, and what makes it."""
+
+    type_name: str
+    make: Callable[[], Card]
+
+
+def _suspects(runs: Sequence[_Seen]) -> Iterator[_Suspect]:
+    """Yield the operators in error: those by how far their outputs are beyond their limits, those that
+    rounding explains last, and before these the ones that the device could not run. An operator has one card
+    for what is measured and one for calls that could not be run, whatever the directions, steps and ranks."""
+    outputs: dict[str, list[FoundOutput]] = {}
+    broken: dict[str, list[FoundCall]] = {}
     for run in runs:
         for output in run.summary.worst:
-            kind = kind_of(output.name)
-            known = outputs.get(kind)
-            if output.is_error and (known is None or badness(output) > badness(known[1])):
-                outputs[kind] = run, output
-    ordered = sorted(outputs.values(), key=lambda each: badness(each[1]), reverse=True)
-    broken: dict[str, tuple[_Seen, ResultRow]] = {}
-    for run in runs:
+            if output.is_error:
+                found = FoundOutput(run.beside, output)
+                outputs.setdefault(_type_of(output.name), []).append(found)
         for call in run.summary.broken_calls:
-            broken.setdefault(call.name.rpartition(".")[0], (run, call))
-    wrong = [each for each in ordered if not is_rounding(each[1].row["Message"])]
+            found_call = FoundCall(run.beside, call)
+            broken.setdefault(call.name.rpartition(".")[0], []).append(found_call)
+    for each in outputs.values():
+        each.sort(key=lambda found: badness(found.output), reverse=True)
+    ordered = sorted(outputs.items(), key=lambda each: badness(each[1][0].output), reverse=True)
+    measured = [_Suspect(name, partial(output_card, each)) for name, each in ordered]
+    is_wrong = [not is_rounding(each[0].output.row["Message"]) for _, each in ordered]
+    wrong = is_wrong.count(True)  # They stand before those that rounding explains.
     room = max(MOST_CARDS - len(broken), MOST_CARDS - _BROKEN_CARDS)
-    for run, output in wrong[:room]:
-        yield _type_of(output), _making(output_card, output, run)
-    for type_name, (run, call) in broken.items():
-        yield type_name, _making(broken_card, call, run)
-    for run, output in [*wrong[room:], *(each for each in ordered if each not in wrong)]:
-        yield _type_of(output), _making(output_card, output, run)
+    yield from measured[: min(wrong, room)]
+    for type_name, calls in broken.items():
+        yield _Suspect(type_name, partial(broken_card, calls))
+    yield from measured[min(wrong, room) :]
 
 
-def _type_of(output: WorstOutput) -> str:
-    return kind_of(output.name).rpartition(".")[0]
-
-
-def _making(
-    make: Callable[[Suspect, RunBeside], Card], of: Suspect, run: _Seen
-) -> Callable[[], Card]:
-    return lambda: make(of, run.beside)
+def _type_of(output: str) -> str:
+    return kind_of(output).rpartition(".")[0]
 
 
 def _overview(runs: Sequence[_Seen]) -> Iterator[Chart]:
@@ -417,7 +519,8 @@ def _over_runs(runs: Sequence[_Seen]) -> HeatMap | None:
 def _module_cells(run: _Seen) -> Iterator[MapCell]:
     for (module, _), (_, first) in run.tally.modules.items():
         times, output = run.tally.worst_of_module.get(module, (0.0, first))
-        yield MapCell(module_name(module), run.found.label, times, _link(run, output))
+        shown = min(times, _LARGEST_TIMES)
+        yield MapCell(module_name(module), run.found.label, shown, _link(run, output))
 
 
 def _link(run: _Seen, cell: str) -> str:
@@ -429,14 +532,18 @@ def _model(runs: Sequence[_Seen]) -> Iterator[Chart]:
     around: dict[str, str] = {}
     for run in reversed(runs):
         around.update(run.around)
-    calls = (
-        JudgedCall(module, tone, _link(run, first), count)
-        for run in runs
-        for (module, tone), (count, first) in run.tally.modules.items()
+    tree = module_tree(
+        "Modules of the model", (call for run in runs for call in _judged(run)), around
     )
-    tree = module_tree("Modules of the model", calls, around)
     if tree is not None:
         yield tree
+
+
+def _judged(run: _Seen) -> Iterator[JudgedCall]:
+    for (module, tone), (count, first) in run.tally.modules.items():
+        known = run.tally.worst_of_module.get(module) if tone is Tone.ERROR else None
+        times, name = known or (0.0, first)
+        yield JudgedCall(module, tone, _link(run, name), count, times)
 
 
 def _how_it_went(timeline: TimelineChart | None) -> Iterator[Chart]:
@@ -457,6 +564,8 @@ def _how_it_went(timeline: TimelineChart | None) -> Iterator[Chart]:
 
 
 def _tables(runs: Sequence[_Seen]) -> Iterator[RowTable]:
+    if any(run.in_error for run in runs):
+        yield _error_table(runs)
     for run in runs:
         files, label = run.summary.files, run.found.label
         columns = tuple(
@@ -472,6 +581,38 @@ def _tables(runs: Sequence[_Seen]) -> Iterator[RowTable]:
                 "Outputs and gradients", columns, files.details, tones=_WORDS, label=label
             )
     yield _types_table(runs)
+
+
+def _error_table(runs: Sequence[_Seen]) -> RowTable:
+    """Return the outputs in error of all runs, the worst first; before them the calls that the device could
+    not run."""
+    rows = [(row, run.found.label) for run in runs for row in run.in_error]
+    rows.sort(key=lambda each: each[0].rank, reverse=True)
+    total = sum(run.tally.errors + len(run.tally.broken) for run in runs)
+    title = "In error"
+    if total > _MOST_IN_ERROR:
+        title += f" (the {_MOST_IN_ERROR:,} worst of {total:,} outputs)"
+    units = {row.unit for row, _ in rows if row.unit}
+    heading = units.pop().capitalize() if len(units) == 1 else "Times its limit or unit"
+    is_many = len(runs) > 1
+    columns = (
+        RowColumn("API Name", CellKind.NAME),
+        *([RowColumn("Step and rank", CellKind.TEXT)] if is_many else []),
+        RowColumn(heading, CellKind.NUMBER),
+        RowColumn("Verdict", CellKind.TONE),
+        *(RowColumn(each, CellKind.TEXT) for each in ("Cause", "Module", "Source", "Message")),
+    )
+    return RowTable(
+        title,
+        columns,
+        rows=tuple(
+            (row.name, *([label] if is_many else []), *row.cells)
+            for row, label in rows[:_MOST_IN_ERROR]
+        ),
+        tones={_ERROR: Tone.ERROR, _NOT_RUN: Tone.ERROR},
+        name_parts=(1,) if is_many else (),
+        repeats=True,
+    )
 
 
 def _result_kind(heading: str) -> CellKind:

@@ -147,6 +147,50 @@ _MEASURES: dict[str, Callable[[Row, str, float], float]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class MeasureBeyond:
+    """What `beyond_limit` has measured of an output: `name` says what the number is, `limit` is what it may
+    be, NaN where the standard has another one for each output, `unit` is what a multiple of it is called."""
+
+    name: str
+    unit: str
+    limit: float = math.nan
+
+
+TIMES = "times its limit"
+_SIZE = "Error beside the size of the output"
+_OF_STANDARDS: dict[str, MeasureBeyond] = {
+    "auto": MeasureBeyond(
+        "Error beside that of the worst honest implementation",
+        "times the error of the worst honest implementation",
+    ),
+    "benchmark": MeasureBeyond(
+        "Error beside that of the reference", "times the error of the reference"
+    ),
+    "thousandth": MeasureBeyond(_SIZE, TIMES, _THOUSANDTH),
+}
+_UNITS_OF_SIZE = MeasureBeyond(
+    f"{_SIZE}, in units in the last place", "units in the last place of its size"
+)
+
+
+def measure_beyond(row: Row) -> MeasureBeyond:
+    """Return what `beyond_limit` measures of an output, of whose limit or unit it returns a multiple."""
+    standard = row.get(STANDARD_HEADING, "").split(" ")[0]
+    if standard in ("", "msprobe"):
+        return MeasureBeyond(_SIZE, TIMES, MAX_ABS_ERR_LIMIT)
+    dtype = read_dtype(row.get("Tested Dtype", "")) or "float32"
+    relative, absolute = number_in(row, "MaxRelativeErr"), number_in(row, "MaxAbsErr")
+    size = max(_angle(row), min(relative if math.isfinite(relative) else absolute, 1.0))
+    measure = _MEASURES.get(standard)
+    if measure is None or size / _unit(dtype) < measure(row, dtype, size):
+        return _UNITS_OF_SIZE
+    if standard == "ulp":
+        limit = float(limit_of(ULP_THRESHOLD, dtype))
+        return MeasureBeyond("Largest error in units in the last place", TIMES, limit)
+    return _OF_STANDARDS[standard]
+
+
 def number_in(row: Row, heading: str) -> float:
     """Return the number in the cell of a column, NaN where there is none."""
     try:
@@ -250,6 +294,8 @@ def _own_names(name: str) -> list[str]:
 
 WORST_OUTPUTS = 10
 BROKEN_CALLS = 10
+# Two directions of each may be one API; `WORST_OUTPUTS` of an API and direction are shown by name.
+_KEPT_KINDS = 2 * WORST_OUTPUTS
 # How many APIs are kept apart while the details are read; hostile files may have millions.
 _MOST_KINDS = 10_000
 _PASS = Verdict.PASS.value
@@ -298,13 +344,15 @@ class WorstOutput:
     """The output of an API and direction that is farthest `beyond` its limit.
 
     `row` are its cells, `source` is the model's line, and `more` counts the other outputs of the API
-    and direction that are in error.
+    and direction that are in error; `others` are the worst of these, at most ten, each with how far it is
+    beyond its limit.
     """
 
     row: dict[str, str]
     beyond: float
     source: str = ""
     more: int = 0
+    others: tuple[tuple[str, float], ...] = ()
 
     @property
     def name(self) -> str:
@@ -361,9 +409,10 @@ class RowWatcher(Protocol):
     def call(self, cells: Sequence[str]) -> None:
         """Take the cells of a row of the result CSV."""
 
-    def output(self, name: str, dtype: str, times: float, is_error: bool) -> None:
+    def output(self, name: str, dtype: str, times: float, row: Row | None) -> None:
         """Take an output that was compared: its name as a cell, the tested dtype, and how many times it is
-        beyond its limit; 0 for a pass by a standard whose columns do not tell."""
+        beyond its limit; 0 for a pass by a standard whose columns do not tell. `row` are the cells of one
+        that is in error, None for a pass."""
 
 
 def summarise(files: RunFiles, watcher: RowWatcher | None = None) -> Summary:
@@ -437,21 +486,22 @@ def _worst_outputs(
         if cells[status] == _PASS:
             near = nearness(cells[error]) if tells_near and cells[error] else 0.0
             if watcher is not None:
-                watcher.output(cells[0], cells[dtype], near, False)
+                watcher.output(cells[0], cells[dtype], near, None)
             if not counts_passes or not cells[error] or near <= floor:
                 continue
             if _keep(found, (False, True, near, cells[0]), cells):
                 floor = _floor(found)
         elif verdict_in(cells[status]) is Verdict.ERROR:
-            beyond = beyond_limit(dict(zip(columns, cells, strict=True)))
+            row = dict(zip(columns, cells, strict=True))
+            beyond = beyond_limit(row)
             if watcher is not None:
-                watcher.output(cells[0], cells[dtype], beyond, True)
+                watcher.output(cells[0], cells[dtype], beyond, row)
             _keep(found, (True, not is_rounding(cells[message]), beyond, cells[0]), cells)
         if len(found) > _MOST_KINDS:
-            found = dict(heapq.nlargest(WORST_OUTPUTS, found.items(), key=_rank_of))
+            found = dict(heapq.nlargest(_KEPT_KINDS, found.items(), key=_rank_of))
     return [
         _worst_output(columns, kind)
-        for _, kind in heapq.nlargest(WORST_OUTPUTS, found.items(), key=_rank_of)
+        for _, kind in heapq.nlargest(_KEPT_KINDS, found.items(), key=_rank_of)
     ]
 
 
@@ -463,9 +513,12 @@ def _keep(
     name = kind_of(cells[0])
     kind = found.get(name)
     if kind is None:
-        found[name] = _Kind(rank, cells, int(rank[0]))
+        found[name] = _Kind(rank, cells, int(rank[0]), [rank] if rank[0] else [])
         return True
-    kind.errors += rank[0]
+    if rank[0]:
+        kind.errors += 1
+        push = heapq.heappush if len(kind.worst) <= WORST_OUTPUTS else heapq.heappushpop
+        push(kind.worst, rank)
     if rank <= kind.rank:
         return False
     kind.rank, kind.cells = rank, cells
@@ -474,19 +527,20 @@ def _keep(
 
 def _floor(found: Mapping[str, "_Kind"]) -> float:
     """Return the number that a pass must exceed to be among the worst; -1: every pass does."""
-    if len(found) < WORST_OUTPUTS:
+    if len(found) < _KEPT_KINDS:
         return -1.0
-    return heapq.nlargest(WORST_OUTPUTS, (kind.rank[2] for kind in found.values()))[-1]
+    return heapq.nlargest(_KEPT_KINDS, (kind.rank[2] for kind in found.values()))[-1]
 
 
 @dataclass(slots=True)
 class _Kind:
     """The worst output of an API and direction: errors first, those that rounding explains last of
-    them, then by how far it is beyond its limit; and how many are in error."""
+    them, then by how far it is beyond its limit; how many are in error, and a heap of the worst of these."""
 
     rank: tuple[bool, bool, float, str]
     cells: tuple[str, ...]
     errors: int = 0
+    worst: list[tuple[bool, bool, float, str]] = field(default_factory=list)
 
 
 def _rank_of(item: tuple[str, _Kind]) -> tuple[bool, bool, float, str]:
@@ -526,7 +580,14 @@ def kind_of(name: str) -> str:
 def _worst_output(columns: tuple[str, ...], kind: _Kind) -> WorstOutput:
     row = dict(zip(columns, kind.cells, strict=True))
     named = {**row, "API Name": decode_name(row["API Name"])}
-    return WorstOutput(named, kind.rank[2], more=max(kind.errors - 1, 0))
+    others = tuple(
+        (decode_name(name), beyond)
+        for *_, beyond, name in sorted(kind.worst, reverse=True)
+        if name != kind.rank[3]
+    )
+    return WorstOutput(
+        named, kind.rank[2], more=max(kind.errors - 1, 0), others=others[:WORST_OUTPUTS]
+    )
 
 
 def _with_sources(worst: list[WorstOutput], environment: Environment) -> list[WorstOutput]:

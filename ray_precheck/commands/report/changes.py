@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ray_precheck.commands.report.rows import TableRows, three_digits
+from ray_precheck.commands.report.rows import TableRows, linked_name, three_digits
 from ray_precheck.schema.view import (
     Card,
     CellKind,
@@ -26,7 +26,6 @@ from ray_precheck.schema.view import (
     View,
     ViewState,
 )
-from ray_precheck.store.tables import decode_name
 
 # Of 1,000,000 rows that all moved those that moved most are shown.
 _MOST_ROWS = 50_000
@@ -82,8 +81,8 @@ def changes_between(before: Sequence[View], after: Sequence[View], of: Sequence[
     changes: list[_Change] = []
     same = 0
     for one, other in pairs:
-        tables = {(table.label, table.title): table for table in one.tables}
-        for table in other.tables:
+        tables = {(table.label, table.title): table for table in _own_tables(one)}
+        for table in _own_tables(other):
             earlier = tables.pop((table.label, table.title), None)
             if earlier is None:
                 lone.append(
@@ -130,6 +129,11 @@ def changes_between(before: Sequence[View], after: Sequence[View], of: Sequence[
             ),
         ),
     )
+
+
+def _own_tables(view: View) -> list[RowTable]:
+    """Return the tables whose rows stand in no other table of the view."""
+    return [table for table in view.tables if not table.repeats]
 
 
 def _rank(times: float) -> float:
@@ -252,7 +256,7 @@ def _read(table: RowTable, headings: Sequence[str]) -> Iterator[tuple[str, _Row]
             for at in where
         ]
         for index, cells in enumerate(piece):
-            name = "/".join(filter(None, [table.label, decode_name(cells[table.key])]))
+            name = "/".join(filter(None, [table.label, linked_name(table, cells)]))
             seen[name] += 1
             if seen[name] > 1:
                 name = f"{name} ({seen[name]})"

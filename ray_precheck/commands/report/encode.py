@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_precheck.commands.report.rows import TableRows, three_digits
+from ray_precheck.commands.report.rows import TableRows, linked_name, three_digits
 from ray_precheck.schema.view import CellKind, Floats, RowColumn, RowTable
-from ray_precheck.store.tables import decode_name
+from ray_precheck.store.tables import decode_name, encode_name
 
 # A cell of a million characters helps nobody who looks for a row.
 _LONGEST_CELL = 2_000
@@ -78,17 +78,23 @@ def _cell_bytes(text: str) -> bytes:
 def encode_table(table: RowTable, blobs: PageBlobs) -> dict[str, Any]:
     """Return a table as the page has it; its columns stand in `blobs`.
 
-    A file that is gone, torn or has rows of another width is read as far as it goes, and `note` says so.
+    Where the cells of one column do not tell rows apart, one more column, which is not shown, has their
+    names, and `key` is its place. A file that is gone, torn or has rows of another width is read as far as it
+    goes, and `note` says so.
     """
     columns = [_COLUMNS[column.kind](column) for column in table.columns]
+    key = table.key
+    if table.name_parts or table.name_ends:
+        key = len(columns)
+        columns.append(_Words(RowColumn("Name", CellKind.NAME), is_hidden=True))
     rows, notes = 0, []
     if table.path is None:
-        _take(columns, table.rows)
+        _take(table, columns, table.rows)
         rows = len(table.rows)
     else:
         reader = TableRows(table.path, table.columns)
         for piece in reader.pieces():
-            _take(columns, piece)
+            _take(table, columns, piece)
             rows += len(piece)
         notes = reader.notes
     return {
@@ -97,24 +103,28 @@ def encode_table(table: RowTable, blobs: PageBlobs) -> dict[str, Any]:
         "label": table.label,
         "columns": [column.encoded(blobs, rows) for column in columns],
         "rows": rows,
-        "key": table.key,
+        "key": key,
         "tones": {word: tone.value for word, tone in table.tones.items()},
         "file": "" if table.path is None else str(table.path),
         "note": " ".join(notes),
     }
 
 
-def _take(columns: Sequence["_Words | _Numbers"], rows: Sequence[Sequence[str]]) -> None:
+def _take(
+    table: RowTable, columns: Sequence["_Words | _Numbers"], rows: Sequence[Sequence[str]]
+) -> None:
     for column, cells in zip(columns, zip(*rows, strict=True), strict=False):
         column.add(cells)
+    if len(columns) > len(table.columns):
+        columns[-1].add([encode_name(linked_name(table, cells)) for cells in rows])
 
 
 class _Words:
     """A column of words: each different one once. Those of a name are kept as they come, since hardly any
     stands twice."""
 
-    def __init__(self, column: RowColumn) -> None:
-        self._column = column
+    def __init__(self, column: RowColumn, *, is_hidden: bool = False) -> None:
+        self._column, self._is_hidden = column, is_hidden
         self._is_name = column.kind is CellKind.NAME
         self._known: dict[str, int] = {}
         self._codes = array("I")
@@ -130,7 +140,11 @@ class _Words:
         self._codes.extend([known.setdefault(cell, len(known)) for cell in cells])
 
     def encoded(self, blobs: PageBlobs, rows: int) -> dict[str, Any]:
-        head = {"heading": self._column.heading, "kind": self._column.kind.value}
+        head = {
+            "heading": self._column.heading,
+            "kind": self._column.kind.value,
+            "hidden": self._is_hidden,
+        }
         if self._is_name:
             words = blobs.joined(b"\0".join(self._joined), self._count)
             return {**head, "words": words, "codes": None}

@@ -68,6 +68,7 @@ def page_data(
                     "pairs": blobs.array(found.pairs),
                     "starts": list(found.starts),
                     "texts": blobs.strings(found.texts or [""] * len(found.names)),
+                    "links": blobs.strings(found.links) if found.links else None,
                 }
             case TimelineChart():
                 return {

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from ray_precheck.foreign import open_file
-from ray_precheck.schema.view import Floats, RowColumn
-from ray_precheck.store.tables import cells_of, whole_rows
+from ray_precheck.schema.view import Floats, RowColumn, RowTable
+from ray_precheck.store.tables import cells_of, decode_name, whole_rows
 
 _ROWS_AT_ONCE = 20_000
 _DIGITS = 3
@@ -87,6 +87,13 @@ def _parsed(lines: list[bytes]) -> Iterable[list[str]]:
         return found
     # Something in it is quoted over several lines, or ends its lines otherwise.
     return [next(cells_of([line.decode("utf-8", "replace")]), []) for line in lines]
+
+
+def linked_name(table: RowTable, cells: Sequence[str]) -> str:
+    """Return the name of a row of a table, without the label of the table."""
+    parts = [decode_name(cells[at]) for at in (*table.name_parts, table.key) if cells[at]]
+    name = "/".join(parts)
+    return ".".join([name, *(cells[at] for at in table.name_ends if cells[at])])
 
 
 def three_digits(values: Floats) -> Floats:

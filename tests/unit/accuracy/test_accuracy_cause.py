@@ -75,6 +75,37 @@ def test_a_planted_fault_is_named(fault: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+def test_a_factor_on_some_elements_is_named_with_their_count(dtype: str) -> None:
+    large = np.abs(BENCH) >= 1.5
+    factor = 1.02 if dtype == "float32" else 1.5
+    found = likely_cause(rounded(np.where(large, factor * BENCH, BENCH), dtype), BENCH, dtype)
+    assert found == (
+        f"a constant factor on {large.sum()} of {BENCH.size} elements, all those from 1.5 in size on: the"
+        f" device is {factor:g} times the bench there"
+    )
+    scattered = np.random.default_rng(0).random(BENCH.shape) < 0.01
+    found = likely_cause(rounded(np.where(scattered, 0.75 * BENCH, BENCH), dtype), BENCH, dtype)
+    assert found.startswith(f"a constant factor on {scattered.sum()} of {BENCH.size} elements: the")
+
+
+RANDOM_ERRORS: dict[str, Callable[[np.random.Generator, Array], Array]] = {
+    "absolute": lambda rng, x: x + 0.1 * rng.standard_normal(x.shape),
+    "relative": lambda rng, x: x * (1 + 0.1 * rng.standard_normal(x.shape)),
+    "of one sign": lambda rng, x: x * (1 + 0.1 * rng.random(x.shape)),
+    "another element": lambda rng, x: rng.permutation(x.reshape(-1)).reshape(x.shape),
+}
+
+
+@pytest.mark.parametrize("kind", RANDOM_ERRORS)
+def test_random_errors_of_some_elements_are_no_factor(kind: str) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        where = rng.random(BENCH.shape) < 0.01 * 3.0 ** rng.integers(5)
+        device = np.where(where, RANDOM_ERRORS[kind](rng, BENCH), BENCH)
+        assert "factor" not in likely_cause(rounded(device, "float32"), BENCH, "float32")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_an_honest_output_has_no_cause(dtype: str) -> None:
     assert likely_cause(rounded(BENCH, dtype), BENCH, dtype) == ""
     next_to = np.nextafter(rounded(BENCH, "float32"), np.float32(np.inf))

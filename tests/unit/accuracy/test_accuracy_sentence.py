@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from standard_cases import comparison, normal
 
+from ray_precheck.accuracy.standards.auto import error_findings
 from ray_precheck.accuracy.standards.base import (
     EXACT,
     Finding,
@@ -14,6 +15,7 @@ from ray_precheck.accuracy.standards.base import (
     share_of,
     shown_ratio,
 )
+from ray_precheck.accuracy.standards.honest import Distance
 
 pytestmark = pytest.mark.unit
 
@@ -26,6 +28,18 @@ def test_a_sentence_has_metric_value_limit_place_count_and_what_it_would_take() 
     assert error_sentence([finding], CASE) == (
         "RMSE is 0.25, must be at most 0.05 (2 times that of the CPU); it is 5 times as large; the worst is"
         " at index [0, 1]: 2.5 where the bench has 2; 1 of 4 elements (0.25 of all) is beyond it"
+    )
+
+
+def test_the_share_is_that_of_all_elements_and_those_left_out_are_counted() -> None:
+    limits = Distance(rmse=0.1, largest=0.1)
+    # One of four elements does not count: the bench jumps there.
+    findings = error_findings(CASE, Distance(0.3, 0.5, count=3, at=1), Distance(0.01, 0.01), limits)
+    assert error_sentence(findings, CASE) == (
+        "largest error is 0.5, must be at most 0.1 (the worst honest implementation's is 0.01); it is 5 times"
+        " as large; the worst is at index [0, 1]: 2.5 where the bench has 2; 1 of 4 elements (0.25 of all) is"
+        " beyond it; left out are 1, whose errors honest implementations have, too; also RMSE is 0.3,"
+        " must be at most 0.1"
     )
 
 

@@ -31,8 +31,8 @@ def test_what_is_not_finite_on_both_sides_alike_is_equal() -> None:
     assert found.histogram is not None
     assert found.blocks.values[0].tolist() == [0, 0, 0, 0]
     assert found.blocks.values[1, :3].tolist() == [0, math.inf, math.inf]
-    assert "5 of 8 elements are equal" in found.histogram.title
-    assert "2 beyond 1e+06, NaN or infinite on one side" in found.histogram.title
+    assert "5 of 8 are equal" in found.histogram.title
+    assert "2 are NaN or infinite on one side, or beyond 1e+06" in found.histogram.title
     assert sum(found.histogram.counts) == 1
 
 

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from ray_precheck.running import views
-from ray_precheck.running.views import JudgedCall, code_around, module_tree, timeline_chart
+from ray_precheck.running.views import (
+    JudgedCall,
+    code_around,
+    module_tree,
+    named_and_more,
+    shown_times,
+    timeline_chart,
+)
 from ray_precheck.schema.view import Tone
 
 pytestmark = pytest.mark.unit
@@ -105,3 +112,32 @@ def test_a_module_has_the_worst_verdict_below_it() -> None:
     assert all(node.parent < index for index, node in enumerate(tree.nodes))
     assert names[tree.nodes[names.index("m.a.x")].parent] == "m.a"
     assert module_tree("modules", calls[4:], parents) is None
+
+
+@pytest.mark.parametrize(
+    ("times", "shown"),
+    [
+        (0.0381, "0.0381"), (200.0013, "200"), (3782.6, "3,783"), (7.036e6, "7,036,000"),
+        (1.4881e7, "1.49e+7"), (float("inf"), "inf"),
+    ],
+)  # fmt: skip
+def test_a_multiple_is_written_as_the_page_does(times: float, shown: str) -> None:
+    assert shown_times(times) == shown
+
+
+def test_at_most_ten_names_are_named() -> None:
+    names = [str(n) for n in range(12)]
+    assert named_and_more(names[:2]) == "0, 1"
+    assert named_and_more(names, 3) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, and 5 more"
+
+
+def test_of_calls_with_one_verdict_a_module_links_the_farthest_beyond_its_limit() -> None:
+    calls = [
+        JudgedCall("a", Tone.ERROR, "near", times=2.0),
+        JudgedCall("b", Tone.ERROR, "unknown", times=float("nan")),
+        JudgedCall("b", Tone.ERROR, "far", times=9.0),
+        JudgedCall("b", Tone.WARNING, "other", times=99.0),
+    ]
+    tree = module_tree("t", calls, {"b": "a"})
+    assert tree is not None
+    assert [(node.name, node.link) for node in tree.nodes] == [("a", "far"), ("b", "far")]

@@ -89,8 +89,8 @@ def test_the_first_card_is_the_call_whose_inputs_are_in_no_error(tmp_path: Path)
     assert distance.value == pytest.approx(OFF / np.linalg.norm((A + B) * C), rel=1e-4)
     assert distance.limit == pytest.approx(4 * distance.value / outputs.value, rel=1e-2)
     assert [each.name for each in card.inputs] == ["input.0", "input.1", "output.0"]
-    assert card.inputs[0].value.endswith("the golden side says the same")
-    assert "; golden: Float32 [4, 8], max" in card.inputs[2].value
+    assert card.inputs[0].value.endswith("the golden run has the same")
+    assert "; the golden run: Float32 [4, 8], max" in card.inputs[2].value
     assert card.reproduce.startswith("ray-precheck inspect ")
     assert card.reproduce.endswith(MUL)
     assert any(f"locate -tp {tmp_path}" in each.commands[0] for each in found.advice)
@@ -101,7 +101,7 @@ def test_a_card_shows_how_many_elements_differ_and_where(tmp_path: Path) -> None
     assert card.histogram is not None
     assert card.blocks is not None
     assert sum(card.histogram.counts) == 1
-    assert "31 of 32 elements are equal" in card.histogram.title
+    assert "31 of 32 are equal" in card.histogram.title
     expected = OFF / np.sqrt(np.mean(((A + B) * C).astype(np.float64) ** 2))
     place = card.histogram.counts.index(1)
     assert card.histogram.edges[place] <= expected < card.histogram.edges[place + 1]
@@ -154,7 +154,7 @@ def test_a_capture_that_is_gone_is_said_and_the_rows_still_show_values(
     reports = compared(tmp_path, with_fault(), CALLS)
     (tmp_path / gone / "dump.json").unlink()
     found = view_of(reports)
-    what = "target" if gone == "target" else "golden capture"
+    what = "target" if gone == "target" else "golden run"
     (said,) = (note for note in found.notes if f"the {what} {tmp_path}" in note)
     assert "cannot be read on this machine" in said
     (card,) = found.cards
@@ -355,7 +355,7 @@ def test_plot_draws_the_errors_and_the_flow(
     words = ["compare", "-tp", str(one), "-gp", str(two), "-o", str(tmp_path / "out"), "--plot"]
     assert main([*words, "--standard", "auto"]) == 1
     told = capsys.readouterr().out
-    assert "31 of 32 elements are equal" in told
+    assert "31 of 32 are equal" in " ".join(told.split())
     assert "error, its own" in told
 
 

@@ -431,7 +431,7 @@ class TestCommand:
         assert counts == {"pass": 2, "unmatched": 1}
         (alone,) = found["reasons"]
         assert alone["names"] == [f"{MUL[0]}@golden"]
-        assert alone["text"].startswith("only the golden capture has these records (of the first: ")
+        assert alone["text"].startswith("only the golden run has these records (of the first: ")
 
     @pytest.mark.parametrize(
         ("target", "golden", "more", "expected"),

@@ -1,6 +1,7 @@
 """The View of a search for the operator to blame: of estimates, ranks, gone captures and torn tables."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ import numpy as np
 import pytest
 
 from ray_precheck.cli import main
+from ray_precheck.commands.locate.plan import LOCATION_TABLES
 from ray_precheck.commands.locate.report import view
 from ray_precheck.commands.locate.run import locate_captures
 from ray_precheck.commands.locate.search import LocationReport
+from ray_precheck.commands.locate.walk.places import COLUMNS
+from ray_precheck.commands.report.rows import TableRows, linked_name
 from ray_precheck.running.views import found_run
 from ray_precheck.schema.view import FlowGraph, HeatMap, ModuleTree, Tone, View, ViewState
 from scripts.speed.locate_scale import faulty_call, make_runs, operators
@@ -48,6 +52,14 @@ def located(folder: Path, target: Sequence[Any], golden: Sequence[Any]) -> Locat
     return locate_captures(one, two, out=folder / "out")
 
 
+def names_of(found: View) -> list[str]:
+    """The names of the rows of the first table."""
+    (table,) = found.tables
+    assert table.path is not None
+    pieces = TableRows(table.path, table.columns).pieces()
+    return [linked_name(table, cells) for piece in pieces for cells in piece]
+
+
 def view_of(report: LocationReport) -> View:
     return view([found_run(report.table)])
 
@@ -66,27 +78,139 @@ def test_the_culprit_has_the_first_card(tmp_path: Path) -> None:
     assert found.sentence.startswith("One operator is to blame: Mint.mul.0 (forward)")
     assert (found.tone, found.state, found.exit_code) == (Tone.ERROR, ViewState.FINISHED, 1)
     (card,) = found.cards
-    assert (card.name, card.row) == (MUL, "Mint.mul.0")
-    assert card.why.startswith("own error (estimate), ")
+    assert (card.name, card.row) == (MUL, MUL)
+    assert card.why.startswith("Own error (estimate), ")
+    assert card.unit == "times what rounding explains"
     assert "times what rounding explains: output.0 differs by" in card.why
     own, inherited = card.bars
-    assert (own.value, own.limit) == (card.times, 1)
-    assert own.value > 1000
-    assert (inherited.value, inherited.limit) == (0, 1)
+    assert own.value == card.times > 1000
+    # What would be too much is said in words: an estimate has one threshold, an inherited error has none.
+    assert math.isnan(own.limit)
+    assert inherited.value == 0
+    assert math.isnan(inherited.limit)
+    facts = {each.name: each.value for each in found.facts}
+    assert facts["A call is to blame above"] == "14 times what rounding explains, 4 of half types"
+    assert facts["Records (forward or backward passes of calls)"] == (
+        "3: 1 to blame, 1 only pass an error on, 0 could not be checked, 1 pass, which have no row; 3 were"
+        " judged by themselves, 3 have a partner in the golden run"
+    )
     assert card.source == "/home/me/net.py:7, in forward: return x * c"
     assert any("/home/me/net.py is not on this machine" in each for each in card.missing)
     assert card.module == MODULE
     assert [each.name for each in card.inputs] == ["input.0", "input.1", "output.0"]
-    assert card.inputs[0].value.endswith("the golden side says the same")
-    assert "; golden: " in card.inputs[2].value
+    assert card.inputs[0].value.endswith("the golden run has the same")
+    assert "; the golden run: " in card.inputs[2].value
     assert any("no files of tensors" in each for each in card.missing)
     assert card.reproduce.endswith(f"why {MUL}")
     assert {each.name: each.number for each in found.counts} == {
         "to blame": 1,
         "inherited": 1,
         "not checked": 0,
+        "pass": 1,
     }
     assert any("--task tensor" in each.sentence for each in found.advice)
+
+
+HEAD = ",".join(COLUMNS)
+PASSED_ON = (("b", "inherited"), ("d", "not checked"))
+TOLD = (
+    "RMSE is 0.02, must be at most 1e-06 (the worst honest implementation's is 1e-07); it is 2e+04 times as"
+    " large; 9 of 10 compared elements (0.9 of them) are beyond it; also largest error is 0.5, must be at"
+    " most 2e-05; likely cause: every element is zero"
+)
+
+
+def of_rows(folder: Path, *rows: str, process: str = "proc15071") -> View:
+    """The View of a table alone: its captures are gone."""
+    table = folder / "locate_20260101120000.csv"
+    (folder / "step0" / process).mkdir(parents=True, exist_ok=True)
+    (folder / "step0" / process / "locate_calls_20260101120000.csv").touch()
+    table.write_text("\r\n".join([HEAD, *rows, ""]))
+    return view([found_run(table)])
+
+
+def root_row(
+    place: int, step: int, name: str, direction: str = "forward", own: str = "7e+05"
+) -> str:
+    cells = (place, step, 15071, name, direction, own, 5, "own error", '"output.0[1, 2]"', "", "")
+    return f'{",".join(map(str, cells))},every element is zero,"{TOLD}"'
+
+
+def test_a_card_says_one_metric_and_each_thing_once(tmp_path: Path) -> None:
+    (card,) = of_rows(tmp_path, root_row(1, 0, "Mint.a.0")).cards
+    assert card.why == (
+        "Own error, 700,000 times what rounding explains: RMSE 0.02, must be at most 1e-06"
+    )
+    facts = {each.name: each.value for each in card.facts}
+    assert facts["In detail"] == (
+        "it is 20,000 times as large; 9 of 10 compared elements (0.9 of them) are beyond it; also largest"
+        " error is 0.5, must be at most 2e-05"
+    )
+    assert card.cause == "every element is zero"
+    assert facts["Worst element"] == "output.0[1, 2]"
+    assert facts["Process"] == "15071"
+    # At 1e-06, its limit, the metric would be 1 / 20,000 of what it is, and the own error 35.
+    assert card.bars[0].limit == pytest.approx(35)
+
+
+def test_an_operator_has_one_card_and_the_sentence_names_all(tmp_path: Path) -> None:
+    calls = [(0, "forward"), (0, "backward"), (1, "forward"), (1, "backward")]
+    rows = [
+        root_row(place, step, f"Mint.{name}.0", direction, f"{9 - place}e+05")
+        for place, (name, (step, direction)) in enumerate(((n, c) for n in "ab" for c in calls), 1)
+    ]
+    found = of_rows(tmp_path, *rows)
+    assert found.sentence == (
+        "2 operators are to blame, the likeliest first: Mint.a, Mint.b (8 suspects of 2 steps); the likeliest"
+        " call is Mint.a.0 (forward) (own error, 800,000 times what rounding explains)."
+    )
+    assert [card.row for card in found.cards] == [
+        "0/15071/Mint.a.0.forward",
+        "0/15071/Mint.b.0.forward",
+    ]
+    (also,) = (fact.value for fact in found.cards[0].facts if fact.name == "Also")
+    assert also == (
+        "step 0 Mint.a.0 backward (700,000 times), step 1 Mint.a.0 forward (600,000 times),"
+        " step 1 Mint.a.0 backward (500,000 times)"
+    )
+    assert found.more_cards == 0
+    assert len(set(names_of(found))) == 8
+
+
+def test_the_counts_of_a_replay_add_up(tmp_path: Path) -> None:
+    folder = tmp_path / "step0/proc1"
+    folder.mkdir(parents=True)
+    names = [f"Mint.{name}.0.forward" for name in "abcd"]
+    # Integers pass without an own error; a row with a value is of no record.
+    verdicts = (("error", "9"), ("pass", "2"), ("pass", ""), ("SKIP", ""))
+    rows = [f"{name},,,,,,{','.join(each)}" for name, each in zip(names, verdicts, strict=True)]
+    values = "\r\n".join([",".join(LOCATION_TABLES.details), *rows, f"{names[0]},input.0,1", ""])
+    (folder / "locate_values_20260101120000.csv").write_text(values)
+    others = [f",0,1,Mint.{name}.0,forward,,,{said},,,,," for name, said in PASSED_ON]
+    found = of_rows(tmp_path, root_row(1, 0, "Mint.a.0"), *others, process="proc1")
+    counts = {each.name: each.number for each in found.counts}
+    assert counts == {"to blame": 1, "inherited": 1, "not checked": 1, "pass": 1}
+    (said,) = (each.value for each in found.facts if each.name.startswith("Records"))
+    assert said == (
+        "4: 1 to blame, 1 only pass an error on, 1 could not be checked, 1 pass, which have no row; 3 were"
+        " judged by themselves"
+    )
+
+
+def test_what_the_runs_were_given_keeps_cards_of_its_own(tmp_path: Path) -> None:
+    given = [
+        root_row(place, 0, f"Mint.a.{place}").replace("own error", "other input")
+        for place in (1, 2)
+    ]
+    found = of_rows(tmp_path, *given, root_row(3, 0, "Mint.a.3"), root_row(4, 0, "Mint.a.4"))
+    assert [card.name for card in found.cards] == [
+        "Mint.a.1.forward",
+        "Mint.a.2.forward",
+        "Mint.a.3.forward",
+    ]
+    assert found.sentence.startswith(
+        "The runs were given different things: other input at Mint.a.1"
+    )
 
 
 def test_the_graph_opens_at_the_culprit_and_has_what_passes_its_error_on(tmp_path: Path) -> None:
@@ -106,7 +230,11 @@ def test_the_graph_opens_at_the_culprit_and_has_what_passes_its_error_on(tmp_pat
     assert isinstance(types, HeatMap)
     assert types.rows[0] == "Mint.mul"
     assert types.columns == ("Float32",)
-    assert types.links[0, 0] == "Mint.mul.0"
+    assert types.links[0, 0] == MUL
+    # The map, the graph and the row have one number for a call.
+    assert types.values[0, 0] == graph.own[1]
+    assert graph.links == ("", MUL, EXP)
+    assert types.values[1, 0] == graph.own[2] <= types.above < graph.own[1]
 
 
 @pytest.mark.parametrize("gone", ["target", "golden"])
@@ -209,14 +337,18 @@ def test_ranks_have_a_map_that_opens_to_one_call(tmp_path: Path) -> None:
     found = view_of(report)
     assert found.cards[0].name.startswith(f"Functional.linear.{number}.")
     facts = {each.name: each.value for each in found.cards[0].facts}
-    assert found.cards[0].label == f"step0/rank{facts['Ranks']}"
-    assert facts["Ranks"] != "0"
+    assert found.cards[0].label == f"step0/rank{facts['Rank']}"
+    assert facts["Rank"] != "0"
     (chart,) = (
         each for each in found.overview if isinstance(each, HeatMap) and each.row_title == "module"
     )
     assert len(chart.columns) == ranks
     assert np.nanmax(chart.values) > 1
-    assert f"Functional.linear.{number}" in chart.links.values()
+    assert chart.columns[0] == "step 0, rank 0"
+    row = f"0/{facts['Rank']}/Functional.linear.{number}.{facts['Direction']}"
+    assert row == found.cards[0].row
+    assert row in chart.links.values()
+    assert row in names_of(found)
     assert len(graph_of(found).names) >= calls
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from ray_precheck.accuracy.heat import ElementLimit, ErrorKind, heat_of
-from ray_precheck.commands.precheck.cards import bars_of, histogram_of
+from ray_precheck.commands.precheck.cards import bars_of, histogram_of, worst_measure
 from ray_precheck.commands.precheck.report import view
+from ray_precheck.commands.precheck.summary import beyond_limit
 from ray_precheck.errors import UsageError
 from ray_precheck.replay.job import done_of
 from ray_precheck.running.view_data import views_data
@@ -152,7 +153,11 @@ def test_the_worst_output_comes_first_with_everything_that_is_known(tmp_path: Pa
     assert card.why == f"{WRONG}."
     assert card.cause == "a factor of 2"
     assert card.times == pytest.approx(5000)
-    assert [(bar.name, bar.value, bar.limit, bar.is_least) for bar in card.bars[:2]] == [
+    # The badge is the first bar.
+    first = card.bars[0]
+    assert first.name == "Error beside the size of the output"
+    assert (first.value / first.limit, card.unit) == (pytest.approx(card.times), "times its limit")
+    assert [(bar.name, bar.value, bar.limit, bar.is_least) for bar in card.bars[1:3]] == [
         ("Cosine", 1.0, 0.99, True),
         ("MaxAbsErr", 0.5, 1e-4, False),
     ]
@@ -169,8 +174,8 @@ def test_the_worst_output_comes_first_with_everything_that_is_known(tmp_path: Pa
     assert card.missing == ()
     assert card.reproduce == (f"ray-precheck run_ut -api_info {dump} -k Torch.b.0 -save_error_data")
     assert found.sentence == (
-        "2 of 2 calls are in error; the worst output is Torch.b.0.forward.output.0, 5000 times its"
-        " limit."
+        "2 operators are in error: Torch.b, Torch.a (2 of 2 calls); the worst output is"
+        " Torch.b.0.forward.output.0: its error beside the size of the output is 5,000 times its limit."
     )
     assert (found.tone, found.state, found.exit_code) == (Tone.ERROR, ViewState.FINISHED, 1)
 
@@ -221,7 +226,11 @@ def test_calls_that_crashed_have_cards_where_ten_outputs_are_wrong(tmp_path: Pat
     assert (crash.row, math.isnan(crash.times)) == ("Torch.bad.3", True)
     # 14 API types are in error, ten have a card.
     assert found.more_cards == 4
-    assert ", of which the device could not run 2;" in found.sentence
+    assert "14 operators are in error: Torch.op11, " in found.sentence
+    assert ", and 4 more (15 of 15 calls); the device could not run 2 calls;" in found.sentence
+    assert [(fact.name, fact.value) for fact in crash.facts[1:]] == [
+        ("Also could not be run", "Torch.bad.4")
+    ]
 
 
 def test_what_rounding_explains_comes_last_and_is_said(tmp_path: Path) -> None:
@@ -274,7 +283,9 @@ def test_an_output_in_error_is_never_drawn_as_one_that_passes(tmp_path: Path) ->
     chart = found.overview[0]
     assert isinstance(chart, HeatMap)
     assert chart.values[0, 0] > chart.above
-    assert found.cards[0].times == pytest.approx(10)
+    # The badge is that of the metric beyond its limit, and this is the first bar.
+    card = found.cards[0]
+    assert (card.times, card.bars[0].name) == (pytest.approx(10), "MaxAbsErr")
 
 
 def test_of_very_many_types_the_worst_are_drawn_and_the_title_says_so(tmp_path: Path) -> None:
@@ -309,7 +320,7 @@ def test_counts_reasons_and_types_are_those_of_the_rows(tmp_path: Path) -> None:
     assert facts["Forward"].startswith("2 of 4 compared (1 pass, 1 error)")
     [reason] = found.reasons
     assert (reason.text, reason.count, reason.names) == ("not supported", 1, ("Torch.c.0",))
-    calls, outputs, types = found.tables
+    _, calls, outputs, types = found.tables
     assert [each.kind.value for each in calls.columns] == ["name", "tone", "tone", "text"]
     assert [each.heading for each in outputs.columns][4:7] == [
         "Cosine",
@@ -334,7 +345,7 @@ def test_runs_of_several_ranks_are_one_view(tmp_path: Path) -> None:
     found = seen(fine, wrong, labels=labels)
     [card] = found.cards
     assert (card.label, card.row) == (labels[1], f"{labels[1]}/Torch.a.0.forward.output.0")
-    assert found.sentence.startswith("1 of 4 calls is in error")
+    assert found.sentence.startswith("1 operator is in error: Torch.a (1 of 4 calls)")
     chart = found.overview[1]
     assert isinstance(chart, HeatMap)
     assert (chart.rows[0], chart.columns) == ("net.0.Block", labels)
@@ -346,7 +357,7 @@ def test_runs_of_several_ranks_are_one_view(tmp_path: Path) -> None:
     root, *blocks = tree.nodes
     assert (root.calls, root.errors, root.tone) == (4, 1, Tone.ERROR)
     assert {(node.errors, node.link) for node in blocks} == {
-        (1, f"{labels[1]}/Torch.a.0"),
+        (1, f"{labels[1]}/Torch.a.0.forward.output.0"),
         (0, f"{labels[0]}/Torch.b.0"),
     }
     facts = {each.name: each.value for each in found.facts}
@@ -358,6 +369,83 @@ def test_an_api_that_is_wrong_in_several_ranks_has_the_card_of_the_worst(tmp_pat
     runs = [written(tmp_path / str(n), result("Torch.a.0", each)) for n, each in enumerate(errors)]
     [card] = seen(*runs, labels=("rank0", "rank1", "rank2")).cards
     assert (card.label, card.times) == ("rank1", pytest.approx(5000))
+    (also,) = (fact.value for fact in card.facts if fact.name == "Also in error")
+    assert also == "rank0 Torch.a.0 forward (100 times), rank2 Torch.a.0 forward (10 times)"
+
+
+def test_an_operator_has_one_card_that_names_its_other_calls(tmp_path: Path) -> None:
+    gradients = [
+        result(f"Torch.a.{n}", 1e-3 * (n + 1), direction="backward", index=n) for n in range(14)
+    ]
+    found = seen(written(tmp_path, *gradients, result("Torch.a.14", 0.5), result("Torch.b.0")))
+    assert [card.name for card in found.cards] == [
+        "Torch.b.0.forward.output.0",
+        "Torch.a.14.forward.output.0",
+    ]
+    (also,) = (fact.value for fact in found.cards[1].facts if fact.name == "Also in error")
+    names = [f"Torch.a.{n} backward ({10 * (n + 1)} times)" for n in range(13, 3, -1)]
+    assert also == f"{', '.join(names)}, and 4 more"
+    assert found.more_cards == 0
+    assert len(found.advice[0].commands) == 2
+
+
+@pytest.mark.parametrize(
+    ("standard", "cells", "name", "times", "unit"),
+    [
+        ("auto", {"HonestRMSE": "1", "RMSE": "50"}, "Error beside that of the worst honest", 50,
+         "times the error of the worst honest implementation"),
+        ("ulp", {"MaxUlpErr": "128"}, "Largest error in units in the last place", 4, "times its limit"),
+        ("thousandth", {}, "Error beside the size of the output", 100, "times its limit"),
+        ("binary", {}, "Error beside the size of the output, in units in the last place", 838861,
+         "units in the last place of its size"),
+    ],
+)  # fmt: skip
+def test_the_measure_of_each_standard_has_its_name(
+    standard: str, cells: dict[str, str], name: str, times: float, unit: str
+) -> None:
+    row = {
+        **ROW, "Tested Dtype": "torch.float32", "Cosine": "1.0", "MaxAbsErr": "0.1",
+        "MaxRelativeErr": "0.1", "Standard": standard, "Message": "", **cells,
+    }  # fmt: skip
+    worst = worst_measure(row, beyond_limit(row))
+    assert worst.bars[0].name.startswith(name)
+    assert (worst.times, worst.unit) == (pytest.approx(times, rel=1e-5), unit)
+
+
+def test_what_is_in_error_is_the_first_table_the_worst_first(tmp_path: Path) -> None:
+    dump = dump_in(tmp_path / "dump", "Torch.a.0", "Torch.b.0", "Torch.bad.0")
+    results = (result("Torch.a.0", 1e-3), result("Torch.b.0", 0.5, index=1), crashed("Torch.bad.0"))
+    found = seen(written(tmp_path, *results, dump=dump))
+    table = found.tables[0]
+    assert (table.title, table.repeats) == ("In error", True)
+    assert [each.heading for each in table.columns] == [
+        "API Name", "Times its limit", "Verdict", "Cause", "Module", "Source", "Message",
+    ]  # fmt: skip
+    crash, worst, other = table.rows
+    assert crash[:3] == ("Torch.bad.0", "", "could not be run")
+    assert (worst[0], float(worst[1])) == ("Torch.b.0.forward.output.0", pytest.approx(5000))
+    assert worst[2:5] == ("error", "a factor of 2", "Module.net.1.Block.forward.0")
+    assert worst[5].endswith("net.py:10, in forward: y = f(x)")
+    assert worst[6] == WRONG
+    assert (other[0], float(other[1])) == ("Torch.a.0.forward.output.0", pytest.approx(10))
+
+
+def test_what_is_in_error_in_several_runs_is_one_table(tmp_path: Path) -> None:
+    runs = [written(tmp_path / str(n), result("Torch.a.0", 0.1 * (n + 1))) for n in range(2)]
+    found = seen(*runs, labels=("rank0", "rank1"))
+    table = found.tables[0]
+    assert (table.columns[1].heading, table.name_parts) == ("Step and rank", (1,))
+    assert [row[1] for row in table.rows] == ["rank1", "rank0"]
+
+
+def test_the_worst_call_of_a_module_is_its_worst(tmp_path: Path) -> None:
+    names = ("Torch.a.0", "Torch.x.0", "Torch.b.0")  # The first and the last are in one block.
+    dump = dump_in(tmp_path / "dump", *names)
+    errors = (1e-3, 1e-5, 0.5)
+    results = [result(*each, index=n) for n, each in enumerate(zip(names, errors, strict=True))]
+    (tree,) = seen(written(tmp_path, *results, dump=dump)).model
+    assert isinstance(tree, ModuleTree)
+    assert [node.link for node in tree.nodes[:2]] == ["Torch.b.0.forward.output.0"] * 2
 
 
 def test_ranks_without_modules_are_drawn_by_api_types(tmp_path: Path) -> None:
@@ -399,7 +487,7 @@ def test_a_run_that_goes_on_has_no_exit_code_yet(tmp_path: Path) -> None:
     with claimed(files.lock):
         found = seen(files)
     assert (found.state, found.exit_code) == (ViewState.RUNNING, -1)
-    assert found.sentence.startswith("So far: 1 of 1 call is in error")
+    assert found.sentence.startswith("So far: 1 operator is in error: Torch.a (1 of 1 call)")
     # Its block maxima are in the log still.
     assert found.cards[0].blocks is not None
 

@@ -74,13 +74,17 @@ def test_the_worst_outputs_of_ten_apis_are_named_the_farthest_beyond_their_limit
         compared("Mint.wrong.1", [15.0], forward=ERROR),
         compared("Mint.bad.0", [25.0], forward=ERROR),
     )
-    worst = [(output.name, float(output.row["MaxAbsErr"])) for output in summary.worst]
+    shown = summary.worst[:WORST_OUTPUTS]
+    worst = [(output.name, float(output.row["MaxAbsErr"])) for output in shown]
     assert worst == [
         ("Mint.wrong.0.forward.output.1", 50.0),
         ("Mint.bad.0.forward.output.0", 25.0),
         *((f"Mint.small{i}.0.forward.output.0", float(i)) for i in range(9, 1, -1)),
     ]
     assert [output.more for output in summary.worst[:3]] == [2, 0, 0]
+    others = [name for name, _ in summary.worst[0].others]
+    assert others == ["Mint.wrong.0.forward.output.0", "Mint.wrong.1.forward.output.0"]
+    assert "small1.0" not in format_summary(summary)
 
 
 def test_a_tiny_gradient_that_is_all_wrong_comes_before_a_sum_of_thousands_that_is_right(
@@ -134,7 +138,8 @@ def test_the_worst_are_those_of_all_rows_whatever_came_before(
 
     has_errors = any(is_error for _, is_error in outputs)
     count = [row for row in rows if row["Status"] == ("error" if has_errors else "pass")]
-    expected = sorted(count, key=badness, reverse=True)[:WORST_OUTPUTS]
+    # Twice as many as are shown by name: an operator may have two directions.
+    expected = sorted(count, key=badness, reverse=True)[: 2 * WORST_OUTPUTS]
     assert [badness(found.row)[0] for found in summary.worst] == [badness(r)[0] for r in expected]
     assert {found.row["Status"] for found in summary.worst} <= {"error" if has_errors else "pass"}
 
@@ -348,7 +353,7 @@ def test_a_file_of_millions_of_names_takes_little_memory(
     results = [compared(f"Mint.a{n}.0", [float(n)], forward=ERROR) for n in range(100)]
     worst = summary_of(files, *results).worst
     assert [float(found.row["MaxAbsErr"]) for found in worst] == [
-        float(n) for n in range(99, 89, -1)
+        float(n) for n in range(99, 79, -1)
     ]
 
 

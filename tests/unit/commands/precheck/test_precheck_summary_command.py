@@ -127,7 +127,7 @@ def test_the_view_is_all_that_is_printed_where_json_names_the_screen(
     assert main(["summary", str(files.result), "--json", "-", "--plot"]) == IN_ERROR
     printed = capsys.readouterr()
     (view,) = json.loads(printed.out)["views"]
-    assert view["sentence"].startswith("1 of 3 calls is in error")
+    assert view["sentence"].startswith("1 operator is in error: ")
     assert "3 APIs: 1 pass, 1 error, 1 SKIP" in printed.err
     assert "there is nothing to draw" in printed.err
 

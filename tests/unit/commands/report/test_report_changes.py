@@ -76,6 +76,24 @@ def test_equal_names_are_paired_in_their_order() -> None:
     assert changed(before, after) == [("a (2)", "newly failing", "pass", "error")]
 
 
+def test_rows_are_told_apart_by_their_full_names() -> None:
+    def of(*errors: str) -> View:
+        rows = tuple(("x", step, error, "pass") for step, error in zip("01", errors, strict=False))
+        table = RowTable("t", COLUMNS, rows=rows, tones=TONES, name_parts=(1,))
+        return dataclasses.replace(view(), tables=(table,))
+
+    assert changed(of("1", "2"), of("1", "3")) == [("1/x", "moved", "pass", "pass")]
+
+
+def test_rows_that_stand_in_another_table_are_counted_once() -> None:
+    def of(error: str) -> View:
+        one = view(("x", error, "error"))
+        extract = dataclasses.replace(one.tables[0], title="In error", repeats=True)
+        return dataclasses.replace(one, tables=(extract, *one.tables))
+
+    assert changed(of("1"), of("2")) == [("x", "moved", "error", "error")]
+
+
 def test_settings_that_differ_are_told() -> None:
     found = changes_between([view(seed="0")], [view(seed="1")], ["a", "b"])
     assert found.notes == ("run_ut: Seed differs: 0 before, 1 after.",)

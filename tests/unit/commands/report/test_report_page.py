@@ -1,6 +1,7 @@
 """The page: what a browser would read of it, without one."""
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -18,6 +19,7 @@ from ray_precheck.schema.view import (
     BlockMaxima,
     Card,
     CellKind,
+    FlowGraph,
     HeatMap,
     RowColumn,
     RowTable,
@@ -82,6 +84,34 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     )
     assert errors == pytest.approx([i / 7 for i in range(1000)], rel=0.0051)
     assert table["tones"]["SKIP"] == "skip"
+
+
+def test_rows_whose_cells_are_alike_have_full_names_in_a_column_that_is_not_shown(
+    tmp_path: Path,
+) -> None:
+    columns = (*COLUMNS[:2], RowColumn("Step", CellKind.NUMBER), RowColumn("Way", CellKind.TEXT))
+    rows = (("Mint.a.0", "f", "0", "forward"), ("Mint.a.0", "f", "1", ""))
+    table = RowTable("t", columns, rows=rows, name_parts=(2,), name_ends=(3,))
+    view = dataclasses.replace(sample_view(), tables=(table,))
+    texts = elements(written(tmp_path, view))
+    (found,) = json.loads(texts["report"])["views"][0]["tables"]
+    assert (found["key"], len(found["columns"])) == (4, 5)
+    assert [each.get("hidden") for each in found["columns"]] == [False, False, None, False, True]
+    assert values(texts, found["columns"][4]["words"]) == ["0/Mint.a.0.forward", "1/Mint.a.0"]
+
+
+def test_calls_of_a_graph_have_the_rows_that_they_open(tmp_path: Path) -> None:
+    def encoded(view: View) -> tuple[dict[str, str], Any]:
+        texts = elements(written(tmp_path, view))
+        (found,) = json.loads(texts["report"])["views"][0]["model"]
+        return texts, found["links"]
+
+    (graph,) = (chart for chart in sample_view().model if isinstance(chart, FlowGraph))
+    assert encoded(dataclasses.replace(sample_view(), model=(graph,)))[1] is None
+    rows = tuple(f"0/1/{name}" for name in graph.names)
+    linked = dataclasses.replace(graph, links=rows)
+    texts, found = encoded(dataclasses.replace(sample_view(), model=(linked,)))
+    assert values(texts, found) == list(rows)
 
 
 def test_cells_that_are_no_numbers_stay_words(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ export function shown(value: Num | undefined): string {
   if (!Number.isFinite(value)) return value > 0 ? "inf" : "-inf";
   if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en-US");
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
+  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2);
   if (Math.abs(1 - size) < 0.1) return String(Number(value.toPrecision(8)));
-  return Number(value.toPrecision(3)).toLocaleString("en-US", { maximumSignificantDigits: 3 });
+  // `running/views.py` writes multiples in the same way.
+  const digits = size >= 1000 ? 4 : 3;
+  return Number(value.toPrecision(digits)).toLocaleString("en-US", { maximumSignificantDigits: digits });
 }
 
 export function powerOfTen(power: number): string {

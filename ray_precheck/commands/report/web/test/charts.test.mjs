@@ -93,7 +93,9 @@ test("moments have the unit that the part that is seen needs", () => {
   assert.equal(tickText(33.6395, 0.4), "33,639.5 ms");
   assert.equal(tickText(0.000012, 1e-5), "12 µs");
   assert.equal(seconds(0), "0 s");
-  assert.equal(shown(19_512.4), "19,500");
+  assert.equal(shown(19_512.4), "19,510");
+  assert.equal(shown(3782.6), "3,783");
+  assert.equal(shown(7_036_000.5), "7,036,000");
 });
 
 const node = (name, parent, tone, calls = 1, errors = 0) => ({ name, parent, tone, calls, errors, link: "" });
