@@ -128,9 +128,13 @@ def test_a_link_to_a_section_takes_the_keyboard_there(browser: Browser, page: Pa
     browser.ask("click", selector=".top nav a[href='#/rows']")
     browser.wait("document.activeElement.id === 'rows-title' && location.hash === '#/rows'")
     _heading_is_below_the_header(browser, "rows")
-    # The address of a section opens it, too.
-    browser.open(page, hash="/model")
-    browser.wait("document.activeElement.id === 'model-title'")
+    # The address of a section opens it, too, and stays there when the rest of the page is drawn.
+    opened(browser, page, hash="/rows")
+    browser.wait("document.activeElement.id === 'rows-title'")
+    browser.wait(
+        "document.getElementById('rows').getBoundingClientRect().top"
+        " - document.querySelector('.top').getBoundingClientRect().bottom < 20"
+    )
 
 
 def _heading_is_below_the_header(browser: Browser, section: str) -> None:
