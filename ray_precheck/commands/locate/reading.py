@@ -127,7 +127,7 @@ class LocatedRun:
     def rank_word(self) -> str:
         """What the numbers of ranks are: a capture without ranks has folders of processes, `proc15071`."""
         places = [each.result.parent.name for each in self.parts]
-        places += [dump.place.name for dump in self.dumps]
+        places += [dump.target.parent.name for dump in self.dumps]
         return "process" if any(place.startswith("proc") for place in places) else "rank"
 
     def files_of(self, dump: DumpToLocate | None) -> RunFiles | None:
