@@ -10,14 +10,15 @@ import json
 import math
 import mmap
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ray_precheck.foreign import from_json, open_file, read_file
-from ray_precheck.schema.view import Fact
+from ray_precheck.schema.view import Fact, NotCompared
 from ray_precheck.trace.items import Item, items_of
-from ray_precheck.trace.side import LARGEST_RECORD_BYTES, MODULE_PREFIXES
+from ray_precheck.trace.side import LARGEST_RECORD_BYTES, MODULE_PREFIXES, unseen_from_json
 from ray_precheck.trace.sources import CONSTRUCT_FILE
 
 _FIRST_BYTES = 1 << 16
@@ -26,15 +27,26 @@ _MOST_FACTS = 16
 _LONGEST_VALUE = 120
 
 
-def record_in(dump: Path, key: str) -> Mapping[str, Any]:
-    """Return the record of a key, decoded; an empty mapping where the dump lacks it or cannot be read."""
+def unseen_in(dumps: Iterable[Path]) -> tuple[NotCompared, ...]:
+    """Return what captures say in their headers of places of the step that they did not see."""
+    found = [unseen_from_json(record_in(dump, "dark", most_bytes=_FIRST_BYTES)) for dump in dumps]
+    total = sum(max(0, each.total) for each in found)
+    places = tuple(dict.fromkeys(place for each in found for place in each.places))
+    return (
+        (NotCompared("places that the capture did not see", total, places[:20]),) if total else ()
+    )
+
+
+def record_in(dump: Path, key: str, *, most_bytes: int = sys.maxsize) -> Mapping[str, Any]:
+    """Return the record of a key, decoded; an empty mapping where the dump lacks it or cannot be read. It is
+    looked for in the first `most_bytes`."""
     pattern = re.compile(re.escape(json.dumps(key).encode()) + rb"\s*:\s*(?=\{)")
     try:
         with (
             open_file(dump) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            found = pattern.search(data)
+            found = pattern.search(data, 0, min(most_bytes, len(data)))
             return {} if found is None else _decoded(data, found.end())
     except (OSError, ValueError):  # ValueError: an empty file
         return {}

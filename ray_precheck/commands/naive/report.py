@@ -19,7 +19,7 @@ from ray_precheck.commands.naive.job import NAIVE_TABLES
 from ray_precheck.commands.naive.run import NaiveReport, NaiveRow, read_contrast
 from ray_precheck.dump.folders import standing_for
 from ray_precheck.options.commands import STOPPED, code_of, worst_code
-from ray_precheck.running.recorded import module_parents, record_in, value_facts
+from ray_precheck.running.recorded import module_parents, record_in, unseen_in, value_facts
 from ray_precheck.running.views import (
     BEGIN_OF_SENTENCE,
     MOST_CARDS,
@@ -168,7 +168,10 @@ def view(found: Sequence[FoundRun]) -> View:
         tuple(fact for fact in facts_of_run(runs[0].settings) if fact.name != "Standard"),
         invocation_of(runs[0].settings),
         tuple(Count(verdict.value, tones.count(tone), tone) for verdict, tone in _TONES.items()),
-        tuple(_not_run([row for _, row in rows])),
+        (
+            *_not_run([row for _, row in rows]),
+            *unseen_in(each.dump for each in runs if each.dump is not None),
+        ),
         tuple(each.report.note for each in runs if each.report.note),
         tuple(_card(each, row) for each, row in wrong[:MOST_CARDS]),
         max(0, len(wrong) - MOST_CARDS),

@@ -32,7 +32,13 @@ from ray_precheck.commands.overflow.run import (
 from ray_precheck.dump.folders import dumps_below
 from ray_precheck.errors import DumpError
 from ray_precheck.options.commands import worst_code
-from ray_precheck.running.recorded import is_module, module_parents, record_in, value_facts
+from ray_precheck.running.recorded import (
+    is_module,
+    module_parents,
+    record_in,
+    unseen_in,
+    value_facts,
+)
 from ray_precheck.running.views import (
     BEGIN_OF_SENTENCE,
     MOST_CARDS,
@@ -123,7 +129,7 @@ def view(found: Sequence[FoundRun]) -> View:
         (*facts_of_run(settings), *_facts(searches)),
         invocation_of(settings),
         _counts(tones),
-        tuple(_not_checked(searches)),
+        (*_not_checked(searches), *unseen_in(places.paths)),
         tuple(_notes(searches)),
         tuple(_card(row, searches, places) for row in suspects[:MOST_CARDS]),
         max(0, len(suspects) - MOST_CARDS),
@@ -242,6 +248,11 @@ class _DumpPlaces:
                 with suppress(DumpError):
                     found = dumps_below(Path(self.named)).dumps
                     self._paths.update((dump.label, dump.path) for dump in found)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The dumps that are on this machine."""
+        return tuple(path for path in self._paths.values() if path.exists())
 
     def of(self, name: str) -> Path | None:
         path = self._paths.get(name)

@@ -46,7 +46,7 @@ from ray_precheck.commands.precheck.summary import (
 from ray_precheck.errors import UsageError
 from ray_precheck.options.commands import resume_command, worst_code
 from ray_precheck.running.capture_views import MapCell, module_name, row_link, torn_note, worst_map
-from ray_precheck.running.recorded import is_module, module_parents
+from ray_precheck.running.recorded import is_module, module_parents, unseen_in
 from ray_precheck.running.views import (
     BEGIN_OF_SENTENCE,
     MOST_CARDS,
@@ -162,9 +162,12 @@ def view(found: Sequence[FoundRun]) -> View:
         (*facts_of_run(settings), *_facts(whole, runs)),
         invocation_of(settings),
         _counts(whole),
-        tuple(
-            NotCompared(reason.text, reason.count, tuple(reason.names))
-            for reason in whole.reasons.commonest(_MOST_REASONS)
+        (
+            *(
+                NotCompared(reason.text, reason.count, tuple(reason.names))
+                for reason in whole.reasons.commonest(_MOST_REASONS)
+            ),
+            *unseen_in(run.beside.dump for run in runs if run.beside.dump is not None),
         ),
         tuple(_notes(runs)),
         cards,
