@@ -169,9 +169,7 @@ _OF_STANDARDS: dict[str, MeasureBeyond] = {
     ),
     "thousandth": MeasureBeyond(_SIZE, TIMES, _THOUSANDTH),
 }
-_UNITS_OF_SIZE = MeasureBeyond(
-    f"{_SIZE}, in units in the last place", "units in the last place of its size"
-)
+_UNITS_OF_SIZE = MeasureBeyond(_SIZE, "units in the last place")
 
 
 def measure_beyond(row: Row) -> MeasureBeyond:

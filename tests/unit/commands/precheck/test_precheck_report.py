@@ -396,8 +396,8 @@ def test_an_operator_has_one_card_that_names_its_other_calls(tmp_path: Path) -> 
          "times the error of the worst honest implementation"),
         ("ulp", {"MaxUlpErr": "128"}, "Largest error in units in the last place", 4, "times its limit"),
         ("thousandth", {}, "Error beside the size of the output", 100, "times its limit"),
-        ("binary", {}, "Error beside the size of the output, in units in the last place", 838861,
-         "units in the last place of its size"),
+        ("binary", {}, "Error beside the size of the output", 838861,
+         "units in the last place"),
     ],
 )  # fmt: skip
 def test_the_measure_of_each_standard_has_its_name(

@@ -1,7 +1,7 @@
 // A page that follows a run: it asks the server that gave it whether there is something new.
 import type { Report } from "./types";
 
-/** Ask every `everyS` seconds; `show` gets a new report. Ends when the server does. Returns how to stop. */
+/** Ask every `everyS` seconds; `show` gets a new report. Ends with the run. Returns how to stop. */
 export function followed(everyS: number, show: (report: Report) => void): () => void {
   let tag = "";
   const timer = setInterval(async () => {
@@ -20,6 +20,8 @@ export function followed(everyS: number, show: (report: Report) => void): () => 
         document.body.append(element);
       });
       show(next.report);
+      // The server stays for a while after the run, but has nothing new to say.
+      if (next.report.views.every((view) => view.state !== "running")) clearInterval(timer);
     } catch {
       clearInterval(timer);
       document.body.classList.add("ended");
