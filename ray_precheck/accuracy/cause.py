@@ -227,6 +227,10 @@ def _factor(case: _Case) -> str:
     left, before = root_mean_square(device - factor * bench), root_mean_square(device - bench)
     if not left < 0.5 * before or not case.predicts(factor * case.bench, finite):
         return ""
+    return _everywhere(factor)
+
+
+def _everywhere(factor: float) -> str:
     shown = (
         f"{factor:.4g}"
         if abs(factor - 1) >= 5e-4
@@ -256,6 +260,8 @@ def _factor_of_some(case: _Case) -> str:
     is_clear = np.abs(device - bench) > _CLEAR_UNITS * spacing(sizes, case.dtype)
     if float(np.mean(apart <= allowed)) < _MOST or float(np.mean(is_clear)) < _MOST:
         return ""
+    if wrong.all():
+        return _everywhere(factor)
     right = np.abs(case.exact[~case.wrong])
     least = float(np.min(sizes))
     where = _extent(wrong)
