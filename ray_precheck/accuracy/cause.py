@@ -227,10 +227,6 @@ def _factor(case: _Case) -> str:
     left, before = root_mean_square(device - factor * bench), root_mean_square(device - bench)
     if not left < 0.5 * before or not case.predicts(factor * case.bench, finite):
         return ""
-    return _everywhere(factor)
-
-
-def _everywhere(factor: float) -> str:
     shown = (
         f"{factor:.4g}"
         if abs(factor - 1) >= 5e-4
@@ -254,14 +250,15 @@ def _factor_of_some(case: _Case) -> str:
     if not sizes.all() or float(np.max(sizes)) < _OF_OTHER_SIZE * float(np.min(sizes)):
         return ""
     factor = float(np.median(device / bench))
+    # Signs, and a factor on all elements, have words of their own, with the tolerance of sums, too.
+    if wrong.all() or abs(factor + 1.0) <= _ALIKE:
+        return ""
     apart = np.abs(device - factor * bench)
     allowed = _ALIKE * abs(factor - 1.0) * sizes + spacing(sizes, case.dtype)
     # Where an error is a few units, any factor is as near to it.
     is_clear = np.abs(device - bench) > _CLEAR_UNITS * spacing(sizes, case.dtype)
     if float(np.mean(apart <= allowed)) < _MOST or float(np.mean(is_clear)) < _MOST:
         return ""
-    if wrong.all():
-        return _everywhere(factor)
     right = np.abs(case.exact[~case.wrong])
     least = float(np.min(sizes))
     where = _extent(wrong)

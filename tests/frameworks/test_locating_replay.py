@@ -242,7 +242,7 @@ def test_the_view_of_a_replay_shows_where_the_saved_result_is_wrong(tmp_path: Pa
     assert card.blocks is not None
     (metric,) = (bar for bar in card.bars if bar.name == "RMSE")
     assert metric.value > 1000 * metric.limit > 0
-    assert card.histogram.unit == "|result - reference| by the root mean square of reference"
+    assert card.histogram.unit == "|result - bench| by the root mean square of bench"
     expected = 2 * abs(SMOOTH[3, 5]) / np.sqrt(np.mean(SMOOTH.astype(np.float64) ** 2))
     assert card.blocks.values[3, 5] == pytest.approx(expected, rel=1e-4)
     assert np.nanmax(np.delete(card.blocks.values.reshape(-1), 3 * 8 + 5)) < 1e-6
@@ -267,6 +267,6 @@ def test_a_saved_call_that_is_torn_leaves_the_captures(tmp_path: Path) -> None:
     (card,) = view([found_run(report.table)]).cards
     assert card.blocks is not None
     assert card.histogram is not None
-    assert card.histogram.unit == "|target - golden| by the root mean square of golden"
+    assert card.histogram.unit == "|target - golden run| by the root mean square of golden run"
     assert np.count_nonzero(card.blocks.values) == 1
     assert card.blocks.values[3, 5] > 1

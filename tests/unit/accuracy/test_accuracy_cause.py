@@ -83,12 +83,6 @@ def test_a_factor_on_some_elements_is_named_with_their_count(dtype: str) -> None
         f"a constant factor on {large.sum()} of {BENCH.size} elements, all those from 1.5 in size on: the"
         f" device is {factor:g} times the bench there"
     )
-    # Where more than rounding is in it, too, it is on all elements.
-    noise = 1 + (1e-4 if dtype == "float32" else 0) * np.random.default_rng(1).uniform(
-        -1, 1, BENCH.shape
-    )
-    found = likely_cause(rounded(factor * noise * BENCH, dtype), BENCH, dtype)
-    assert found == f"a constant factor: the device is {factor:g} times the bench everywhere"
     scattered = np.random.default_rng(0).random(BENCH.shape) < 0.01
     found = likely_cause(rounded(np.where(scattered, 0.75 * BENCH, BENCH), dtype), BENCH, dtype)
     assert found.startswith(f"a constant factor on {scattered.sum()} of {BENCH.size} elements: the")
