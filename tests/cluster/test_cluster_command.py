@@ -367,7 +367,7 @@ def test_a_full_disk_stops_the_run_resumable_and_nothing_is_torn(tmp_path: Path)
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=28k", "tmpfs", str(disk)], check=False
+        ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(disk)], check=False
     )
     if mounted.returncode:
         pytest.skip("mounting a small file system is not allowed here")

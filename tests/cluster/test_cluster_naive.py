@@ -104,9 +104,11 @@ KEYS = FAULTS if "EVERY" in os.environ else SHORT
 )
 def test_the_switch_behind_a_broken_kernel_is_named(key: str, tmp_path: Path) -> None:
     assert problem_of(key, tmp_path) == ""
+    fault = FAULTS[key]
+    if fault.kind != "cpu":
+        return  # A pretended device runs without the command, whose files have a view.
     (table,) = (tmp_path / key).glob("naive_2*.csv")
     (card,) = view([found_run(table)]).cards
-    fault = FAULTS[key]
     assert card.name == f"{fault.call}.0"
     assert ("Switch", ", ".join(fault.switches)) in [(fact.name, fact.value) for fact in card.facts]
     assert card.times > 1
