@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ray_precheck.commands.report.rows import TableRows, linked_name, three_digits
+from ray_precheck.running.views import worst_tone
 from ray_precheck.schema.view import (
     Card,
     CellKind,
@@ -101,7 +102,8 @@ def changes_between(before: Sequence[View], after: Sequence[View], of: Sequence[
     changes.sort(key=lambda change: (list(_TONES).index(change.kind), -_rank(change.times)))
     counts = Counter(change.kind for change in changes)
     failing = counts[_FAILING]
-    nothing = not pairs or not (changes or same)
+    # Rows that only one side has say nothing of the other.
+    nothing = not same and counts[_NEW] + counts[_GONE] == len(changes)
     notes = _differing(pairs)
     if len(changes) > _MOST_ROWS:
         notes = (*notes, f"Of {len(changes):,} rows that changed {_MOST_ROWS:,} are shown.")
@@ -109,7 +111,7 @@ def changes_between(before: Sequence[View], after: Sequence[View], of: Sequence[
         "report",
         f"{of[0]} against {of[1]}",
         _sentence(counts, same, nothing=nothing),
-        Tone.SKIP if nothing else Tone.ERROR if failing else Tone.PASS,
+        _tone(counts, nothing=nothing),
         ViewState.FINISHED,
         facts=(Fact("Before", of[0]), Fact("After", of[1])),
         counts=(
@@ -134,6 +136,16 @@ def changes_between(before: Sequence[View], after: Sequence[View], of: Sequence[
 def _own_tables(view: View) -> list[RowTable]:
     """Return the tables whose rows stand in no other table of the view."""
     return [table for table in view.tables if not table.repeats]
+
+
+def _tone(counts: Counter[str], *, nothing: bool) -> Tone:
+    if nothing:
+        return Tone.SKIP
+    if counts[_FAILING]:
+        return Tone.ERROR
+    # What is gone, or is compared no more, is no proof that it is right.
+    is_less = counts[_OTHERWISE] or counts[_GONE]
+    return Tone.WARNING if is_less else Tone.PASS
 
 
 def _rank(times: float) -> float:
@@ -239,9 +251,6 @@ def _change(
     return _Change(name, _MOVED, before.word, after.word, most, "; ".join(moved), table)
 
 
-_BADNESS = (Tone.ERROR, Tone.UNMATCHED, Tone.WARNING, Tone.SKIP, Tone.PASS, Tone.PLAIN)
-
-
 def _read(table: RowTable, headings: Sequence[str]) -> Iterator[tuple[str, _Row]]:
     """Yield the rows by their names; of equal names the second is `NAME (2)`."""
     columns = table.columns
@@ -262,7 +271,7 @@ def _read(table: RowTable, headings: Sequence[str]) -> Iterator[tuple[str, _Row]
                 name = f"{name} ({seen[name]})"
             words = [cells[at] for at in tones]
             found = [table.tones.get(word, Tone.PLAIN) for word in words]
-            tone = min(found, key=_BADNESS.index, default=Tone.PLAIN)
+            tone = worst_tone(found)
             word = words[found.index(tone)] if found else ""
             yield name, _Row(tone, word, tuple(float(each[index]) for each in numbers))
 

@@ -55,7 +55,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
             raise UsageError("report --follow follows one run; name one folder")
         follow_run(
             outs[0],
-            lambda: tuple(group.view() for group in find_groups(outs[0])),
+            lambda groups: tuple(group.view() for group in groups),
             lambda address: print(f"following the run until it ends: {address}", flush=True),
             options.port,
         )

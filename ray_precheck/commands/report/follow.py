@@ -10,13 +10,13 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from ray_precheck.commands.report.found import find_groups
+from ray_precheck.commands.report.found import RunGroup, find_groups
 from ray_precheck.commands.report.page import PageData, page_data, page_pieces
 from ray_precheck.errors import PrecheckError, UsageError
 from ray_precheck.schema.view import View, ViewState
@@ -27,6 +27,7 @@ _LEAST_S = 2.0
 # How long the server stays after the end of the run, so that the page shows it.
 _AFTER_END_S = 15.0
 _HERE = "127.0.0.1"
+ViewsOf: TypeAlias = Callable[[Sequence[RunGroup]], tuple[View, ...]]
 
 
 @dataclass(slots=True)
@@ -34,7 +35,8 @@ class _Latest:
     """The newest page. `tag` tells it from others; made anew by one thread at a time."""
 
     out: Path
-    views_of: Callable[[], tuple[View, ...]]
+    stamps: frozenset[str]
+    views_of: ViewsOf
     tag: str = ""
     data: PageData = field(default_factory=lambda: PageData({}))
     every_s: float = _LEAST_S
@@ -43,14 +45,19 @@ class _Latest:
     is_final: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def groups(self) -> tuple[RunGroup, ...]:
+        """Return the runs that are followed; others that begin in the folder are not."""
+        return find_groups(self.out, self.stamps)
+
     def renew(self) -> None:
         """Make the page anew where files have changed and it is time."""
         with self.lock:
-            state = state_of_files(self.out)
+            groups = self.groups()
+            state = state_of_files(groups)
             if self.is_final or state == self.state or time.monotonic() < self.not_before:
                 return
             began = time.process_time()
-            views = self.views_of()
+            views = self.views_of(groups)
             goes_on = any(view.state is ViewState.RUNNING for view in views)
             self.data = page_data(views, [str(self.out)], follow_s=self.every_s)
             took = time.process_time() - began
@@ -61,10 +68,10 @@ class _Latest:
             self.is_final = not goes_on
 
 
-def state_of_files(out: Path) -> str:
+def state_of_files(groups: Sequence[RunGroup]) -> str:
     """Return a text that changes when files of a run do."""
     parts = []
-    for group in find_groups(out):
+    for group in groups:
         for run in group.runs:
             for path in sorted(run.main.parent.glob(f"*_{run.stamp}*")):
                 try:
@@ -75,19 +82,19 @@ def state_of_files(out: Path) -> str:
     return "\n".join(parts)
 
 
-def follow_run(
-    out: Path, views_of: Callable[[], tuple[View, ...]], tell: Callable[[str], None], port: int = 0
-) -> None:
+def follow_run(out: Path, views_of: ViewsOf, tell: Callable[[str], None], port: int = 0) -> None:
     """Serve the page of a run until it has ended, or the process is stopped; `tell` gets the address.
 
     Raises:
         UsageError: no run goes on there, or the port is taken.
     """
-    if all(view.state is not ViewState.RUNNING for view in views_of()):
+    groups = find_groups(out)
+    if all(view.state is not ViewState.RUNNING for view in views_of(groups)):
         raise UsageError(
             f"report --follow: no run goes on in {out}; without --follow its page is written"
         )
-    latest = _Latest(out, views_of)
+    stamps = frozenset(run.stamp for group in groups for run in group.runs)
+    latest = _Latest(out, stamps, views_of)
     latest.renew()
     token = secrets.token_urlsafe(24)
     try:
@@ -118,7 +125,7 @@ def _has_ended(latest: _Latest) -> bool:
     if latest.is_final:
         return True
     try:
-        groups = find_groups(latest.out)
+        groups = latest.groups()
     except PrecheckError:
         return True
     locks = (

@@ -8,7 +8,7 @@ their own, make one view.
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -86,8 +86,9 @@ class RunGroup:
 _MODULE = "report"
 
 
-def find_groups(out: Path) -> tuple[RunGroup, ...]:
-    """Return the runs that a path has results of: a folder, or one of the tables.
+def find_groups(out: Path, only: Collection[str] = ()) -> tuple[RunGroup, ...]:
+    """Return the runs that a path has results of: a folder, or one of the tables. `only` are the stamps of
+    the runs that are meant, () for all.
 
     Raises:
         UsageError: there are none, or those of two runs of a command; says what was looked for.
@@ -106,6 +107,8 @@ def find_groups(out: Path) -> tuple[RunGroup, ...]:
         for name in names:
             for index, viewer in enumerate(VIEWERS):
                 stamp = viewer.stamp(name)
+                if only and (stamp or viewer.begun_stamp(name)) not in only:
+                    continue
                 if stamp:
                     found[index, root][stamp].append(FoundRun(folder / name, stamp, label))
                 elif stamp := viewer.begun_stamp(name):

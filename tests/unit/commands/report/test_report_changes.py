@@ -110,6 +110,17 @@ def test_nothing_compared_is_no_pass() -> None:
     assert changes_between([view()], [view()], ["a", "b"]).tone is Tone.SKIP
 
 
+def test_rows_of_one_side_alone_are_no_pass() -> None:
+    lone = changes_between([view(("a", "1", "pass"))], [view(("b", "1", "pass"))], ["a", "b"])
+    assert (lone.tone, lone.sentence) == (Tone.SKIP, "Nothing of the two could be compared")
+    kept = ("c", "1", "pass")
+    for after in (view(kept), view(kept, ("a", "1", "SKIP"))):
+        found = changes_between([view(kept, ("a", "1", "pass"))], [after], ["a", "b"])
+        assert found.tone is Tone.WARNING
+    more = changes_between([view(kept)], [view(kept, ("n", "1", "pass"))], ["a", "b"])
+    assert more.tone is Tone.PASS
+
+
 def test_rows_of_files_are_read_and_those_of_ranks_named(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.csv", "b.csv")]
     for path, status in zip(paths, ("pass", "error"), strict=True):

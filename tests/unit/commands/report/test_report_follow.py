@@ -4,7 +4,7 @@ import gzip
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection, HTTPResponse
@@ -15,6 +15,7 @@ import pytest
 from report_samples import sample_view
 
 from ray_precheck.commands.report import follow
+from ray_precheck.commands.report.found import RunGroup
 from ray_precheck.errors import UsageError
 from ray_precheck.schema.view import View, ViewState
 
@@ -35,7 +36,8 @@ class Followed:
     def lock(self) -> Path:
         return self.out / f"naive_{STAMP}.lock"
 
-    def views(self) -> tuple[View, ...]:
+    def views(self, groups: Sequence[RunGroup]) -> tuple[View, ...]:
+        assert [run.stamp for group in groups for run in group.runs] == [STAMP]
         self.made += 1
         state = ViewState.RUNNING if self.lock.exists() else ViewState.FINISHED
         return (replace(sample_view(20), state=state, sentence=f"page {self.made}"),)
@@ -126,6 +128,19 @@ def test_the_server_shows_the_end_of_the_run_and_ends(tmp_path: Path) -> None:
         run.thread.join(60)
         with pytest.raises(ConnectionRefusedError):
             run.ask(run.root)
+
+
+def test_another_run_in_the_folder_does_not_end_it(tmp_path: Path) -> None:
+    with followed(tmp_path) as run:
+        (tmp_path / "naive_20260101120001.csv").touch()
+        (tmp_path / f"naive_{STAMP}.csv").write_text("ab")
+        answer = json.loads(body(run.ask(f"{run.root}data?since=")))
+        assert answer["report"]["views"][0]["state"] == "running"
+        time.sleep(1.5)  # The server looks once in a second whether the run has ended.
+        assert run.ask(f"{run.root}data?since=").status == 200
+        assert run.thread is not None
+        run.thread.join(2.0)
+        assert run.thread.is_alive()
 
 
 def test_pages_are_made_so_seldom_that_they_take_their_share_of_a_core(
