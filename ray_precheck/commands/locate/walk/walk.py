@@ -19,6 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ray_precheck.commands.locate.walk.calls import (
+    named_by_calls,
+    other_gradient,
+    other_operator,
+)
 from ray_precheck.commands.locate.walk.collectives import shared_record
 from ray_precheck.commands.locate.walk.estimate import (
     Differences,
@@ -40,13 +45,7 @@ from ray_precheck.commands.locate.walk.nouns import (
     SeenRecord,
     WalkState,
 )
-from ray_precheck.commands.locate.walk.outside import (
-    argument_roots,
-    given_roots,
-    named_by_calls,
-    other_gradient,
-    other_operator,
-)
+from ray_precheck.commands.locate.walk.outside import argument_roots, given_roots
 from ray_precheck.commands.locate.walk.places import reached_from
 from ray_precheck.trace.difference.measuring import pair_items
 from ray_precheck.trace.flow import FlowRecord, is_collective, mark_of, writes_in_place
