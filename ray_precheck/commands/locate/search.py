@@ -10,11 +10,11 @@ there a piece of the job is a pair of dumps.
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ray_precheck.commands.compare.pairing import in_words, paired_by_place
 from ray_precheck.commands.locate.failing import failing_in
@@ -37,6 +37,7 @@ from ray_precheck.commands.locate.table import (
     read_located,
 )
 from ray_precheck.commands.locate.walk.estimate import EstimatedEvidence
+from ray_precheck.commands.locate.walk.naming import Exchanges
 from ray_precheck.commands.locate.walk.nouns import (
     INFINITE,
     INHERITED,
@@ -71,7 +72,7 @@ from ray_precheck.store.resume import remove_run
 from ray_precheck.store.settings import note_environment, reads_of_dumps
 from ray_precheck.store.tables import RunFiles, encode_name, encode_row, encode_text
 from ray_precheck.trace.difference.measuring import reading_of
-from ray_precheck.trace.flow import FlowRecord, flow_of, meetings_of, overwritten
+from ray_precheck.trace.flow import Flow, FlowRecord, flow_of, meetings_of, overwritten
 from ray_precheck.trace.overflow.births import follow
 from ray_precheck.trace.overflow.rows import Birth
 from ray_precheck.trace.side import (
@@ -239,37 +240,59 @@ def located_in(
         contents = _contents(measured, plan)
         same = golden.header.framework == target.header.framework
         aligned = plan.alignment
+        flow = cache(lambda: flow_of(theirs.records, contents))
+        modules = Modules(golden.folder).of
         has_gradients = all(
             any(entry.direction == BACKWARD for entry in side.entries) for side in (target, golden)
         )
         run = GoldenRun(
             {**theirs.by_key, **joined_records(theirs, aligned.joined)},
-            cache(lambda: flow_of(theirs.records, contents)),
+            flow,
             plan.partners,
             same,
             aligned.alone,
             aligned.renamed,
-            Modules(golden.folder).of,
+            modules,
             # The first pass through a checkpoint computes without gradients.
             tells_gradients=same and has_gradients and not aligned.is_recomputed,
+            exchanges=_exchanges(golden, theirs, flow, modules),
         )
     evidence: Evidence = estimated if measured is None else replace(measured, otherwise=estimated)
     framework = target.header.framework
+    own_flow, own_modules = flow_of(ours.records, content), Modules(target.folder).of
+    exchanges = Exchanges()
+    if golden is not None:
+        exchanges = _exchanges(target, ours, lambda: own_flow, own_modules)
     state = WalkState(
-        flow_of(ours.records, content),
+        own_flow,
         evidence,
         run,
         is_first_step,
         drawing_calls(target),
         lambda record: _meaningless(framework, record),
-        meetings=meetings_of(target) if golden is not None else {},
+        meetings=exchanges.meetings,
+        exchanges=exchanges,
         has_modules=target.header.level == "mix",
-        module_of=Modules(target.folder).of,
+        module_of=own_modules,
         options=plan.options,
     )
     located = RootWalk(state).run(ours.records)
     located.roots += _births_that_nothing_checked(target, located, ours)
     return located
+
+
+def _exchanges(
+    side: CaptureSide,
+    records: RunRecords,
+    flow: Callable[[], Flow],
+    module_of: Callable[[str], str],
+) -> Exchanges:
+    """Return the collectives of a run."""
+
+    def raw(key: str) -> Mapping[str, Any]:
+        return side.record(records.by_key[key].entry) if key in records.by_key else {}
+
+    return Exchanges(flow, records.by_key, meetings_of(side), module_of, raw)
 
 
 def _births_that_nothing_checked(

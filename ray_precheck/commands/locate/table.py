@@ -110,12 +110,13 @@ def write_location(
 def looked_up(located: Located, path: Path, golden: Path | None = None) -> Looked:
     """Return modules and source lines of the records of a dump that have a row, by `Root.name` and keys."""
     keys = {each.key for each in located.passed} | {each.key for each in located.shared}
-    for root in located.roots:
+    roots = [*located.roots, *located.silent]
+    for root in roots:
         if not root.is_golden:
             keys.update({root.key, root.before} - {""})
     modules, sources = Modules(path.parent), source_lines(path, keys)
     found = {key: (modules.of(key), sources.get(key, "")) for key in keys}
-    theirs = {root.key: root.name for root in located.roots if root.is_golden}
+    theirs = {root.key: root.name for root in roots if root.is_golden}
     if golden is not None and theirs:
         modules, sources = Modules(golden.parent), source_lines(golden, set(theirs))
         found |= {name: (modules.of(key), sources.get(key, "")) for key, name in theirs.items()}
@@ -214,7 +215,8 @@ def _suspect(found: RootPlace, table: Path, errors: Mapping[str, Path]) -> Itera
         yield f"   {', '.join(said)}"
     if root.cause:
         yield _short(f"   likely cause: {root.cause}")
-    elif root.message:
+    # The message of a replayed call only has in words what stands above.
+    if root.message and not (root.cause and root.kind is RootKind.OPERATOR):
         yield _short(f"   {root.message}", _LONGEST_REASON)
     if root.reached:
         yield f"   it reached {root.reached} more record{'s' if root.reached > 1 else ''}"
@@ -279,9 +281,9 @@ PAIR_TABLES = Tables(
     needs_details=False,
     words=("dumps", "roots"),
 )  # fmt: skip
-ROOT, GOLDEN_ROOT, NEIGHBOUR, PASSED, SHARED, LINK = (
-    "root", "golden root", "neighbour", "passed", "collective", "link"
-)  # fmt: skip
+ROOT, NEIGHBOUR, PASSED, SHARED, LINK = "root", "neighbour", "passed", "collective", "link"
+# A root of the golden run, and those that show in no value of their dump.
+GOLDEN_ROOT, SILENT, GOLDEN_SILENT = "golden root", "silent root", "golden silent root"
 
 
 @dataclass(slots=True)
@@ -296,13 +298,15 @@ class LocatedRows:
 
 def encoded_located(dump: str, located: Located, looked: Looked) -> Iterator[bytes]:
     """Yield the rows of a dump."""
-    for root in located.roots:
+    every = [(root, ROOT, GOLDEN_ROOT) for root in located.roots]
+    every += [(root, SILENT, GOLDEN_SILENT) for root in located.silent]
+    for root, own_kind, golden_kind in every:
         cells = [
             root.kind.value, encode_name(root.item), number_cell(root.own), number_cell(root.inherited),
             encode_text(root.index), encode_text(root.cause), encode_text(root.message),
             encode_name(root.before), str(root.reached), *_place(root.name, looked),
         ]  # fmt: skip
-        kind = GOLDEN_ROOT if root.is_golden else ROOT
+        kind = golden_kind if root.is_golden else own_kind
         yield _row(kind, root.key, root.direction, root.place, cells, dump)
     for key in sorted({root.before for root in located.roots} - {""}):
         yield _row(NEIGHBOUR, key, "", 0, [*[""] * 9, *_place(key, looked)], dump)
@@ -358,15 +362,14 @@ def _take(rows: LocatedRows, cells: list[str]) -> None:
         located.edges.append((key, decode_name(cells[11])))
         return
     where = (decode_name(cells[13]), cells[14])
-    if kind in (ROOT, GOLDEN_ROOT):
-        located.roots.append(
-            Root(
-                RootKind(cells[4]), key, direction, place, decode_name(cells[5]), own, inherited,
-                cells[8], cells[9], cells[10], decode_name(cells[11]), _count(cells[12]),
-                kind == GOLDEN_ROOT,
-            )
+    if kind in (ROOT, GOLDEN_ROOT, SILENT, GOLDEN_SILENT):
+        root = Root(
+            RootKind(cells[4]), key, direction, place, decode_name(cells[5]), own, inherited,
+            cells[8], cells[9], cells[10], decode_name(cells[11]), _count(cells[12]),
+            kind in (GOLDEN_ROOT, GOLDEN_SILENT),
         )  # fmt: skip
-        rows.looked[located.roots[-1].name] = where
+        (located.roots if kind in (ROOT, GOLDEN_ROOT) else located.silent).append(root)
+        rows.looked[root.name] = where
         return
     rows.looked[key] = where
     if kind == PASSED:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ray_precheck.commands.locate.walk.estimate import is_view
+from ray_precheck.commands.locate.walk.exchanged import lacking
+from ray_precheck.commands.locate.walk.naming import Exchanges
 from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind, SeenRecord, WalkState
 from ray_precheck.numerics.arrays import epsilon_of
-from ray_precheck.trace.flow import Flow, FlowRecord
+from ray_precheck.trace.flow import Flow, FlowRecord, is_collective
 from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.side import BACKWARD, FORWARD
 
@@ -44,21 +46,34 @@ def named_by_calls(state: WalkState, seen: SeenRecord, root: Root) -> Root:
     if root.kind is RootKind.ESTIMATE:
         shown = f"{entry.key}.{shown}"
     if ours or theirs:
-        first, said = _told(ours, theirs)
+        first, is_ours, cause, said = _told(state.exchanges, golden.exchanges, ours, theirs)
         module_of, alone = (
-            (state.module_of, golden.alone[0]) if ours else (golden.module_of, golden.alone[1])
+            (state.module_of, golden.alone[0]) if is_ours else (golden.module_of, golden.alone[1])
         )
-        key = _whole_module(first.entry.key, module_of, alone)
+        key = first.entry.key
+        if not is_collective(first.entry.call):
+            key = _whole_module(key, module_of, alone)
         if key != first.entry.key:
             said = f"{key} as a whole: {said}"
         return replace(
             root, kind=RootKind.CALL, key=key, direction=first.entry.direction,
-            place=state.places[first.entry.key] if ours else seen.place, item="", before=entry.key,
-            is_golden=not ours, message=f"{said}: {shown}",
+            place=state.places[first.entry.key] if is_ours else seen.place, item="", before=entry.key,
+            is_golden=not is_ours, message=f"{said}: {shown}", cause=cause or root.cause,
         )  # fmt: skip
     if root.kind is RootKind.GAP:
-        said = _other_giver(state, seen, golden, pairs)
-        if said:
+        other = _other_giver(state, seen, golden, pairs)
+        if other is not None:
+            mine, theirs, said = other
+            if (
+                is_collective(theirs)
+                and not is_collective(mine)
+                and _is_unread(state, golden, theirs)
+            ):
+                said = f"{lacking(golden, lost)}: {said}"
+                return replace(
+                    root, kind=RootKind.CALL, key=lost, direction=FORWARD, item="", before=entry.key,
+                    is_golden=True, cause="missing collective", message=f"{said}: {shown}",
+                )  # fmt: skip
             return replace(root, kind=RootKind.CALL, message=f"{said}: {shown}")
     elif seen.record.inputs and is_view(entry.call):
         return _before_view(state, seen, root)
@@ -154,16 +169,36 @@ def _whole_module(key: str, module_of: Callable[[str], str], alone: frozenset[st
     return key
 
 
-def _told(ours: Sequence[FlowRecord], theirs: Sequence[FlowRecord]) -> tuple[FlowRecord, str]:
-    """Return the call that is named, and what is said of it."""
+def _told(
+    mine: Exchanges, other: Exchanges, ours: Sequence[FlowRecord], theirs: Sequence[FlowRecord]
+) -> tuple[FlowRecord, bool, str, str]:
+    """Return the call that is named, whether it is the target's, the cause, and what is said of it.
+
+    A collective is named before the calls around it, which prepare what it sends.
+    """
+    sent, missed = (
+        [each for each in records if is_collective(each.entry.call)] for records in (ours, theirs)
+    )
+    if sent and not missed:
+        said = f"the target has {mine.in_words(sent[0].entry.key)} here; the golden run has none"
+        return sent[0], True, "extra collective", said
+    if missed and not sent:
+        said = f"the golden run has {other.in_words(missed[0].entry.key)} here; the target has none"
+        return missed[0], False, "missing collective", said
+    if sent and missed:
+        said = (
+            f"the target has {mine.in_words(sent[0].entry.key)} where the golden run has"
+            f" {other.in_words(missed[0].entry.key)}"
+        )
+        return sent[0], True, "another collective", said
     if not ours:
-        return theirs[0], f"{_listed(theirs)} only in the golden run"
+        return theirs[0], False, "", f"{_listed(theirs)} only in the golden run"
     said = f"{_listed(ours)} only in the target"
     if theirs:
         names = ", ".join(each.entry.call for each in theirs[:_NAMED])
         more = f" and {len(theirs) - _NAMED} more" if len(theirs) > _NAMED else ""
         said += f", where the golden run has {names}{more}"
-    return ours[0], said
+    return ours[0], True, "", said
 
 
 def _listed(records: Sequence[FlowRecord]) -> str:
@@ -179,8 +214,9 @@ def _other_giver(
     seen: SeenRecord,
     golden: GoldenRun,
     pairs: Sequence[tuple[Item | None, Item | None]],
-) -> str:
-    """Return how a value comes from another call than that of the golden run, "" where it does not."""
+) -> tuple[str, str, str] | None:
+    """Return the calls from which a value comes in both runs, where they are not each other's partners, and
+    what is said of that; None where they are."""
     assert seen.golden is not None
     for target, other in pairs:
         if target is None or other is None:
@@ -191,11 +227,23 @@ def _other_giver(
             continue
         partner = golden.partners.get(mine.key)
         if partner is not None and (partner, mine.path) != (theirs.key, theirs.path):
-            return (
+            said = (
                 f"{seen.record.entry.key} gets {mine.path} of {mine.key}, where the golden run's gets"
                 f" {theirs.path} of {golden.target_of(theirs.key) or theirs.key}"
             )
-    return ""
+            return mine.key, theirs.key, said
+    return None
+
+
+def _is_unread(state: WalkState, golden: GoldenRun, key: str) -> bool:
+    """Return whether the partner of a golden collective gives nothing that its own readers get: it stands for
+    another one, as where one of several alike is missing."""
+    partner = golden.target_of(key)
+    if not partner:
+        return True
+    readers = {read for (read, _), giver in golden.flow().producers.items() if giver.key == key}
+    ours = {read for (read, _), giver in state.flow.producers.items() if giver.key == partner}
+    return not readers & {golden.partners.get(each, "") for each in ours}
 
 
 def other_operator(state: WalkState, seen: SeenRecord) -> Root | None:

@@ -95,7 +95,10 @@ class _Joining:
                 self._met[dump.step, shared.meeting.name_on(rank)].append(_Met(number, shared))
 
     def run(self) -> list[DumpRoots]:
-        return [self._joined(number, dump) for number, dump in enumerate(self._dumps)]
+        joined = [self._joined(number, dump) for number, dump in enumerate(self._dumps)]
+        differing = (each for each in joined if each.located.roots or each.located.shared)
+        last = max((_number(each.step) for each in differing), default=-1)
+        return [_with_silent(each) if _number(each.step) <= last else each for each in joined]
 
     def _joined(self, number: int, dump: DumpRoots) -> DumpRoots:
         known = self._measured.get(dump.label, {})
@@ -207,6 +210,16 @@ class _Joining:
         return _Cause(dump.rank, first.key if first is not None else shared.key)
 
 
+def _with_silent(dump: DumpRoots) -> DumpRoots:
+    """Return what was found in a dump, with the collectives and updates that only one run has: something
+    differs, here or later, for which they may be the cause."""
+    located = dump.located
+    if not located.silent:
+        return dump
+    roots = sorted([*located.roots, *located.silent], key=lambda root: root.place)
+    return dump._replace(located=replace(located, roots=roots))
+
+
 def _explains(all_shared: Sequence[SharedRecord], arrival: SharedRecord) -> bool:
     """Return whether what the ranks brought explains what came out."""
     largest = max((each.got for each in all_shared), default=0.0)
@@ -257,13 +270,15 @@ def shared_record(state: WalkState, seen: SeenRecord, *, is_affected: bool) -> S
         return None
     got, got_norm, _, floor = _largest(seen, seen.record.inputs)
     gave, gave_norm, item, other = _largest(seen, seen.record.outputs)
-    if not is_affected and (
-        item is None or not stands_out(gave, got, item.dtype, is_gradient=False)
-    ):
+    # A rank that passes on what differs counts too where nobody knows why: weights since an earlier step.
+    arrives = item is not None and stands_out(gave, got, item.dtype, is_gradient=False)
+    brings = got > _SUSPICIOUS * floor
+    if not (is_affected or arrives or brings):
         return None
+    arrives = not is_affected and (arrives or not brings)
     entry = seen.record.entry
     return SharedRecord(
-        entry.key, entry.direction, seen.place, meeting, not is_affected, got, got_norm, gave, gave_norm,
+        entry.key, entry.direction, seen.place, meeting, arrives, got, got_norm, gave, gave_norm,
         max(floor, other), item.path if item else "",
     )  # fmt: skip
 

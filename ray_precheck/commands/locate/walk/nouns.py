@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from ray_precheck.commands.locate.options import SearchOptions
+from ray_precheck.commands.locate.walk.naming import Exchanges
 from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.trace.difference.measuring import Pair
 from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, Producer
@@ -133,10 +134,13 @@ class Located:
     """What was found in one dump, in the order of the run. `judged` counts the records whose own error is
     known, `compared` those with a partner; `edges` are the links between affected records, by their keys.
     `shared` are the records of collectives that differ, `left_out` counts the records that only pass an
-    error on and are not in `passed`, `shared_left_out` those of collectives.
+    error on and are not in `passed`, `shared_left_out` those of collectives. `silent` are collectives and
+    updates that one run alone has, and behind which nothing in this dump differs: what they did may show on
+    other ranks or in later steps.
     """
 
     roots: list[Root] = field(default_factory=list)
+    silent: list[Root] = field(default_factory=list)
     passed: list[Passed] = field(default_factory=list)
     records: int = 0
     judged: int = 0
@@ -319,6 +323,7 @@ class GoldenRun:
     `alone` are the calls without a partner of the target and of the golden run, `renamed` those of the target
     whose partner is another operator. `module_of` has the record of the module around one, "" for none.
     `tells_gradients`: both sides say of each tensor whether it requires a gradient, and have gradients.
+    `exchanges` are its collectives.
     """
 
     records: Mapping[str, FlowRecord]
@@ -329,6 +334,7 @@ class GoldenRun:
     renamed: frozenset[str] = frozenset()
     module_of: Callable[[str], str] = lambda key: ""
     tells_gradients: bool = False
+    exchanges: Exchanges = field(default_factory=Exchanges)
 
     def target_of(self, key: str) -> str:
         """Return the target's record of a golden one, "" where it has none."""
@@ -384,8 +390,9 @@ class WalkState:
     `draws` tells whether a call may draw random numbers, `meaningless` names the values of a record that
     are whatever stood in memory. `is_first_step`: weights are those that the run began with. `has_modules`:
     the capture is one of level mix; `module_of` has the record of the module around one. `meetings` has the
-    collectives of the run by the keys of their records. `outputs` has the differences of values that were
-    given, by key and path. `records` and `places` are those of the run, by key.
+    collectives of the run by the keys of their records, `exchanges` what is known of them. `outputs` has the
+    differences of values that were given, by key and path. `records` and `places` are those of the run, by
+    key.
     """
 
     flow: Flow
@@ -395,6 +402,7 @@ class WalkState:
     draws: Callable[[str], bool] = lambda call: False
     meaningless: Callable[[FlowRecord], Sequence[str]] = lambda record: ()
     meetings: Mapping[str, Meeting] = field(default_factory=dict)
+    exchanges: Exchanges = field(default_factory=Exchanges)
     weights: Weights = field(default_factory=Weights)
     around: Surroundings = field(default_factory=Surroundings)
     has_modules: bool = False

@@ -8,19 +8,25 @@ import math
 from collections.abc import Iterator
 
 from ray_precheck.commands.locate.walk.estimate import floor_of, is_other, stands_out
+from ray_precheck.commands.locate.walk.naming import (
+    bare_name,
+    differs_in_words,
+    factor_between,
+    factor_in_words,
+    value_in_words,
+)
 from ray_precheck.commands.locate.walk.nouns import Root, RootKind, SeenRecord, WalkState
 from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.operators.table import with_name
+from ray_precheck.trace.flow import is_collective
 from ray_precheck.trace.items import OUTPUT, Item
 from ray_precheck.trace.side import BACKWARD
 
 # Numbers that a program computes from tensors differ by rounding.
 _SAME_NUMBER = 1e-5
 _OPTIMIZER = "Optimizer."
-# The names of parameters in the record of an update, and what wrappers of torch add to them.
 _NAMES = ".names."
 _STATE = ".state."
-_WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 _FLOATS = ("float", "bfloat", "complex", "half", "double")
 
 
@@ -114,18 +120,31 @@ def _other(
     )
 
 
+# What says how a collective runs (`exchanged` has what it does), by whether a record is one.
+_OF_EXCHANGES = {
+    True: frozenset(
+        f"input.{name}" for name in "async_op group op src dst group_src group_dst".split()
+    )
+}
+
+
 def argument_roots(seen: SeenRecord) -> Iterator[Root]:
     """Yield arguments that are no tensors and are not those of the golden run; of names of parameters the
     first one."""
     entry = seen.record.entry
     is_update, has_other_names = entry.key.startswith(_OPTIMIZER), False
+    is_exchange = is_collective(entry.call)
     for target, golden in seen.pairs:
         if target is None or golden is None or target.part == OUTPUT:
             continue
-        if target.is_tensor or golden.is_tensor:
+        if (
+            target.is_tensor
+            or golden.is_tensor
+            or target.path in _OF_EXCHANGES.get(is_exchange, ())
+        ):
             continue
         if is_update and _NAMES in target.path:
-            if has_other_names or _unwrapped(target) == _unwrapped(golden):
+            if has_other_names or _name(target) == _name(golden):
                 continue
             has_other_names = True
         said = other_argument(target, golden, is_exact=is_update)
@@ -138,12 +157,8 @@ def argument_roots(seen: SeenRecord) -> Iterator[Root]:
             )
 
 
-def _unwrapped(name: Item) -> list[str]:
-    """Return the parts of a parameter's name without those of `DistributedDataParallel`, `torch.compile` and
-    other wrappers of a model."""
-    return [
-        part for part in str((name.element or {}).get("value")).split(".") if part not in _WRAPPERS
-    ]
+def _name(item: Item) -> str:
+    return bare_name(str((item.element or {}).get("value")))
 
 
 def _gap(
@@ -160,7 +175,7 @@ def _gap(
     is_extra = giver is not None and giver.key not in partners
     before = before or state.around.before(item)
     between = f"between {before} and {entry.key}" if before else f"before {entry.key}"
-    said = f"{entry.key}.{item.path} differs by {difference:.3g} of its norm, "
+    said = f"{value_in_words(seen.record, item)} {differs_in_words(difference, item, golden)}, "
     if is_extra:
         said += f"and is what {before} gave, of which the golden run has no record"
     else:
@@ -172,6 +187,7 @@ def _gap(
         RootKind.GAP,
         item.path,
         own=difference / max(expected, floor_of(item.dtype), 1e-300),
+        cause=factor_in_words(factor_between(item, golden)),
         message=said,
         before=before,
     )

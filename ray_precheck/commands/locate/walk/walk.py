@@ -33,6 +33,7 @@ from ray_precheck.commands.locate.walk.estimate import (
     is_masked,
     suspicious,
 )
+from ray_precheck.commands.locate.walk.exchanged import asked_otherwise, in_one_run_alone
 from ray_precheck.commands.locate.walk.nouns import (
     INFINITE,
     INHERITED,
@@ -230,6 +231,7 @@ class RootWalk:
             self.state.places[record.entry.key] = place
         for place, record in enumerate(records):
             self._visit(self._seen(record, place))
+        self.found.silent = list(in_one_run_alone(self.state, self.found.roots))
         reached = reached_from(self.found.edges)
         self.found.roots = [replace(root, reached=reached(root.name)) for root in self.found.roots]
         return self.found
@@ -257,7 +259,8 @@ class RootWalk:
     def _visit(self, seen: SeenRecord) -> None:
         entry = seen.record.entry
         upstream = self._upstream(seen)
-        roots = list(self._roots(seen, is_affected=bool(upstream)))
+        roots = list(asked_otherwise(self.state, seen))
+        roots = roots or list(self._roots(seen, is_affected=bool(upstream)))
         self.found.roots += roots
         shared = shared_record(self.state, seen, is_affected=bool(roots or upstream))
         arrived = []

@@ -1,0 +1,182 @@
+"""What one rank was asked to exchange: collectives of another group, reduction or source, and those that only
+one of both runs has.
+
+Comes in: a record of a collective with its partner of the golden run, or the calls without one. Goes out:
+roots. Called by `walk`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ray_precheck.commands.locate.walk.naming import Exchanges, group_in_words
+from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind, SeenRecord, WalkState
+from ray_precheck.trace.flow import Meeting, is_collective, operation_of
+from ray_precheck.trace.side import FORWARD
+
+# What a reduction does, in words.
+_REDUCTIONS = {
+    "SUM": "sums",
+    "AVG": "averages",
+    "MAX": "takes the largest",
+    "MIN": "takes the smallest",
+    "PRODUCT": "multiplies",
+}
+# Where collectives have their reduction and the rank that sends or gets, by position.
+_PLACES: Mapping[str, Mapping[str, int]] = {
+    "all_reduce": {"op": 1},
+    "reduce": {"dst": 1, "op": 2},
+    "broadcast": {"src": 1},
+    "reduce_scatter": {"op": 2},
+    "reduce_scatter_tensor": {"op": 2},
+    "gather": {"dst": 2},
+    "scatter": {"src": 2},
+}
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
+_OPTIMIZER = "Optimizer."
+_ONE_SIDED = ("missing collective", "extra collective")
+
+
+class _Terms(NamedTuple):
+    """What a collective was asked to do: its group in words, its reduction, and who sends or gets."""
+
+    group: str
+    reduction: str
+    source: str
+    goal: str
+
+
+def asked_otherwise(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
+    """Yield a root for a collective that ran in another group, with another reduction or from another rank
+    than that of the golden run."""
+    entry, golden = seen.record.entry, state.golden
+    if golden is None or seen.golden is None or not is_collective(entry.call):
+        return
+    other = seen.golden.entry
+    if operation_of(entry.call) != operation_of(other.call):
+        return
+    mine = _terms(entry.call, entry.key, state.exchanges)
+    theirs = _terms(other.call, other.key, golden.exchanges)
+    what = state.exchanges.in_words(entry.key)
+    for cause, said in _differences(mine, theirs):
+        yield seen.root(RootKind.CONFIGURATION, cause=cause, message=f"{what} {said}")
+
+
+def _differences(mine: _Terms, theirs: _Terms) -> Iterator[tuple[str, str]]:
+    """Yield a cause and a sentence for each of the terms that differ."""
+    if mine.group != theirs.group and mine.group and theirs.group:
+        if mine.group.startswith(("to ", "from ")):
+            yield "another rank", f"goes {mine.group} (golden: {theirs.group})"
+        else:
+            yield "another group", f"ran in {mine.group} (golden: {theirs.group})"
+    if mine.reduction != theirs.reduction:
+        ours, others = (_REDUCTIONS.get(each, each) for each in (mine.reduction, theirs.reduction))
+        cause = f"{mine.reduction} for {theirs.reduction}"
+        yield cause, f"{ours} where that of the golden run {others} ({cause})"
+    for verb, own, other in (
+        ("sends", mine.source, theirs.source),
+        ("gets", mine.goal, theirs.goal),
+    ):
+        if own != other:
+            yield (
+                "another source" if verb == "sends" else "another destination",
+                f"has another rank that {verb}: rank {own or 'unknown'} (golden: {other or 'unknown'})",
+            )
+
+
+def _terms(call: str, key: str, exchanges: Exchanges) -> _Terms:
+    operation = operation_of(call)
+    record, meeting = exchanges.raw(key), exchanges.meetings.get(key)
+    reduction = _argument(record, operation, "op").rpartition(".")[2]
+    if not reduction and operation.rpartition(".")[2] in _REDUCING:
+        reduction = "SUM"
+    return _Terms(
+        group_in_words(meeting),
+        {"PROD": "PRODUCT"}.get(reduction.upper(), reduction.upper()),
+        _rank(record, operation, "src", meeting),
+        _rank(record, operation, "dst", meeting),
+    )
+
+
+def _rank(record: Mapping[str, Any], operation: str, name: str, meeting: Meeting | None) -> str:
+    """Return the rank that sends or gets, among all ranks, as text; "" for collectives that have none."""
+    if meeting is None or meeting.peer is not None:
+        return ""
+    inner = _argument(record, operation, f"group_{name}")
+    ranks = meeting.ranks
+    if inner.isdigit() and int(inner) < len(ranks):
+        return str(ranks[int(inner)])
+    return _argument(record, operation, name)
+
+
+def _argument(record: Mapping[str, Any], operation: str, name: str) -> str:
+    """Return an argument that is no tensor, as text; "" where it was not passed."""
+    named, args = record.get("input_kwargs"), record.get("input_args")
+    value = named.get(name) if isinstance(named, dict) else None
+    place = _PLACES.get(operation, {}).get(name)
+    if value is None and place is not None and isinstance(args, list) and place < len(args):
+        value = args[place]
+    found = value.get("value") if isinstance(value, dict) else None
+    return str(found) if isinstance(found, str | int) else ""
+
+
+def in_one_run_alone(state: WalkState, named: Iterable[Root]) -> Iterator[Root]:
+    """Yield a root for each collective and each update that only one of both runs has, where none of those
+    that were `named` tells of it."""
+    golden = state.golden
+    if golden is None:
+        return
+    roots = [root for root in named if root.kind is RootKind.CALL]
+    said = " ".join([*(root.name for root in roots), *(root.message for root in roots), ""])
+    # Where one of several alike is missing, an alignment may have left out another one of them.
+    told = {_alike(state, root) for root in roots if root.cause in _ONE_SIDED}
+    for root in (*_extra(state, golden), *_missing(state, golden)):
+        call = root.key.removesuffix(f".{FORWARD}")
+        if (
+            f"{call} " not in said
+            and f"{root.name} " not in said
+            and _alike(state, root) not in told
+        ):
+            yield root
+
+
+def _extra(state: WalkState, golden: GoldenRun) -> Iterator[Root]:
+    for key, record in state.records.items():
+        if record.entry.call in golden.alone[0] and _counts(key):
+            said = f"the target has {state.exchanges.in_words(key)} here; the golden run has none"
+            yield Root(
+                RootKind.CALL, key, FORWARD, state.places[key], cause=_cause(key, "extra"), message=said
+            )  # fmt: skip
+
+
+def _missing(state: WalkState, golden: GoldenRun) -> Iterator[Root]:
+    mine = {theirs: own for own, theirs in golden.partners.items()}
+    place = 0
+    for key, record in golden.records.items():
+        place = state.places.get(mine.get(key, ""), place)
+        if record.entry.call in golden.alone[1] and _counts(key):
+            yield Root(
+                RootKind.CALL, key, FORWARD, place, cause=_cause(key, "missing"),
+                message=lacking(golden, key), is_golden=True,
+            )  # fmt: skip
+
+
+def _alike(state: WalkState, root: Root) -> tuple[str, str, bool]:
+    """Return what collectives that may be taken for each other have in common."""
+    golden = state.golden
+    exchanges = golden.exchanges if root.is_golden and golden is not None else state.exchanges
+    meeting = exchanges.meetings.get(root.key)
+    group = group_in_words(meeting) or root.name
+    return operation_of(root.key.removesuffix(f".{FORWARD}")), group, root.is_golden
+
+
+def lacking(golden: GoldenRun, key: str) -> str:
+    """Return the sentence about a collective or an update that the target does not make."""
+    return f"the golden run has {golden.exchanges.in_words(key)} here; the target has none"
+
+
+def _counts(key: str) -> bool:
+    return key.startswith(_OPTIMIZER) or is_collective(key)
+
+
+def _cause(key: str, word: str) -> str:
+    return f"{word} {'update' if key.startswith(_OPTIMIZER) else 'collective'}"

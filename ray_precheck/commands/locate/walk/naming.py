@@ -1,0 +1,206 @@
+"""What things are called in messages: parameters, collectives with their groups, factors between two values.
+
+Comes in: records of one run or of both. Goes out: words, "" for what has none. Called by `outside`, `calls`,
+`estimate` and `exchanged`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ray_precheck.numerics.arrays import epsilon_of
+from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, is_collective
+from ray_precheck.trace.items import Item
+
+_OPTIMIZER = "Optimizer."
+# What wrappers of torch add to the names of modules and parameters.
+_WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+# What the lists in the record of an update hold, in words.
+_LISTS = {"grads": "the gradient of ", "params": "", "state": "the optimizer's state of "}
+# So many parameters of a bucket or an update are named.
+_NAMED = 3
+# A gradient is scaled, cast and copied by so many calls at most between its reduction and its update.
+_ON_THE_WAY = 6
+# Max, Min, Mean and Norm tell of one factor where their ratios agree so well: those of half types are rounded
+# once more. Below that share of the root mean square a statistic tells nothing of a ratio.
+_SAME_FACTOR, _SAME_FACTOR_HALF, _TOO_SMALL = 1e-4, 2.0**-6, 1e-2
+# A single element has always a factor: it counts as one where it is a small number or one over it.
+_LARGEST_NUMBER = 64
+
+
+def bare_name(name: str) -> str:
+    """Return the name of a parameter or module without what `DistributedDataParallel`, `torch.compile` and
+    other wrappers of a model add."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def parameter_at(record: FlowRecord, path: str) -> str:
+    """Return the name of the parameter that a value of an update is of, `input.0.grads.7`; "" for others."""
+    parts = path.split(".")
+    if not record.entry.key.startswith(_OPTIMIZER) or len(parts) < 4 or parts[2] not in _LISTS:
+        return ""
+    wanted = f"input.{parts[1]}.names.{parts[-1]}"
+    for item in record.items:
+        if item.path == wanted:
+            name = (item.element or {}).get("value")
+            return bare_name(name) if isinstance(name, str) else ""
+    return ""
+
+
+def value_in_words(record: FlowRecord, item: Item) -> str:
+    """Return what a value is: `the gradient of n.weight (Optimizer.SGD.0.forward.input.0.grads.7)`, or its
+    path alone."""
+    path = f"{record.entry.key}.{item.path}"
+    name = parameter_at(record, item.path)
+    if not name:
+        return path
+    return f"{_LISTS[item.path.split('.')[2]]}{name} ({path})"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in a sentence: the first three, and how many more there are."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
+
+
+def module_in_words(key: str) -> str:
+    """Return the name of a module by its record, `Module.layers.0.o.Linear.forward.0`: `layers.0.o`."""
+    parts = key.removeprefix("Module.").split(".")
+    return bare_name(".".join(parts[:-3])) if len(parts) > 3 else ""
+
+
+def group_in_words(meeting: Meeting | None) -> str:
+    """Return where a collective ran: `group 0-1`, or `to rank 1` of a message."""
+    if meeting is None:
+        return ""
+    if meeting.peer is not None:
+        way = "to" if meeting.operation in ("send", "isend") else "from"
+        return f"{way} rank {meeting.peer}"
+    return f"group {meeting.group}" if meeting.group != "world" else "all ranks"
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """The collectives of one run: its data flow, asked for where it is needed, its records by key, the
+    meetings of its collectives, the module around a record, and a record as it stands in the dump."""
+
+    flow: Callable[[], Flow] = Flow
+    records: Mapping[str, FlowRecord] = field(default_factory=dict)
+    meetings: Mapping[str, Meeting] = field(default_factory=dict)
+    module_of: Callable[[str], str] = lambda key: ""
+    raw: Callable[[str], Mapping[str, Any]] = lambda key: {}
+
+    def in_words(self, key: str) -> str:
+        """Return a collective: `Distributed.all_reduce.3 (group 0-1, in layers.0.o_proj)`; of other calls the
+        name alone."""
+        call = key.rpartition(".")[0]
+        if not is_collective(call):
+            return call
+        module = module_in_words(self.module_of(key))
+        names = self.parameters.get(key, ())
+        words = ", ".join(
+            filter(
+                None,
+                [
+                    group_in_words(self.meetings.get(key)),
+                    f"in {module}" if module else "",
+                    f"of the gradient{'s' if len(names) > 1 else ''} of {listed(names)}"
+                    if names
+                    else "",
+                ],
+            )
+        )
+        return f"{call} ({words})" if words else call
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Sequence[str]]:
+        """The names of the parameters whose gradients a collective reduced, by its key: as the record says,
+        else of the updates that got them, followed back."""
+        found: dict[str, list[str]] = {}
+        for key, record in self.records.items():
+            if is_collective(record.entry.call):
+                named = self.raw(key).get("parameters")
+                if isinstance(named, list) and named:
+                    found[key] = [bare_name(str(each)) for each in named]
+        told = set(found)
+        for key, record in self.records.items():
+            if not key.startswith(_OPTIMIZER):
+                continue
+            for item in record.inputs:
+                if ".grads." in item.path and (name := parameter_at(record, item.path)):
+                    giver = reduction_of(self.flow(), self.records, key, item.path)
+                    if giver and giver not in told:
+                        found.setdefault(giver, []).append(name)
+        return found
+
+
+def reduction_of(flow: Flow, records: Mapping[str, FlowRecord], key: str, path: str) -> str:
+    """Return the collective that gave a gradient, which calls may have scaled since; "" for none."""
+    for _ in range(_ON_THE_WAY):
+        giver = flow.producer(key, path)
+        if giver is None or giver.key not in records:
+            return ""
+        record = records[giver.key]
+        if is_collective(record.entry.call):
+            return giver.key
+        first = next((item for item in record.inputs if item.is_tensor), None)
+        if first is None:
+            return ""
+        key, path = giver.key, first.path
+    return ""
+
+
+def factor_between(target: Item, golden: Item) -> float | None:
+    """Return the factor by which all elements of a tensor are those of the golden run's, as Max, Min, Mean
+    and Norm tell it; None where there is none, or it is 1."""
+    norms = target.norm, golden.norm
+    if None in norms or target.shape != golden.shape:
+        return None
+    mine, other = float(norms[0] or 0.0), float(norms[1] or 0.0)
+    if not (0.0 < mine < math.inf and 0.0 < other < math.inf):
+        return None
+    factor = mine / other
+    half = epsilon_of(golden.dtype) >= epsilon_of("float16")
+    tolerance = _SAME_FACTOR_HALF if half else _SAME_FACTOR
+    if abs(factor - 1.0) <= 4 * tolerance:
+        return None
+    for sign in (1.0, -1.0):
+        if _fits(target, golden, sign * factor, tolerance):
+            count = math.prod(golden.shape or ())
+            if count > 1 and target.ends[0] != target.ends[1]:
+                return sign * factor
+            return sign * factor if _is_small_number(factor) else None
+    return None
+
+
+def _fits(target: Item, golden: Item, factor: float, tolerance: float) -> bool:
+    """Return whether the statistics of the golden run times a factor are those of the target."""
+    ends = golden.ends if factor > 0 else golden.ends[::-1]
+    pairs = [*zip(target.ends, ends, strict=True), (target.mean, golden.mean)]
+    root = math.sqrt(max(1, math.prod(golden.shape or ())))
+    least = _TOO_SMALL * float(golden.norm or 0.0) / root
+    for mine, other in pairs:
+        if mine is None or other is None:
+            return False
+        if abs(mine - factor * other) > tolerance * abs(factor) * max(abs(other), least):
+            return False
+    return True
+
+
+def _is_small_number(factor: float) -> bool:
+    whole = max(factor, 1.0 / factor)
+    return whole < _LARGEST_NUMBER and abs(whole - round(whole)) < 1e-5 * whole
+
+
+def differs_in_words(difference: float, target: Item, golden: Item) -> str:
+    """Return how far a value differs: `differs by 1 of its norm (it is 2 times the golden run's)`."""
+    factor = factor_between(target, golden)
+    times = f" (it is {factor:.4g} times the golden run's)" if factor is not None else ""
+    return f"differs by {difference:.3g} of its norm{times}"
+
+
+def factor_in_words(factor: float | None) -> str:
+    """Return a factor as a cause, `x2`, `x0.5`; "" for none."""
+    return "" if factor is None else f"x{factor:.4g}"
