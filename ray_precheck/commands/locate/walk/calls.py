@@ -63,12 +63,9 @@ def named_by_calls(state: WalkState, seen: SeenRecord, root: Root) -> Root:
     if root.kind is RootKind.GAP:
         other = _other_giver(state, seen, golden, pairs)
         if other is not None:
-            mine, theirs, said = other
-            if (
-                is_collective(theirs)
-                and not is_collective(mine)
-                and _is_unread(state, golden, theirs)
-            ):
+            mine, lost, said = other
+            is_lost = is_collective(lost) and not is_collective(mine)
+            if is_lost and _is_unread(state, golden, lost):
                 said = f"{lacking(golden, lost)}: {said}"
                 return replace(
                     root, kind=RootKind.CALL, key=lost, direction=FORWARD, item="", before=entry.key,
