@@ -7,7 +7,7 @@ output, too: `changed.1` is `input.1` after the call.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -195,6 +195,41 @@ _WORDS = {
     "-inf": -math.inf,
     "-infinity": -math.inf,
 }
+
+
+# What wrappers of torch add to the names of modules and parameters.
+_WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+
+
+def bare_name(name: str) -> str:
+    """Return the name of a parameter or module without what `DistributedDataParallel`, `torch.compile` and
+    other wrappers of a model add."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+# The lists in the record of an update that have an entry for each parameter.
+_OF_PARAMETERS = frozenset(("names", "params", "grads", "state"))
+
+
+def parameter_names(items: Iterable[Item]) -> dict[tuple[str, str], str]:
+    """Return the names of the parameters of an update by the places of their group and of themselves in it,
+    as texts; none for other records."""
+    found = {}
+    for item in items:
+        _, _, place = item.path.partition(".")
+        group, _, number = place.partition(".names.")
+        name = item.element.get("value") if item.element and number else None
+        if isinstance(name, str):
+            found[group, number] = bare_name(name)
+    return found
+
+
+def parameter_place(item: Item) -> tuple[str, str] | None:
+    """Return of which parameter of an update a value is, as `parameter_names` has it; None for others."""
+    parts = item.path.split(".")
+    if len(parts) < 4 or parts[2] not in _OF_PARAMETERS:
+        return None
+    return parts[1], parts[-1]
 
 
 def items_of(record: Mapping[str, Any], key: str = "") -> list[Item]:

@@ -8,7 +8,7 @@ have besides their records: files of tensors, sketches; and the mode of a compar
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice
@@ -35,7 +35,7 @@ from ray_precheck.trace.difference.rows import (
     TensorRow,
     statistics_cells,
 )
-from ray_precheck.trace.items import OUTPUT, Item
+from ray_precheck.trace.items import OUTPUT, Item, parameter_names, parameter_place
 from ray_precheck.trace.side import CaptureSide
 
 Pair = tuple[Item | None, Item | None]
@@ -54,7 +54,7 @@ def pair_items(
     say less than shapes do: a tensor with another shape under the same path waits until shapes have
     been tried. The order is that of the target, with what only the golden side has at the end of its part.
     Values that both sides say are one tensor of the model (`Item.origin`) are a pair before all others, and
-    outputs that are two of them are none.
+    outputs that are two of them are none. Of updates that have other parameters those of one name are pairs.
     """
     by_origin = any(item.origin for item in target) and any(item.origin for item in golden)
     if same_framework and not by_origin and _are_alike(target, golden):
@@ -67,6 +67,15 @@ def pair_items(
         lambda item: (_part(item), _alike(item)),
     ]
     keys: list[_Key] = [lambda item: (item.path, item.part), *by_shape]
+    names = [parameter_names(side) for side in (target, golden)]
+    if all(names) and [*names[0].values()] != [*names[1].values()]:
+        named = {
+            id(item): (item.path.partition(".")[0], *item.path.split(".")[2:-1], known[place])
+            for items, known in zip((target, golden), names, strict=True)
+            for item in items
+            if (place := parameter_place(item)) is not None and place in known
+        }
+        keys = [partial(_named_or, named, key) for key in keys]
     if not same_framework:
         keys = [lambda item: (item.path, item.part, _alike(item)), *by_shape, keys[0]]
     keys.append(
@@ -79,6 +88,11 @@ def pair_items(
             break
         left = _match(target, golden, matches, left, key)
     return _in_order(target, golden, matches, left)
+
+
+def _named_or(named: Mapping[int, tuple[str, ...]], key: _Key, item: Item) -> Hashable:
+    """Return the key of a value: the parameter that it is of, where an update has it."""
+    return named.get(id(item)) or key(item)
 
 
 def _original(item: Item) -> Hashable:

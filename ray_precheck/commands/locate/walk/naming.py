@@ -7,22 +7,29 @@ Comes in: records of one run or of both. Goes out: words, "" for what has none. 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, is_collective
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import Item, bare_name, parameter_names, parameter_place
 
 _OPTIMIZER = "Optimizer."
-# What wrappers of torch add to the names of modules and parameters.
-_WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 # What the lists in the record of an update hold, in words.
-_LISTS = {"grads": "the gradient of ", "params": "", "state": "the optimizer's state of "}
+_LISTS = {
+    "grads": "the gradient of ",
+    "params": "the parameter ",
+    "state": "the optimizer's state of ",
+}
 # So many parameters of a bucket or an update are named.
 _NAMED = 3
 # A gradient is scaled, cast and copied by so many calls at most between its reduction and its update.
 _ON_THE_WAY = 6
+_SCALES = frozenset(
+    """div truediv itruediv mul imul rmul clone copy contiguous to float half bfloat16 type detach view
+    view_as reshape flatten unflatten ravel getitem chunk split narrow squeeze unsqueeze _foreach_div _foreach_mul
+    foreach_div foreach_mul""".split()
+)
 # Max, Min, Mean and Norm tell of one factor where their ratios agree so well: those of half types are rounded
 # once more. Below that share of the root mean square a statistic tells nothing of a ratio.
 _SAME_FACTOR, _SAME_FACTOR_HALF, _TOO_SMALL = 1e-4, 2.0**-6, 1e-2
@@ -30,23 +37,12 @@ _SAME_FACTOR, _SAME_FACTOR_HALF, _TOO_SMALL = 1e-4, 2.0**-6, 1e-2
 _LARGEST_NUMBER = 64
 
 
-def bare_name(name: str) -> str:
-    """Return the name of a parameter or module without what `DistributedDataParallel`, `torch.compile` and
-    other wrappers of a model add."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
 def parameter_at(record: FlowRecord, path: str) -> str:
     """Return the name of the parameter that a value of an update is of, `input.0.grads.7`; "" for others."""
-    parts = path.split(".")
-    if not record.entry.key.startswith(_OPTIMIZER) or len(parts) < 4 or parts[2] not in _LISTS:
+    if not record.entry.key.startswith(_OPTIMIZER):
         return ""
-    wanted = f"input.{parts[1]}.names.{parts[-1]}"
-    for item in record.items:
-        if item.path == wanted:
-            name = (item.element or {}).get("value")
-            return bare_name(name) if isinstance(name, str) else ""
-    return ""
+    place = parameter_place(Item(path, "", None))
+    return parameter_names(record.items).get(place, "") if place is not None else ""
 
 
 def value_in_words(record: FlowRecord, item: Item) -> str:
@@ -56,7 +52,7 @@ def value_in_words(record: FlowRecord, item: Item) -> str:
     name = parameter_at(record, item.path)
     if not name:
         return path
-    return f"{_LISTS[item.path.split('.')[2]]}{name} ({path})"
+    return f"{_LISTS.get(item.path.split('.')[2], '')}{name} ({path})"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -98,14 +94,14 @@ class Exchanges:
         call = key.rpartition(".")[0]
         if not is_collective(call):
             return call
-        module = module_in_words(self.module_of(key))
+        module = self._where(key)
         names = self.parameters.get(key, ())
         words = ", ".join(
             filter(
                 None,
                 [
                     group_in_words(self.meetings.get(key)),
-                    f"in {module}" if module else "",
+                    module,
                     f"of the gradient{'s' if len(names) > 1 else ''} of {listed(names)}"
                     if names
                     else "",
@@ -113,6 +109,45 @@ class Exchanges:
             )
         )
         return f"{call} ({words})" if words else call
+
+    def _where(self, key: str) -> str:
+        """Return the module in which a call runs, or between which it does: a backward pass is in none."""
+        module = module_in_words(self.module_of(key))
+        if module:
+            return f"in {module}"
+        before = self._module_along(key, self._giver_of)
+        after = self._module_along(key, self._readers.get)
+        if before and after and before != after:
+            return f"between {before} and {after}"
+        return f"at {before or after}" if before or after else ""
+
+    def _module_along(self, key: str, step: Callable[[str], str | None]) -> str:
+        """Return the module of the next record on a way that is in one."""
+        for _ in range(_ON_THE_WAY):
+            found = step(key)
+            if not found or found.startswith(_OPTIMIZER):
+                return ""
+            module = module_in_words(self.module_of(found))
+            if module:
+                return module
+            key = found
+        return ""
+
+    def _giver_of(self, key: str) -> str | None:
+        record = self.records.get(key)
+        for item in record.inputs if record is not None else ():
+            giver = self.flow().producer(key, item.path)
+            if giver is not None:
+                return giver.key
+        return None
+
+    @cached_property
+    def _readers(self) -> Mapping[str, str]:
+        """The first record that gets what one gave, by its key."""
+        found: dict[str, str] = {}
+        for (reader, _), giver in self.flow().producers.items():
+            found.setdefault(giver.key, reader)
+        return found
 
     @cached_property
     def parameters(self) -> Mapping[str, Sequence[str]]:
@@ -137,7 +172,7 @@ class Exchanges:
 
 
 def reduction_of(flow: Flow, records: Mapping[str, FlowRecord], key: str, path: str) -> str:
-    """Return the collective that gave a gradient, which calls may have scaled since; "" for none."""
+    """Return the collective that gave a value, which calls may have scaled or cut since; "" for none."""
     for _ in range(_ON_THE_WAY):
         giver = flow.producer(key, path)
         if giver is None or giver.key not in records:
@@ -146,10 +181,17 @@ def reduction_of(flow: Flow, records: Mapping[str, FlowRecord], key: str, path: 
         if is_collective(record.entry.call):
             return giver.key
         first = next((item for item in record.inputs if item.is_tensor), None)
-        if first is None:
+        if first is None or not _hands_on(record.entry.call):
             return ""
         key, path = giver.key, first.path
     return ""
+
+
+@cache
+def _hands_on(call: str) -> bool:
+    """Return whether a call only scales, casts, copies or cuts a tensor."""
+    name = call.rpartition(".")[0].rpartition(".")[2].strip("_").lower()
+    return name in _SCALES
 
 
 def factor_between(target: Item, golden: Item) -> float | None:

@@ -23,7 +23,13 @@ from ray_precheck.commands.locate.walk.naming import Exchanges
 from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.trace.difference.measuring import Pair
 from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, Producer
-from ray_precheck.trace.items import INPUT, PARAMETERS, Item
+from ray_precheck.trace.items import (
+    INPUT,
+    PARAMETERS,
+    Item,
+    parameter_names,
+    parameter_place,
+)
 
 INFINITE = float("inf")
 _GOLDEN = "golden "
@@ -240,13 +246,23 @@ class Weights:
     """The weights of a run."""
 
     def __init__(self) -> None:
-        self._updated: set[tuple[Any, ...]] = set()
+        self._updated: dict[tuple[Any, ...], str] = {}
 
     def learn(self, records: Iterable[FlowRecord]) -> None:
         """Take note of what optimizers update."""
         for record in records:
             if record.entry.key.startswith(_OPTIMIZER):
-                self._updated |= {item.mark for item in record.inputs if _PARAMS in item.path}
+                names = parameter_names(record.items)
+                for item in record.inputs:
+                    if _PARAMS in item.path and (place := parameter_place(item)) is not None:
+                        name = names.get(place, "")
+                        # Of constants, as all ones, there are several.
+                        known = self._updated.setdefault(item.mark, name)
+                        self._updated[item.mark] = name if known == name else ""
+
+    def name_of(self, item: Item) -> str:
+        """Return the name of a parameter by its values; "" where no update has it, or several are alike."""
+        return self._updated.get(item.mark, "")
 
     def holds(self, record: FlowRecord, item: Item) -> bool:
         """Return whether a value that a record gets is a weight."""

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 
 from ray_precheck.commands.locate.walk.estimate import floor_of, is_other, stands_out
 from ray_precheck.commands.locate.walk.naming import (
-    bare_name,
     differs_in_words,
     factor_between,
     factor_in_words,
+    listed,
     value_in_words,
 )
 from ray_precheck.commands.locate.walk.nouns import Root, RootKind, SeenRecord, WalkState
 from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.operators.table import with_name
 from ray_precheck.trace.flow import is_collective
-from ray_precheck.trace.items import OUTPUT, Item
+from ray_precheck.trace.items import OUTPUT, Item, bare_name
 from ray_precheck.trace.side import BACKWARD
 
 # Numbers that a program computes from tensors differ by rounding.
@@ -66,6 +66,10 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
             is_gradient=is_gradient,
             is_vector=len(target.shape or ()) == 1,
         ):
+            if not epsilon_of(target.dtype) and not is_gradient and state.is_first_step:
+                # Of integers Max and Min alone tell who gave them: samples look like others.
+                yield _other(state, seen, RootKind.INPUT, target, difference)
+                continue
             yield _gap(state, seen, target, golden, difference, expected)
 
 
@@ -107,9 +111,10 @@ def _other(
 ) -> Root:
     entry = seen.record.entry
     order = seen.values[item.path].order
-    name = item.model_name
+    name = item.model_name or state.weights.name_of(item)
     what = f"{entry.key}.{item.path}{f' ({name})' if name else ''}"
-    said = f"the runs got different values: {what}, relative difference {difference:.3g}"
+    samples = "samples" if kind is RootKind.INPUT and not epsilon_of(item.dtype) else "values"
+    said = f"the runs got different {samples}: {what}, relative difference {difference:.3g}"
     if order:
         said += f": {order}"
     return seen.root(
@@ -155,6 +160,26 @@ def argument_roots(seen: SeenRecord) -> Iterator[Root]:
                 message=f"the runs were configured differently: {entry.key}."
                 f"{with_name(entry.key, target.path)} {said}",
             )
+
+
+def lacking_parameters(seen: SeenRecord) -> Iterator[Root]:
+    """Yield a root for an update that lacks parameters which the golden run's has."""
+    entry = seen.record.entry
+    if not entry.key.startswith(_OPTIMIZER):
+        return
+    names = [
+        _name(golden)
+        for target, golden in seen.pairs
+        if target is None and golden is not None and _NAMES in golden.path
+    ]
+    if names:
+        are = "are" if len(names) > 1 else "is"
+        yield seen.root(
+            RootKind.CONFIGURATION,
+            cause="parameter not updated",
+            message=f"{listed(names)} {are} not updated by {entry.call}, as in the golden run: no gradient"
+            " was there, or another group of parameters was given",
+        )
 
 
 def _name(item: Item) -> str:

@@ -31,6 +31,7 @@ from ray_precheck.commands.locate.walk.estimate import (
     floor_of,
     has_half_digits,
     is_masked,
+    is_view,
     suspicious,
 )
 from ray_precheck.commands.locate.walk.exchanged import asked_otherwise, in_one_run_alone
@@ -46,7 +47,11 @@ from ray_precheck.commands.locate.walk.nouns import (
     SeenRecord,
     WalkState,
 )
-from ray_precheck.commands.locate.walk.outside import argument_roots, given_roots
+from ray_precheck.commands.locate.walk.outside import (
+    argument_roots,
+    given_roots,
+    lacking_parameters,
+)
 from ray_precheck.commands.locate.walk.places import reached_from
 from ray_precheck.trace.difference.measuring import pair_items
 from ray_precheck.trace.flow import FlowRecord, is_collective, mark_of, writes_in_place
@@ -164,6 +169,10 @@ class WayOfRounding:
         )
 
 
+# The tensors that a call writes into, by its keyword.
+_WRITTEN = f"{INPUT}.out"
+
+
 class UnsetMemory:
     """The values of a run that stood in memory, by key and path, and what their statistics are."""
 
@@ -172,15 +181,31 @@ class UnsetMemory:
         self._values: set[tuple[str, str]] = set()
         self._marks: set[tuple[Any, ...]] = set()
 
+    def look_ahead(self, records: Iterable[FlowRecord]) -> None:
+        """Take note of the tensors that a later record only writes into (`out`), and of views of these:
+        buffers whose memory was given back, as those of FSDP between two gathers, hold anything."""
+        for record in records:
+            key = record.entry.key
+            for item in record.inputs:
+                if not item.path.startswith(_WRITTEN):
+                    continue
+                self._values.add((key, item.path))
+                giver = self._state.flow.producer(key, item.path)
+                while giver is not None and is_view(self._state.records[giver.key].entry.call):
+                    view = self._state.records[giver.key]
+                    first = view.inputs[0].path if view.inputs else ""
+                    self._values |= {(giver.key, giver.path), (giver.key, first)}
+                    giver = self._state.flow.producer(giver.key, first)
+
     def leave_out(self, seen: SeenRecord) -> None:
         """Leave out the values that are whatever stood in memory, and those of the record that gets them."""
         record = seen.record
         key = record.entry.key
-        for path in self._state.meaningless(record):
-            seen.values.pop(path, None)
-            self._values.add((key, path))
+        self._values |= {(key, path) for path in self._state.meaningless(record)}
         if not self._values:
             return
+        for path in [path for path in seen.values if (key, path) in self._values]:
+            del seen.values[path]
         self._marks |= {
             mark_of(item) for item in record.outputs if (key, item.path) in self._values
         }
@@ -229,6 +254,7 @@ class RootWalk:
         for place, record in enumerate(records):
             self.state.records[record.entry.key] = record
             self.state.places[record.entry.key] = place
+        self._unset.look_ahead(records)
         for place, record in enumerate(records):
             self._visit(self._seen(record, place))
         self.found.silent = list(in_one_run_alone(self.state, self.found.roots))
@@ -312,7 +338,7 @@ class RootWalk:
             return
         if seen.golden is not None and not is_affected:
             given = given_roots(self.state, seen, self._way.least_in_gaps())
-            found = [*given, *argument_roots(seen)]
+            found = [*given, *lacking_parameters(seen), *argument_roots(seen)]
             found = [root for root in found if not self._may_be_downstream(root)]
             changed = [other_operator(self.state, seen), other_gradient(self.state, seen)]
             found += [root for root in changed[: 1 if found else 2] if root is not None]
