@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ray_precheck.commands.locate.elsewhere import DumpPlace, told_by_ranks
 from ray_precheck.commands.locate.exchange import Exchanged, exchanges_of, recompute_exchanges
 from ray_precheck.commands.locate.job import LocationJob
 from ray_precheck.commands.locate.options import LocationConfig
@@ -287,13 +288,18 @@ class _WholeSearch:
             return LocationReport(
                 folder, table, (), tuple(self.found), False, end.stop_reason, notes, errors
             )
-        found = joined_dumps(self.found, end.found)
-        places = tuple(ranked(found))
+        places = {
+            pair.label: DumpPlace(pair.target, pair.golden)
+            for pair in self.pairs
+            if pair.golden is not None
+        }
+        found = joined_dumps(told_by_ranks(self.found, places), end.found)
+        in_order = tuple(ranked(found))
         known = {label: rows.looked for label, rows in self.together.items()}
         opened = self.gathered.opened
-        graphs = write_location(table, found, places, opened, known, with_graph=config.graph)
+        graphs = write_location(table, found, in_order, opened, known, with_graph=config.graph)
         return LocationReport(
-            folder, table, places, tuple(found), True, "", notes, errors, graphs,
+            folder, table, in_order, tuple(found), True, "", notes, errors, graphs,
             config.golden is not None,
         )  # fmt: skip
 

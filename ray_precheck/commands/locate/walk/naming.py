@@ -5,7 +5,7 @@ Comes in: records of one run or of both. Goes out: words, "" for what has none. 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -27,7 +27,7 @@ _NAMED = 3
 _ON_THE_WAY = 6
 _SCALES = frozenset(
     """div truediv itruediv mul imul rmul clone copy contiguous to float half bfloat16 type detach view
-    view_as reshape flatten unflatten ravel getitem chunk split narrow squeeze unsqueeze _foreach_div _foreach_mul
+    view_as reshape flatten unflatten ravel getitem chunk split narrow squeeze unsqueeze
     foreach_div foreach_mul""".split()
 )
 # Max, Min, Mean and Norm tell of one factor where their ratios agree so well: those of half types are rounded
@@ -165,26 +165,29 @@ class Exchanges:
                 continue
             for item in record.inputs:
                 if ".grads." in item.path and (name := parameter_at(record, item.path)):
-                    giver = reduction_of(self.flow(), self.records, key, item.path)
-                    if giver and giver not in told:
-                        found.setdefault(giver, []).append(name)
+                    for giver in reductions_of(self.flow(), self.records, key, item.path):
+                        if giver not in told:
+                            found.setdefault(giver, []).append(name)
         return found
 
 
-def reduction_of(flow: Flow, records: Mapping[str, FlowRecord], key: str, path: str) -> str:
-    """Return the collective that gave a value, which calls may have scaled or cut since; "" for none."""
+def reductions_of(
+    flow: Flow, records: Mapping[str, FlowRecord], key: str, path: str
+) -> Iterator[str]:
+    """Yield the collectives that gave a value, the last one first; calls may have scaled or cut it since."""
     for _ in range(_ON_THE_WAY):
         giver = flow.producer(key, path)
         if giver is None or giver.key not in records:
-            return ""
+            return
         record = records[giver.key]
-        if is_collective(record.entry.call):
-            return giver.key
         first = next((item for item in record.inputs if item.is_tensor), None)
-        if first is None or not _hands_on(record.entry.call):
-            return ""
+        if is_collective(record.entry.call):
+            yield giver.key
+        elif not _hands_on(record.entry.call):
+            return
+        if first is None:
+            return
         key, path = giver.key, first.path
-    return ""
 
 
 @cache

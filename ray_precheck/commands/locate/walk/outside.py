@@ -111,9 +111,16 @@ def _other(
 ) -> Root:
     entry = seen.record.entry
     order = seen.values[item.path].order
+    golden = next((other for mine, other in seen.pairs if mine is item), None)
+    if golden is not None and not golden.is_tensor:
+        called = item.model_name or state.weights.name_of(item) or "a tensor"
+        said = f"{entry.key}.{item.path} is {called}, where the golden run has None"
+        return seen.root(RootKind.CONFIGURATION, item.path, cause="another argument", message=said)
     name = item.model_name or state.weights.name_of(item)
     what = f"{entry.key}.{item.path}{f' ({name})' if name else ''}"
-    samples = "samples" if kind is RootKind.INPUT and not epsilon_of(item.dtype) else "values"
+    is_sample = kind is RootKind.INPUT and not epsilon_of(item.dtype)
+    # What picks elements later on is no sample: it may be computed.
+    samples = "samples" if is_sample and not state.around.has_given_floats else "values"
     said = f"the runs got different {samples}: {what}, relative difference {difference:.3g}"
     if order:
         said += f": {order}"
@@ -201,8 +208,15 @@ def _gap(
     before = before or state.around.before(item)
     between = f"between {before} and {entry.key}" if before else f"before {entry.key}"
     said = f"{value_in_words(seen.record, item)} {differs_in_words(difference, item, golden)}, "
+    cause = factor_in_words(factor_between(item, golden))
     if is_extra:
         said += f"and is what {before} gave, of which the golden run has no record"
+    elif giver is not None and _is_raw_gradient(state, seen, golden, giver.key):
+        cause = cause or "not reduced or scaled"
+        said += (
+            f"and is what {giver.key} gave on this rank; that of the golden run is not: it was not reduced"
+            " with those of other ranks, nor scaled or clipped, as in the golden run"
+        )
     else:
         said += (
             f"where what the run gave before differs by {expected:.3g}: an operator {between} was not"
@@ -212,10 +226,20 @@ def _gap(
         RootKind.GAP,
         item.path,
         own=difference / max(expected, floor_of(item.dtype), 1e-300),
-        cause=factor_in_words(factor_between(item, golden)),
+        cause=cause,
         message=said,
         before=before,
     )
+
+
+def _is_raw_gradient(state: WalkState, seen: SeenRecord, golden: Item, giver: str) -> bool:
+    """Return whether an update gets a gradient as its backward pass gave it, and in the golden run none that
+    a captured record gave."""
+    if not seen.record.entry.key.startswith(_OPTIMIZER) or not giver.endswith(f".{BACKWARD}"):
+        return False
+    if state.golden is None or seen.golden is None:
+        return False
+    return state.golden.flow().producer(seen.golden.entry.key, golden.path) is None
 
 
 def _advice(state: WalkState, key: str) -> str:
