@@ -84,6 +84,12 @@ class Item(NamedTuple):
         return self.state_name or self._word("argument")
 
     @property
+    def bucket_name(self) -> str:
+        """The parameter whose gradient it is in a bucket, or that it is in a broadcast of several; "" for
+        others."""
+        return self._word("of_parameter")
+
+    @property
     def mark(self) -> tuple[object, ...]:
         """What tells the values of a tensor from those of others in the same run."""
         return (math.prod(self.shape or ()), *self.ends, self.norm, self.digest)
@@ -264,7 +270,24 @@ def items_of(record: Mapping[str, Any], key: str = "") -> list[Item]:
                 found.append(_item((path, part, each)))
             else:
                 found += _leaves(each, path, part, 1)
-    return found
+    carried = record.get("parameters")
+    return _with_names(found, carried) if isinstance(carried, list) and carried else found
+
+
+def _with_names(items: list[Item], names: list[Any]) -> list[Item]:
+    """Return the values of a collective with the parameters that they are of, where each has one: the
+    tensors of its first list, before and after it."""
+    for begin in (f"{INPUT}.0.", f"{OUTPUT}.0."):
+        places = [place for place, item in enumerate(items) if item.path.startswith(begin)]
+        if len(places) != len(names):
+            continue
+        for place, name in zip(places, names, strict=True):
+            item = items[place]
+            if item.element is not None and isinstance(name, str):
+                items[place] = item._replace(
+                    element={**item.element, "of_parameter": bare_name(name)}
+                )
+    return items
 
 
 def _leaves(

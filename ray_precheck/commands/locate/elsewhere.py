@@ -20,7 +20,7 @@ from ray_precheck.dump.tensors import read_sketches, sketch_of
 from ray_precheck.errors import DumpError
 from ray_precheck.numerics.sketch import Array, estimated_norm
 from ray_precheck.numerics.statistics import STATISTICS
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import Item, bare_name, parameter_names, parameter_place
 from ray_precheck.trace.side import API, CaptureSide, RecordEntry, open_side
 
 # So many dumps are open at a time, so many roots of a dump are looked at, and so many alike of a step.
@@ -29,6 +29,7 @@ _OPEN, _ROOTS, _ALIKE = 8, 4, 4
 _RANKS, _CALLS = 16, 32
 # Sums of float32 in another order; of sketches twice as much.
 _CLOSE = 1e-5
+_OPTIMIZER = "Optimizer."
 _ASKED = (RootKind.WEIGHT, RootKind.INPUT, RootKind.MASK)
 
 
@@ -68,10 +69,53 @@ def _told(
             asked[alike] = asked.get(alike, 0) + 1
             if asked[alike] <= _ALIKE:
                 named[id(root)] = _named(dump, root, by_step[dump.step], places, opened)
-        if any(named.values()):
-            told = [named.get(id(root)) or root for root in dump.located.roots]
-            dump = dump._replace(located=replace(dump.located, roots=told))
-        yield dump
+        told = [named.get(id(root)) or root for root in dump.located.roots]
+        told += _stale(dump, dumps, places, opened)
+        yield dump._replace(located=replace(dump.located, roots=told))
+
+
+def _stale(
+    dump: DumpRoots,
+    dumps: Sequence[DumpRoots],
+    places: Mapping[str, DumpPlace],
+    opened: "_Dumps",
+) -> Iterator[Root]:
+    """Yield the weights of a later step that are not what the update of the step before gave on this rank,
+    though they are in the golden run."""
+    weights = [root for root in dump.located.silent if root.kind is RootKind.WEIGHT]
+    if not weights or dump.label not in places or not dump.step.isdigit():
+        return
+    before = [
+        each
+        for each in dumps
+        if each.rank == dump.rank and each.step.isdigit() and each.label in places
+        and int(each.step) < int(dump.step)
+    ]  # fmt: skip
+    last = max(before, key=lambda each: int(each.step), default=None)
+    if last is None or int(last.step) != int(dump.step) - 1:
+        return
+    try:
+        for root in weights:
+            kept = [
+                _has_kept(opened.of(now), opened.of(then), root)
+                for now, then in zip(places[dump.label], places[last.label], strict=True)
+            ]
+            if kept[0] is False and kept[1] is True:
+                said = (
+                    f"{root.message}: rank {dump.rank} does not begin step {dump.step} with what its update"
+                    f" in step {last.step} gave: something changed the parameter since"
+                )
+                yield replace(root, cause="stale parameter", message=said)
+    except (DumpError, OSError):
+        return
+
+
+def _has_kept(now: "_Opened", then: "_Opened", root: Root) -> bool | None:
+    """Return whether a step begins with the parameter that the update of the step before gave; None where
+    one of both is not known."""
+    begun = next(now.values(root.key, root.item), None)
+    updated = then.updated(begun.item.state_name) if begun is not None else None
+    return None if begun is None or updated is None else _is_one(begun, updated)
 
 
 def _named(
@@ -173,10 +217,28 @@ class _Opened:
             return
         for item in self._side.items(self._entries[key]):
             if item.is_tensor and (item.path == path if path else item.path.startswith("output")):
-                sketch = None
-                if len(self._sketches) and item.element is not None:
-                    sketch = sketch_of(item.element, self._sketches)
-                yield _Value(item, sketch)
+                yield self._value(item)
+
+    def updated(self, name: str) -> _Value | None:
+        """Return a parameter as the last update has left it; None where no update has its name."""
+        found = None
+        for entry in self._side.entries if name else ():
+            if not entry.key.startswith(_OPTIMIZER):
+                continue
+            items = self._side.items(entry)
+            names = parameter_names(items)
+            for item in items:
+                is_left = item.path.startswith("output.") and ".params." in item.path
+                place = parameter_place(item) if is_left else None
+                if place is not None and names.get(place) == bare_name(name):
+                    found = self._value(item)
+        return found
+
+    def _value(self, item: Item) -> _Value:
+        sketch = None
+        if len(self._sketches) and item.element is not None:
+            sketch = sketch_of(item.element, self._sketches)
+        return _Value(item, sketch)
 
     def random_state(self, key: str) -> str:
         """Return the digest of the random state that a call began with, "" where it is not known."""

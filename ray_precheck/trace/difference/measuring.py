@@ -54,10 +54,12 @@ def pair_items(
     say less than shapes do: a tensor with another shape under the same path waits until shapes have
     been tried. The order is that of the target, with what only the golden side has at the end of its part.
     Values that both sides say are one tensor of the model (`Item.origin`) are a pair before all others, and
-    outputs that are two of them are none. Of updates that have other parameters those of one name are pairs.
+    outputs that are two of them are none. Of updates and buckets that have other parameters those of one name
+    are pairs.
     """
     by_origin = any(item.origin for item in target) and any(item.origin for item in golden)
-    if same_framework and not by_origin and _are_alike(target, golden):
+    is_bucket = any(item.bucket_name for item in target)
+    if same_framework and not by_origin and not is_bucket and _are_alike(target, golden):
         return [*zip(target, golden, strict=True)]
     matches: dict[int, int] = {}
     left = [*range(len(golden))]
@@ -67,17 +69,11 @@ def pair_items(
         lambda item: (_part(item), _alike(item)),
     ]
     keys: list[_Key] = [lambda item: (item.path, item.part), *by_shape]
-    names = [parameter_names(side) for side in (target, golden)]
-    if all(names) and [*names[0].values()] != [*names[1].values()]:
-        named = {
-            id(item): (item.path.partition(".")[0], *item.path.split(".")[2:-1], known[place])
-            for items, known in zip((target, golden), names, strict=True)
-            for item in items
-            if (place := parameter_place(item)) is not None and place in known
-        }
-        keys = [partial(_named_or, named, key) for key in keys]
     if not same_framework:
         keys = [lambda item: (item.path, item.part, _alike(item)), *by_shape, keys[0]]
+    named = [_by_parameter(side) for side in (target, golden)]
+    if all(named) and [*named[0].values()] != [*named[1].values()]:
+        keys = [partial(_named_or, named[0] | named[1], key) for key in keys]
     keys.append(
         lambda item: (_part(item), places[id(item)]) if item.is_tensor else (id(item), item.path)
     )
@@ -88,6 +84,20 @@ def pair_items(
             break
         left = _match(target, golden, matches, left, key)
     return _in_order(target, golden, matches, left)
+
+
+def _by_parameter(items: Sequence[Item]) -> dict[int, tuple[str, ...]]:
+    """Return what the values of an update or a bucket are, with the names of their parameters; empty for
+    other records."""
+    names = parameter_names(items)
+    found: dict[int, tuple[str, ...]] = {}
+    for item in items:
+        part, _, path = item.path.partition(".")
+        if item.bucket_name:
+            found[id(item)] = (part, item.bucket_name)
+        elif (place := parameter_place(item)) is not None and place in names:
+            found[id(item)] = (part, *path.split(".")[1:-1], names[place])
+    return found
 
 
 def _named_or(named: Mapping[int, tuple[str, ...]], key: _Key, item: Item) -> Hashable:

@@ -29,7 +29,11 @@ def named_by_calls(state: WalkState, seen: SeenRecord, root: Root) -> Root:
     golden = state.golden
     # Where elements are seen, an input that another call gave was found before any estimate.
     kinds = [RootKind.GAP] if state.evidence.sees_elements else [RootKind.GAP, RootKind.ESTIMATE]
-    if golden is None or seen.golden is None or root.kind not in kinds:
+    has_other_shape = root.kind is RootKind.ESTIMATE and any(
+        mine is not None and other is not None and mine.part == OUTPUT and mine.shape != other.shape
+        for mine, other in seen.pairs
+    )
+    if golden is None or seen.golden is None or not (root.kind in kinds or has_other_shape):
         return root
     pairs = [
         pair
@@ -189,7 +193,8 @@ def _told(
         )
         return sent[0], True, "another collective", said
     if not ours:
-        return theirs[0], False, "", f"{_listed(theirs)} only in the golden run"
+        cause = f"{len(theirs)} missing calls" if len(theirs) > _NAMED else ""
+        return theirs[0], False, cause, f"{_listed(theirs)} only in the golden run"
     said = f"{_listed(ours)} only in the target"
     if theirs:
         names = ", ".join(each.entry.call for each in theirs[:_NAMED])

@@ -96,7 +96,13 @@ class _Joining:
 
     def run(self) -> list[DumpRoots]:
         joined = [self._joined(number, dump) for number, dump in enumerate(self._dumps)]
-        differing = (each for each in joined if each.located.roots or each.located.shared)
+        differing = (
+            each
+            for each in joined
+            if each.located.roots
+            or each.located.shared
+            or any(map(_is_weight, each.located.silent))
+        )
         last = max((_number(each.step) for each in differing), default=-1)
         return [_with_silent(each) if _number(each.step) <= last else each for each in joined]
 
@@ -214,10 +220,15 @@ def _with_silent(dump: DumpRoots) -> DumpRoots:
     """Return what was found in a dump, with the collectives and updates that only one run has: something
     differs, here or later, for which they may be the cause."""
     located = dump.located
-    if not located.silent:
+    silent = [root for root in located.silent if not _is_weight(root)]
+    if not silent:
         return dump
-    roots = sorted([*located.roots, *located.silent], key=lambda root: root.place)
+    roots = sorted([*located.roots, *silent], key=lambda root: root.place)
     return dump._replace(located=replace(located, roots=roots))
+
+
+def _is_weight(root: Root) -> bool:
+    return root.kind is RootKind.WEIGHT
 
 
 def _explains(all_shared: Sequence[SharedRecord], arrival: SharedRecord) -> bool:

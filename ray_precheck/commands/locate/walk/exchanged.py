@@ -5,12 +5,20 @@ Comes in: a record of a collective with its partner of the golden run, or the ca
 roots. Called by `walk`.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ray_precheck.commands.locate.walk.naming import Exchanges, group_in_words
+from ray_precheck.commands.locate.walk.naming import (
+    Exchanges,
+    factor_between,
+    factor_in_words,
+    group_in_words,
+    listed,
+)
 from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind, SeenRecord, WalkState
 from ray_precheck.trace.flow import Meeting, is_collective, operation_of
+from ray_precheck.trace.items import OUTPUT, bare_name
 from ray_precheck.trace.side import FORWARD
 
 # What a reduction does, in words.
@@ -58,7 +66,44 @@ def asked_otherwise(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
     theirs = _terms(other.call, other.key, golden.exchanges)
     what = state.exchanges.in_words(entry.key)
     for cause, said in _differences(mine, theirs):
-        yield seen.root(RootKind.CONFIGURATION, cause=cause, message=f"{what} {said}")
+        times = factor_in_words(_factor(seen))
+        more = f"; it gives {times[1:]} times what the golden run's gives" if times else ""
+        yield seen.root(
+            RootKind.CONFIGURATION, cause=" ".join(filter(None, [cause, times])),
+            message=f"{what} {said}{more}",
+        )  # fmt: skip
+    operation = operation_of(entry.call)
+    lost = set(_bucket(golden.exchanges, other.key)) - set(
+        state.exchanges.carried.get(operation, ())
+    )
+    if lost:
+        names = listed([each for each in _bucket(golden.exchanges, other.key) if each in lost])
+        told = "its gradient is" if len(lost) == 1 else "their gradients are"
+        is_sum = "reduce" in operation
+        yield seen.root(
+            RootKind.CONFIGURATION, cause="not reduced" if is_sum else "left out",
+            message=f"{names} {'is' if len(lost) == 1 else 'are'} in no {operation} of the target, as in that"
+            f" of the golden run ({other.key}){f': {told} not reduced' if is_sum else ''}",
+        )  # fmt: skip
+
+
+def _bucket(exchanges: Exchanges, key: str) -> list[str]:
+    """Return the parameters that a collective carries, as its record says."""
+    names = exchanges.raw(key).get("parameters")
+    return [bare_name(str(each)) for each in names] if isinstance(names, list) else []
+
+
+def _factor(seen: SeenRecord) -> float | None:
+    """Return the factor that all tensors which a collective gave have, None where they have no one."""
+    found = {
+        factor
+        for target, golden in seen.pairs
+        if target is not None and golden is not None and target.part == OUTPUT and target.is_tensor
+        and (factor := factor_between(target, golden)) is not None
+    }  # fmt: skip
+    first = min(found, default=None)
+    is_one = first is not None and all(math.isclose(each, first, rel_tol=1e-3) for each in found)
+    return first if is_one else None
 
 
 def _differences(mine: _Terms, theirs: _Terms) -> Iterator[tuple[str, str]]:
@@ -69,8 +114,11 @@ def _differences(mine: _Terms, theirs: _Terms) -> Iterator[tuple[str, str]]:
         else:
             yield "another group", f"ran in {mine.group} (golden: {theirs.group})"
     if mine.reduction != theirs.reduction:
-        ours, others = (_REDUCTIONS.get(each, each) for each in (mine.reduction, theirs.reduction))
-        cause = f"{mine.reduction} for {theirs.reduction}"
+        ours, others = (
+            _REDUCTIONS.get(each, f"reduces by {each or 'a hook of the program'}")
+            for each in (mine.reduction, theirs.reduction)
+        )
+        cause = f"{mine.reduction or 'a hook'} for {theirs.reduction or 'a hook'}"
         yield cause, f"{ours} where that of the golden run {others} ({cause})"
     for verb, own, other in (
         ("sends", mine.source, theirs.source),

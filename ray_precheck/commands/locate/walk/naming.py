@@ -5,13 +5,13 @@ Comes in: records of one run or of both. Goes out: words, "" for what has none. 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
 from ray_precheck.numerics.arrays import epsilon_of
-from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, is_collective
+from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, is_collective, operation_of
 from ray_precheck.trace.items import Item, bare_name, parameter_names, parameter_place
 
 _OPTIMIZER = "Optimizer."
@@ -49,6 +49,8 @@ def value_in_words(record: FlowRecord, item: Item) -> str:
     """Return what a value is: `the gradient of n.weight (Optimizer.SGD.0.forward.input.0.grads.7)`, or its
     path alone."""
     path = f"{record.entry.key}.{item.path}"
+    if item.bucket_name:
+        return f"the gradient of {item.bucket_name} ({path})"
     name = parameter_at(record, item.path)
     if not name:
         return path
@@ -94,20 +96,17 @@ class Exchanges:
         call = key.rpartition(".")[0]
         if not is_collective(call):
             return call
-        module = self._where(key)
         names = self.parameters.get(key, ())
-        words = ", ".join(
-            filter(
-                None,
-                [
-                    group_in_words(self.meetings.get(key)),
-                    module,
-                    f"of the gradient{'s' if len(names) > 1 else ''} of {listed(names)}"
-                    if names
-                    else "",
-                ],
-            )
-        )
+        module = self._where(key) if len(names) < 2 else ""
+        of = f"the gradient{'s' if len(names) > 1 else ''} of "
+        if not names or "reduce" not in operation_of(call):
+            names, of = names or self._weights(key), ""
+        said = [
+            group_in_words(self.meetings.get(key)),
+            module,
+            f"of {of}{listed(names)}" if names else "",
+        ]
+        words = ", ".join(filter(None, said))
         return f"{call} ({words})" if words else call
 
     def _where(self, key: str) -> str:
@@ -140,6 +139,37 @@ class Exchanges:
             if giver is not None:
                 return giver.key
         return None
+
+    def _weights(self, key: str) -> Sequence[str]:
+        """Return the parameters that a collective exchanges, by their values before or after an update."""
+        record = self.records.get(key)
+        marks = [item.mark for item in record.inputs if item.is_tensor] if record else []
+        return [name for mark in marks if (name := self.updated.get(mark))]
+
+    @cached_property
+    def updated(self) -> Mapping[tuple[object, ...], str]:
+        """The parameters of all updates by their values, "" where several are alike."""
+        found: dict[tuple[object, ...], str] = {}
+        for key, record in self.records.items():
+            if not key.startswith(_OPTIMIZER):
+                continue
+            names = parameter_names(record.items)
+            for item in record.items:
+                if ".params." in item.path and (place := parameter_place(item)) in names:
+                    name = names[place] if place is not None else ""
+                    found[item.mark] = name if found.setdefault(item.mark, name) == name else ""
+        return found
+
+    @cached_property
+    def carried(self) -> Mapping[str, Collection[str]]:
+        """The parameters that are in the buckets of the run, as its records say, by operations."""
+        found: dict[str, set[str]] = {}
+        for key in self.meetings:
+            names = self.raw(key).get("parameters")
+            if isinstance(names, list):
+                call = key.rpartition(".")[0]
+                found.setdefault(operation_of(call), set()).update(bare_name(str(n)) for n in names)
+        return found
 
     @cached_property
     def _readers(self) -> Mapping[str, str]:

@@ -142,7 +142,7 @@ class Located:
     `shared` are the records of collectives that differ, `left_out` counts the records that only pass an
     error on and are not in `passed`, `shared_left_out` those of collectives. `silent` are collectives and
     updates that one run alone has, and behind which nothing in this dump differs: what they did may show on
-    other ranks or in later steps.
+    other ranks or in later steps; and weights of a later step, which differ since an earlier one.
     """
 
     roots: list[Root] = field(default_factory=list)
@@ -408,7 +408,7 @@ class WalkState:
     the capture is one of level mix; `module_of` has the record of the module around one. `meetings` has the
     collectives of the run by the keys of their records, `exchanges` what is known of them. `outputs` has the
     differences of values that were given, by key and path. `records` and `places` are those of the run, by
-    key.
+    key. `late` has weights that differ in a later step than the first.
     """
 
     flow: Flow
@@ -427,6 +427,7 @@ class WalkState:
     outputs: dict[tuple[str, str], float] = field(default_factory=dict)
     records: dict[str, FlowRecord] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
+    late: list[Root] = field(default_factory=list)
 
     def giver(self, seen: SeenRecord, path: str) -> Producer | None:
         """Return who gave a value to a record; None where no record did."""

@@ -27,6 +27,8 @@ _SAME_NUMBER = 1e-5
 _OPTIMIZER = "Optimizer."
 _NAMES = ".names."
 _STATE = ".state."
+# In a later step a weight that differs by so much was not moved by rounding alone; so many are told of.
+_MOVED, _MOST_LATE = 1e-2, 3
 _FLOATS = ("float", "bfloat", "complex", "half", "double")
 
 
@@ -47,8 +49,13 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
         if giver is None and _was_looked_at(state, seen, target, golden):
             continue
         if giver is None and state.weights.holds(seen.record, target):
+            if said := _other_parameter(state, seen, target, golden):
+                yield said
+                return
             if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
                 yield _other(state, seen, RootKind.WEIGHT, target, difference)
+            elif _MOVED < difference < math.inf and len(state.late) < _MOST_LATE:
+                state.late.append(_other(state, seen, RootKind.WEIGHT, target, difference))
             continue
         if giver is None and not state.is_first_step and _is_state(seen, target):
             continue  # The update of the step before gave it, as it gave the weights.
@@ -84,6 +91,21 @@ def _was_looked_at(state: WalkState, seen: SeenRecord, target: Item, golden: Ite
         return True
     theirs = state.golden.flow().first.get((seen.golden.entry.key, golden.path))
     return theirs is None or (state.golden.partners.get(first[0]), first[1]) == theirs
+
+
+def _other_parameter(state: WalkState, seen: SeenRecord, target: Item, golden: Item) -> Root | None:
+    """Return the root of a record that gets another parameter than in the golden run, as where a list of
+    them lacks one; None where both are the same or not known."""
+    mine = bare_name(target.state_name) or state.weights.name_of(target)
+    theirs = bare_name(golden.state_name)
+    if not theirs and state.golden is not None:
+        theirs = state.golden.exchanges.updated.get(golden.mark, "")
+    if not (mine and theirs) or mine == theirs:
+        return None
+    return seen.root(
+        RootKind.CONFIGURATION, target.path, cause="another parameter",
+        message=f"{seen.record.entry.key}.{target.path} is {mine}, where that of the golden run is {theirs}",
+    )  # fmt: skip
 
 
 def _is_state(seen: SeenRecord, item: Item) -> bool:

@@ -214,6 +214,13 @@ class UnsetMemory:
                 seen.values.pop(item.path, None)
                 seen.is_partly_unset = True
 
+    def gives_nothing(self, seen: SeenRecord) -> bool:
+        """Return whether all that a record gives is memory that nothing has written: what is written there
+        has the shape, too."""
+        given = [item for item in seen.record.outputs if item.is_tensor]
+        key = seen.record.entry.key
+        return bool(given) and all((key, item.path) in self._values for item in given)
+
     def _is_unset(self, seen: SeenRecord, item: Item) -> bool:
         """Return whether a value is what stood in memory. What is written into may hold, by chance, what
         another record gave, so that its statistics count and not its giver."""
@@ -257,7 +264,8 @@ class RootWalk:
         self._unset.look_ahead(records)
         for place, record in enumerate(records):
             self._visit(self._seen(record, place))
-        self.found.silent = list(in_one_run_alone(self.state, self.found.roots))
+        alone = in_one_run_alone(self.state, self.found.roots)
+        self.found.silent = [*alone, *self.state.late]
         reached = reached_from(self.found.edges)
         self.found.roots = [replace(root, reached=reached(root.name)) for root in self.found.roots]
         return self.found
@@ -338,7 +346,9 @@ class RootWalk:
             return
         if seen.golden is not None and not is_affected:
             given = given_roots(self.state, seen, self._way.least_in_gaps())
-            found = [*given, *lacking_parameters(seen), *argument_roots(seen)]
+            found = [*given, *lacking_parameters(seen)]
+            if not self._unset.gives_nothing(seen):
+                found += argument_roots(seen)
             found = [root for root in found if not self._may_be_downstream(root)]
             changed = [other_operator(self.state, seen), other_gradient(self.state, seen)]
             found += [root for root in changed[: 1 if found else 2] if root is not None]
