@@ -58,7 +58,7 @@ def pair_items(
     are pairs.
     """
     by_origin = any(item.origin for item in target) and any(item.origin for item in golden)
-    is_bucket = any(item.bucket_name for item in target)
+    is_bucket = bool(target and target[0].bucket_name)
     if same_framework and not by_origin and not is_bucket and _are_alike(target, golden):
         return [*zip(target, golden, strict=True)]
     matches: dict[int, int] = {}
@@ -71,12 +71,12 @@ def pair_items(
     keys: list[_Key] = [lambda item: (item.path, item.part), *by_shape]
     if not same_framework:
         keys = [lambda item: (item.path, item.part, _alike(item)), *by_shape, keys[0]]
-    named = [_by_parameter(side) for side in (target, golden)]
-    if all(named) and [*named[0].values()] != [*named[1].values()]:
-        keys = [partial(_named_or, named[0] | named[1], key) for key in keys]
     keys.append(
         lambda item: (_part(item), places[id(item)]) if item.is_tensor else (id(item), item.path)
     )
+    named = [_by_parameter(side) for side in (target, golden)]
+    if all(named) and [*named[0].values()] != [*named[1].values()]:
+        keys = [partial(_named_or, named[0] | named[1], key) for key in keys]
     if by_origin:
         keys = [_original, *(partial(_unlike_original, key) for key in keys)]
     for key in keys:

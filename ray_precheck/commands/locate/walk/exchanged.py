@@ -57,7 +57,7 @@ def asked_otherwise(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
     """Yield a root for a collective that ran in another group, with another reduction or from another rank
     than that of the golden run."""
     entry, golden = seen.record.entry, state.golden
-    if golden is None or seen.golden is None or not is_collective(entry.call):
+    if not is_collective(entry.call) or golden is None or seen.golden is None:
         return
     other = seen.golden.entry
     if operation_of(entry.call) != operation_of(other.call):
@@ -171,7 +171,7 @@ def in_one_run_alone(state: WalkState, named: Iterable[Root]) -> Iterator[Root]:
     """Yield a root for each collective and each update that only one of both runs has, where none of those
     that were `named` tells of it."""
     golden = state.golden
-    if golden is None:
+    if golden is None or not any(map(_counts, (*golden.alone[0], *golden.alone[1]))):
         return
     roots = [root for root in named if root.kind is RootKind.CALL]
     said = " ".join([*(root.name for root in roots), *(root.message for root in roots), ""])
