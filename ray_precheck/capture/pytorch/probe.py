@@ -34,12 +34,9 @@ from ray_precheck.capture.pytorch.calls import (
     modes_on,
     sweep_modes,
 )
+from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.darkness import Darkness, TorchOrigins
-from ray_precheck.capture.pytorch.detours import (
-    Collectives,
-    backward_passes_seen,
-    regions_told_apart,
-)
+from ray_precheck.capture.pytorch.detours import backward_passes_seen, regions_told_apart
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.updates import (
