@@ -225,20 +225,22 @@ def is_collective(call: str) -> bool:
 
 
 def operation_of(call: str) -> str:
-    """Return the name of a collective without prefix and number: `all_reduce`."""
-    return call.rpartition(".")[0].rpartition(".")[2]
+    """Return the name of a collective without prefix and number: `all_reduce`, `functional.all_reduce`."""
+    return call.rpartition(".")[0].partition(".")[2]
 
 
 def overwritten(record: FlowRecord) -> tuple[str, ...]:
-    """Return the paths of what a collective got and never read: a broadcast reads the tensor of one rank,
-    which is the one that did not change."""
-    if not is_collective(record.entry.call) or operation_of(record.entry.call) != "broadcast":
+    """Return the paths of what a collective got and never read: a broadcast reads the tensors of one rank,
+    which are those that did not change."""
+    if not is_collective(record.entry.call):
         return ()
-    given = next((item for item in record.items if item.part == OUTPUT and item.is_tensor), None)
+    if operation_of(record.entry.call) not in ("broadcast", "ddp_broadcast"):
+        return ()
+    tensors = [item for item in record.items if item.is_tensor]
+    given = [item for item in tensors if item.part == OUTPUT]
+    got = [item for item in tensors if item.part == INPUT]
     return tuple(
-        item.path
-        for item in record.items
-        if given is not None and item.part == INPUT and item.is_tensor and not _same(item, given)
+        item.path for item, after in zip(got, given, strict=False) if not _same(item, after)
     )
 
 

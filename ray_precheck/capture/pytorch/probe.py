@@ -36,6 +36,7 @@ from ray_precheck.capture.pytorch.calls import (
 )
 from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.darkness import Darkness, TorchOrigins
+from ray_precheck.capture.pytorch.data_parallel import DataParallel
 from ray_precheck.capture.pytorch.detours import backward_passes_seen, regions_told_apart
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
@@ -299,6 +300,7 @@ class TorchStep(HookedStep):
             self._mode = recorder.mode = CallMode(names, sink or recorder.call, below)
         self._updates: OptimizerSteps | None = None
         self._names = names
+        self._data_parallel = DataParallel(recorder, module_names.of_parameter)
         self._darkness: Darkness | None = None
         if self._mode is not None and sink is None:
             self._darkness = Darkness(recorder, origins)
@@ -328,6 +330,7 @@ class TorchStep(HookedStep):
             self._hooks.enter_context(regions_told_apart(self._mode, recorder))
             self._hooks.enter_context(backward_passes_seen(self._mode))
             self._hooks.enter_context(Collectives(recorder).watched())
+            self._hooks.enter_context(self._data_parallel.watched())
             self._hooks.enter_context(recorder.resharding.watched())
             self._hooks.enter_context(self._mode.operators_named())
             if self._darkness is not None:

@@ -90,6 +90,11 @@ def _verdicts(exchanged: Sequence[Exchanged]) -> tuple[Verdict, list[str]]:
     return done.verdict, [row[3] for row in rows]
 
 
+def _rows(exchanged: Sequence[Exchanged]) -> list[str]:
+    (done,) = WholeExchanges(exchanged).rows(set())
+    return done.details.decode().splitlines()
+
+
 def _arrays(ranks: int, *shape: int) -> list[Array]:
     return [DRAW.normal(size=shape).astype(np.float32) for _ in range(ranks)]
 
@@ -248,6 +253,42 @@ def test_any_order_of_a_sum_is_right_however_much_cancels(tmp_path: Path, ranks:
         total = total + each
     records = [([each], [total.copy()]) for each in brought]
     assert _verdicts(_exchanged(tmp_path, "all_reduce", records))[0] is Verdict.PASS
+
+
+def _buckets(brought: Sequence[Sequence[Array]]) -> list[Any]:
+    means = [np.mean(each, axis=0, dtype=np.float32) for each in zip(*brought, strict=True)]
+    return [([list(each)], [[one.copy() for one in means]]) for each in brought]
+
+
+def test_the_means_of_a_bucket_are_recomputed_gradient_by_gradient(tmp_path: Path) -> None:
+    brought = [[*_arrays(1, 4, 3), *_arrays(1, 5)] for _ in range(3)]
+    named = {"op": _text("RedOpType.AVG")}
+    right = _buckets(brought)
+    right[2][0][0].append(None)  # this rank has not used a parameter
+    right[2][1][0].append(brought[0][0])
+    told = _exchanged(tmp_path / "a", "ddp_all_reduce", right, named)
+    assert _verdicts(told)[0] is Verdict.PASS
+    wrong = _buckets(brought)
+    wrong[1][1][0][1] = brought[1][1]  # not reduced
+    told = _exchanged(tmp_path / "b", "ddp_all_reduce", wrong, named)
+    verdict, each = _verdicts(told)
+    assert (verdict, each) == (Verdict.ERROR, ["pass", "error", "pass"])
+    assert [row.split(",")[4] for row in _rows(told)] == ["output.0.0", "output.0.1", "output.0.0"]
+    # A hook of the script may give anything.
+    hooked = _exchanged(tmp_path / "c", "ddp_all_reduce", wrong)
+    assert _verdicts(hooked)[0] is Verdict.SKIP
+
+
+def test_a_broadcast_of_several_tensors_is_that_of_each(tmp_path: Path) -> None:
+    brought = [_arrays(2, 4) for _ in range(2)]
+    gave = [[each.copy() for each in brought[1]] for _ in range(2)]
+    ranks = [([list(some)], [given]) for some, given in zip(brought, gave, strict=True)]
+    named = {"src": _number(1)}
+    told = _exchanged(tmp_path / "a", "ddp_broadcast", ranks, named)
+    assert _verdicts(told) == (Verdict.PASS, ["pass", "pass"])
+    gave[0][1][2] += 1.0
+    told = _exchanged(tmp_path / "b", "ddp_broadcast", ranks, named)
+    assert _verdicts(told) == (Verdict.ERROR, ["error", "pass"])
 
 
 def test_integers_must_agree_to_the_last_one(tmp_path: Path) -> None:
