@@ -46,8 +46,18 @@ _SIGNATURES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "scatter": ("scatter_list", "tensor", ("tensor", "scatter_list", "src")),
     "send": ("tensor", "", ("tensor", "dst")),
     "recv": ("", "tensor", ("tensor", "src")),
-    "ddp_all_reduce": ("tensors", "tensors", ("tensors",)),
-    "ddp_broadcast": ("tensors", "tensors", ("tensors",)),
+    # One argument, which is read, and one output. What a functional collective got and gave is the operator's
+    # own, for dimension 0.
+    **dict.fromkeys(
+        (
+            "ddp_all_reduce", "ddp_broadcast", "functional.all_reduce", "functional.broadcast",
+            "functional.all_gather_tensor", "functional.reduce_scatter_tensor",
+            "functional.all_to_all_single", "functional.all_reduce_coalesced",
+            "functional.all_gather_into_tensor_coalesced",
+            "functional.reduce_scatter_tensor_coalesced",
+        ),
+        ("tensor", "tensor", ("tensor",)),
+    ),
 }  # fmt: skip
 
 
@@ -193,8 +203,9 @@ def _all_reduce(sides: Sequence[_Side]) -> Iterator[Made]:
 
 
 def _reduce(sides: Sequence[_Side]) -> Iterator[Made]:
-    target = next((side.value("dst") for side in sides), None)
-    yield from (each for each in _all_reduce(sides) if each.rank == target)
+    target = _rank_in(sides, "dst")
+    if target is not None:
+        yield from (each for each in _all_reduce(sides) if each.rank == target.rank)
 
 
 def _broadcast(sides: Sequence[_Side]) -> Iterator[Made]:
@@ -290,6 +301,10 @@ def _send(sides: Sequence[_Side]) -> Iterator[Made]:
 
 
 def _rank_in(sides: Sequence[_Side], name: str) -> _Side | None:
+    """Return the rank that an argument names, by its number or by its place in the group (`group_src`)."""
+    place = next((found for side in sides if type(found := side.value(f"group_{name}")) is int), -1)
+    if 0 <= place < len(sides):
+        return sides[place]
     wanted = next((found for side in sides if type(found := side.value(name)) is int), None)
     return next((side for side in sides if side.rank == wanted), None)
 
@@ -310,6 +325,14 @@ _Make = Callable[[Sequence[_Side]], Iterator[Made]]
 _MAKERS: Mapping[str, _Make] = {
     "ddp_all_reduce": _reduced_buckets,
     "ddp_broadcast": lambda sides: _each(sides, _broadcast),
+    "functional.all_reduce": _all_reduce,
+    "functional.broadcast": _broadcast,
+    "functional.all_gather_tensor": _all_gather,
+    "functional.reduce_scatter_tensor": _reduce_scatter,
+    "functional.all_to_all_single": _all_to_all_single,
+    "functional.all_reduce_coalesced": lambda sides: _each(sides, _all_reduce),
+    "functional.all_gather_into_tensor_coalesced": lambda sides: _each(sides, _all_gather),
+    "functional.reduce_scatter_tensor_coalesced": lambda sides: _each(sides, _reduce_scatter),
     "all_reduce": _all_reduce,
     "reduce": _reduce,
     "broadcast": _broadcast,

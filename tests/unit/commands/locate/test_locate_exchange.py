@@ -173,6 +173,15 @@ def _scatter(brought: Sequence[Array]) -> list[Any]:
     ]
 
 
+def _functional(make: Callable[[Sequence[Array]], list[Any]]) -> Any:
+    """Return what makes the records of a functional collective, which gives a tensor of its own."""
+
+    def made(brought: Sequence[Array]) -> list[Any]:
+        return [([each], [gave[0]]) for each, (_, gave) in zip(brought, make(brought), strict=True)]
+
+    return made
+
+
 COLLECTIVES: dict[str, Callable[[Sequence[Array]], list[Any]]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
@@ -187,6 +196,10 @@ COLLECTIVES: dict[str, Callable[[Sequence[Array]], list[Any]]] = {
     "all_to_all": _all_to_all,
     "gather": _gather,
     "scatter": _scatter,
+    "functional.all_reduce": _functional(_all_reduce),
+    "functional.all_gather_tensor": _functional(_all_gather_into),
+    "functional.reduce_scatter_tensor": _functional(_reduce_scatter),
+    "functional.all_to_all_single": _functional(_all_to_all_single),
 }
 
 
@@ -345,6 +358,16 @@ def test_what_a_rank_received_is_what_the_other_one_sent(tmp_path: Path) -> None
         label = f"step0/rank{rank}"
         records.append(Exchanged(label, "0", rank, one.key, 0, one.meeting, one.raw, one.folder))
     assert _verdicts(records)[0] is Verdict.ERROR
+
+
+def test_the_source_of_a_scatter_may_be_told_by_its_place_in_the_group(tmp_path: Path) -> None:
+    brought = _arrays(2, 4)
+    records = [
+        ([HIDDEN, list(brought) if rank == 1 else None], [each.copy(), None])
+        for rank, each in enumerate(brought)
+    ]
+    named = {"group_src": _number(1)}
+    assert _verdicts(_exchanged(tmp_path, "scatter", records, named))[0] is Verdict.PASS
 
 
 def test_a_collective_whose_ranks_are_not_all_there_is_no_piece(tmp_path: Path) -> None:
