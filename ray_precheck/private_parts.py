@@ -214,6 +214,34 @@ DDP_BROADCAST = PrivatePart(
     "sees the buffers and parameters that DistributedDataParallel broadcasts",
     "they have no record",
 )
+FSDP = PrivatePart(
+    (
+        "torch.distributed.fsdp._fully_shard:_fsdp_param_group",
+        "torch.distributed._composable.fsdp:_fsdp_param_group",
+    ),
+    "tells which parameters fully_shard gathers or reduces by a collective",
+    "the collective has its record without their names",
+)
+FSDP_HANDLES = PrivatePart(
+    ("torch.distributed.fsdp:_flat_param",),
+    "tells which parameters FullyShardedDataParallel gathers by a collective",
+    FSDP.otherwise,
+)
+FSDP_REDUCTIONS = PrivatePart(
+    ("torch.distributed.fsdp:_runtime_utils",),
+    "tells which parameters' gradients FullyShardedDataParallel reduces by a collective",
+    FSDP.otherwise,
+)
+OPERATORS = PrivatePart(
+    ("torch._ops:OpOverloadPacket",),
+    "sees functional collectives, such as those that move the parts of a DTensor",
+    "they have no record",
+)
+GROUP_NAMES = PrivatePart(
+    ("torch.distributed.distributed_c10d:_resolve_process_group",),
+    "tells in which group a functional collective ran",
+    "its record has no group",
+)
 DTENSOR_MOVES = PrivatePart(
     ("torch.distributed.tensor:_dispatch",),
     "sees which parts torch moves within a call of a DTensor",

@@ -7,6 +7,10 @@ torch.distributed's functions are no operators: they take a detour in every modu
 name, too. An asynchronous one has its record when it is waited for, or at the end of the step, without what
 it gave. Of a batch of sends and receives each has its own, when it has arrived, as if it had been called
 alone. A record has all arguments as its output, since a collective writes into them.
+
+Functional collectives are operators without a record of their own: `functional_collectives` sees them. What
+`saying` adds to the records within is who makes them (`sharded`). Sends and receives have the numbers that
+`messages` counts.
 """
 
 import functools
@@ -14,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -21,6 +26,8 @@ import torch.distributed as distributed
 
 from ray_precheck.capture.pytorch.calls import detour
 from ray_precheck.capture.pytorch.elements import group_text
+from ray_precheck.capture.pytorch.functional_collectives import Finish, FunctionalCollectives
+from ray_precheck.capture.pytorch.messages import Messages
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 
 NAMES = (
@@ -58,13 +65,38 @@ class _Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class Collectives:
-    """Records collectives while they are watched."""
+class _Thread(threading.local):
+    """What holds in one thread: whether a collective runs, and the fields of the records within."""
 
-    def __init__(self, recorder: TorchRecorder) -> None:
-        self._recorder = recorder
-        self._thread = threading.local()
+    inside = False
+    said = ""
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A collective that runs; `finish` writes its record, once."""
+
+    call: _Call
+    finish: Finish
+    sequence: int | None = None
+
+    def end(self, done: bool) -> None:
+        """Write the record, with what the arguments hold then if the collective has done."""
+        args, kwargs = self.call.args, self.call.kwargs
+        fields = _group_field(args, kwargs)
+        if self.sequence is not None:
+            fields += f', "sequence": {self.sequence}'
+        self.finish((*args, *kwargs.values()) if done else (), fields)
+
+
+class Collectives:
+    """Records collectives while they are watched; `messages` counts sends and receives."""
+
+    def __init__(self, recorder: TorchRecorder, messages: Messages) -> None:
+        self._recorder, self._messages = recorder, messages
+        self._thread = _Thread()
         self._pending: dict[int, tuple[Any, Callable[[bool], None]]] = {}
+        self._functional = FunctionalCollectives(self._begin, self._run, self._is_off, _group_of)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -85,6 +117,7 @@ class Collectives:
                 detours.enter_context(detour(distributed.P2POp, word, _unwrapping(word)))
             for word in _ARRIVALS:
                 detours.enter_context(detour(distributed.Work, word, self._waiting(word)))
+            detours.enter_context(self._functional.watched())
             try:
                 yield
             finally:
@@ -92,10 +125,25 @@ class Collectives:
                     finish(False)
                 self._pending.clear()
 
+    @contextmanager
+    def saying(self, fields: str) -> Iterator[None]:
+        """Add fields to the records of the collectives within."""
+        before, self._thread.said = self._thread.said, fields
+        try:
+            yield
+        finally:
+            self._thread.said = before
+
+    def _is_off(self) -> bool:
+        """Return whether another collective, or the capture itself, makes the calls of this moment."""
+        mode = self._recorder.mode
+        is_quiet = mode is not None and mode.quiet
+        return self._recorder.stopped or self._thread.inside or is_quiet
+
     def _told(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def collective(*args: Any, **kwargs: Any) -> Any:
-            if self._recorder.stopped or getattr(self._thread, "inside", False):
+            if self._recorder.stopped or self._thread.inside:
                 return original(*args, **kwargs)  # another collective calls this one
             frame = sys._getframe(1)
             if name == _BATCH:
@@ -113,40 +161,59 @@ class Collectives:
 
     def _call(self, calls: list["_Call"], run: Callable[[], Any], frame: FrameType) -> Any:
         """Make a collective, or a batch of sends and receives, each of which has a record."""
-        begun = [self._begun(*each, frame) for each in calls]
-        works = _works(result := self._run(run))
+        begun = [self._begun(call, frame) for call in calls]
+        self._messages.begin()
+        try:
+            works = _works(result := self._run(run))
+        finally:
+            numbers = self._messages.taken()
+        if len(numbers) == len(begun):
+            for each, number in zip(begun, numbers, strict=True):
+                each.sequence = number
         if len(works) == len(begun):
-            for work, finish in zip(works, begun, strict=True):
-                self._wait_for([work], finish)
+            for work, each in zip(works, begun, strict=True):
+                self._wait_for([work], each.end)
         elif works:
-            self._wait_for(works, lambda done: [finish(done) for finish in begun])
+
+            def end(done: bool) -> None:
+                for each in begun:
+                    each.end(done)
+
+            self._wait_for(works, end)
         else:
-            for finish in begun:
-                finish(True)
+            for each in begun:
+                each.end(True)
         return result
 
-    def _begun(
+    def _begun(self, call: "_Call", frame: FrameType) -> _Begun:
+        """Take what a collective gets."""
+        hidden = _ONLY_WRITTEN.get(call.name, ())
+        shown = tuple(None if index in hidden else each for index, each in enumerate(call.args))
+        named = {word: None if word in hidden else each for word, each in call.kwargs.items()}
+        finish = self._begin(call.name, shown, named, frame)
+        return _Begun(call, finish or (lambda outputs, fields="": None))
+
+    def _begin(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
-    ) -> Callable[[bool], Any]:
-        """Take what a collective gets, and return what writes its record."""
+    ) -> Finish | None:
+        """Take what a collective gets, and return what writes its record, None where none is wanted."""
         recorder = self._recorder
         key = f"Distributed.{name}.{recorder.number(f'Distributed.{name}')}.forward"
         if not recorder.scope.wants(key):
-            return lambda _: None
-        hidden = _ONLY_WRITTEN.get(name, ())
-        shown = tuple(None if index in hidden else each for index, each in enumerate(args))
-        named = {word: None if word in hidden else each for word, each in kwargs.items()}
-        before = recorder.guarded(key, lambda: recorder.before(key, shown, named)) or ""
+            return None
+        before = recorder.guarded(key, lambda: recorder.before(key, args, kwargs)) or ""
         stack = recorder.guarded(key, lambda: recorder.stack_of(frame))
-        parent = recorder.parent
+        parent, said = recorder.parent, self._thread.said
 
-        def finish(complete: bool) -> None:
-            recorder.forget((args, kwargs))
-            after = recorder.after(key, (*args, *kwargs.values()) if complete else ())
-            group = _group_field(args, kwargs)
-            recorder.write(key, f"{before}{after}{group}", stack, parent)
+        def write(outputs: tuple[Any, ...], fields: str) -> None:
+            recorder.forget((args, kwargs, outputs))
+            after = recorder.after(key, outputs)
+            recorder.write(key, f"{before}{after}{fields}{said}", stack, parent)
 
-        return lambda complete: recorder.guarded(key, lambda: finish(complete))
+        def finish(outputs: tuple[Any, ...], fields: str = "") -> None:
+            recorder.guarded(key, lambda: write(outputs, fields))
+
+        return finish
 
     def _run(self, run: Callable[[], Any]) -> Any:
         """Call a collective; what it calls itself has no records."""
@@ -237,5 +304,8 @@ def _group_field(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     groups = [
         each for each in (*args, *kwargs.values()) if isinstance(each, distributed.ProcessGroup)
     ]
-    group = groups[0] if groups else distributed.group.WORLD
+    return _group_of(groups[0] if groups else distributed.group.WORLD)
+
+
+def _group_of(group: Any) -> str:
     return "" if group is None else f', "group": {group_text(group)}'

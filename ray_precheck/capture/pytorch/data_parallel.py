@@ -61,6 +61,8 @@ class DataParallel:
         self._awaited: dict[int, _Reduction] = {}
         self._hooked: dict[int, _Buckets] = {}
         self._handles: list[Any] = []
+        # The parameters that are reduced in this step.
+        self._reduced: set[int] = set()
         # The modules whose wrappers run, the innermost last.
         self._modules: list[Any] = []
 
@@ -86,6 +88,10 @@ class DataParallel:
                 self._handles.clear()
                 self._hooked.clear()
                 self._awaited.clear()
+
+    def reduces(self, parameter: torch.Tensor) -> bool:
+        """Return whether the gradient of a parameter is reduced in this step."""
+        return id(parameter) in self._reduced
 
     def _forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -133,6 +139,7 @@ class DataParallel:
 
             for parameter in model.module.parameters():
                 if parameter.requires_grad:
+                    self._reduced.add(id(parameter))
                     self._handles.append(parameter.register_post_accumulate_grad_hook(take))
         self._awaited[id(model)] = _Reduction(self._recorder, model, self._hooked[id(model)])
 
