@@ -157,8 +157,8 @@ RECOMPUTATION = PrivatePart(
 )
 AUTOGRAD_ENGINE = PrivatePart(
     ("torch.autograd:Variable._execution_engine",),
-    "says when a backward pass ends, for calls whose outputs are not all used",
-    "the hooks leave out the gradients of such a call",
+    "says when a backward pass ends, for calls whose outputs are not all used, and for DDP's reductions",
+    "the hooks leave out the gradients of such a call, and DDP's reductions have no records",
 )
 MINDSPORE_JIT = PrivatePart(
     ("mindspore.graph.api:_JitExecutor", "mindspore.common.api:_JitExecutor"),
@@ -197,6 +197,50 @@ MINDSPORE_STRIDES = PrivatePart(
     ("mindspore.ops.auto_generate:as_strided",),
     "places the inputs of a call in memory as they lay in the captured program",
     "MindSpore's inputs are contiguous",
+)
+DDP_BUCKETS = PrivatePart(
+    ("torch.distributed:Reducer._get_zeros_like_grad_buckets",),
+    "tells which parameters DistributedDataParallel reduces in one bucket",
+    "the gradients of such a model have one record together",
+)
+DDP_FINALIZED = PrivatePart(
+    ("torch.distributed:Reducer._check_reducer_finalized",),
+    "tells whether DistributedDataParallel has reduced the gradients of a backward pass that ends, of several"
+    " nested ones",
+    "the end of the first one counts as the end of the reduction",
+)
+DDP_BROADCAST = PrivatePart(
+    ("torch.distributed:_broadcast_coalesced",),
+    "sees the buffers and parameters that DistributedDataParallel broadcasts",
+    "they have no record",
+)
+FSDP = PrivatePart(
+    (
+        "torch.distributed.fsdp._fully_shard:_fsdp_param_group",
+        "torch.distributed._composable.fsdp:_fsdp_param_group",
+    ),
+    "tells which parameters fully_shard gathers or reduces by a collective",
+    "the collective has its record without their names",
+)
+FSDP_HANDLES = PrivatePart(
+    ("torch.distributed.fsdp:_flat_param",),
+    "tells which parameters FullyShardedDataParallel gathers by a collective",
+    FSDP.otherwise,
+)
+FSDP_REDUCTIONS = PrivatePart(
+    ("torch.distributed.fsdp:_runtime_utils",),
+    "tells which parameters' gradients FullyShardedDataParallel reduces by a collective",
+    FSDP.otherwise,
+)
+OPERATORS = PrivatePart(
+    ("torch._ops:OpOverloadPacket",),
+    "sees functional collectives, such as those that move the parts of a DTensor",
+    "they have no record",
+)
+GROUP_NAMES = PrivatePart(
+    ("torch.distributed.distributed_c10d:_resolve_process_group",),
+    "tells in which group a functional collective ran",
+    "its record has no group",
 )
 DTENSOR_MOVES = PrivatePart(
     ("torch.distributed.tensor:_dispatch",),

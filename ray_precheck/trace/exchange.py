@@ -6,7 +6,8 @@ arguments mindspore.mint.distributed has, too.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -45,6 +46,18 @@ _SIGNATURES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "scatter": ("scatter_list", "tensor", ("tensor", "scatter_list", "src")),
     "send": ("tensor", "", ("tensor", "dst")),
     "recv": ("", "tensor", ("tensor", "src")),
+    # One argument, which is read, and one output. What a functional collective got and gave is the operator's
+    # own, for dimension 0.
+    **dict.fromkeys(
+        (
+            "ddp_all_reduce", "ddp_broadcast", "functional.all_reduce", "functional.broadcast",
+            "functional.all_gather_tensor", "functional.reduce_scatter_tensor",
+            "functional.all_to_all_single", "functional.all_reduce_coalesced",
+            "functional.all_gather_into_tensor_coalesced",
+            "functional.reduce_scatter_tensor_coalesced",
+        ),
+        ("tensor", "tensor", ("tensor",)),
+    ),
 }  # fmt: skip
 
 
@@ -111,9 +124,24 @@ class _Side:
         names: Sequence[str],
     ) -> None:
         self.rank, self._record, self._names = rank, record, names
-        self.inputs = list(self._tensors(reads, INPUT))
-        self.outputs = list(self._tensors(writes, OUTPUT))
+        # With what is no tensor: a parameter without a gradient has none.
+        self._read = list(self._items(reads, INPUT))
+        self._written = list(self._items(writes, OUTPUT))
+        self.inputs = [each for each in self._read if each.is_tensor]
+        self.outputs = [each for each in self._written if each.is_tensor]
         self.operation = _OPERATIONS.get(self._word("op") or SUM, "")
+
+    @property
+    def count(self) -> int:
+        """How many tensors it reads and writes, where it does so with each alone."""
+        return min(len(self._read), len(self._written))
+
+    def alone(self, number: int) -> "_Side":
+        """Return the same with one of its tensors alone."""
+        one = copy(self)
+        one.inputs = [each for each in self._read[number : number + 1] if each.is_tensor]
+        one.outputs = [each for each in self._written[number : number + 1] if each.is_tensor]
+        return one
 
     def value(self, name: str) -> Any:
         """Return an argument that is no tensor; None where it is missing."""
@@ -142,15 +170,13 @@ class _Side:
         names = list(kwargs) if isinstance(kwargs, dict) else []
         return positions + names.index(name) if name in names else -1
 
-    def _tensors(self, name: str, part: str) -> Iterator[Item]:
+    def _items(self, name: str, part: str) -> Iterator[Item]:
         value = self._argument(name, part) if name else None
         several = value if isinstance(value, list) else [value]
         for number, each in enumerate(several):
             path = f"{part}.{self._place(name)}"
             path += f".{number}" if isinstance(value, list) else ""
-            item = Item(path, part, each if isinstance(each, dict) else None)
-            if item.is_tensor:
-                yield item
+            yield Item(path, part, each if isinstance(each, dict) else None)
 
     def _word(self, name: str) -> str:
         found = self.value(name)
@@ -177,8 +203,9 @@ def _all_reduce(sides: Sequence[_Side]) -> Iterator[Made]:
 
 
 def _reduce(sides: Sequence[_Side]) -> Iterator[Made]:
-    target = next((side.value("dst") for side in sides), None)
-    yield from (each for each in _all_reduce(sides) if each.rank == target)
+    target = _rank_in(sides, "dst")
+    if target is not None:
+        yield from (each for each in _all_reduce(sides) if each.rank == target.rank)
 
 
 def _broadcast(sides: Sequence[_Side]) -> Iterator[Made]:
@@ -274,11 +301,38 @@ def _send(sides: Sequence[_Side]) -> Iterator[Made]:
 
 
 def _rank_in(sides: Sequence[_Side], name: str) -> _Side | None:
+    """Return the rank that an argument names, by its number or by its place in the group (`group_src`)."""
+    place = next((found for side in sides if type(found := side.value(f"group_{name}")) is int), -1)
+    if 0 <= place < len(sides):
+        return sides[place]
     wanted = next((found for side in sides if type(found := side.value(name)) is int), None)
     return next((side for side in sides if side.rank == wanted), None)
 
 
-_MAKERS = {
+def _each(sides: Sequence[_Side], make: "_Make") -> Iterator[Made]:
+    """Yield what a collective makes of lists of tensors, each of which goes its own way."""
+    for number in range(min((side.count for side in sides), default=0)):
+        yield from make([side.alone(number) for side in sides])
+
+
+def _reduced_buckets(sides: Sequence[_Side]) -> Iterator[Made]:
+    """Yield the means of gradients; where a hook of the script reduces them its record has no operation."""
+    if all(side.value("op") is not None for side in sides):
+        yield from _each(sides, _all_reduce)
+
+
+_Make = Callable[[Sequence[_Side]], Iterator[Made]]
+_MAKERS: Mapping[str, _Make] = {
+    "ddp_all_reduce": _reduced_buckets,
+    "ddp_broadcast": lambda sides: _each(sides, _broadcast),
+    "functional.all_reduce": _all_reduce,
+    "functional.broadcast": _broadcast,
+    "functional.all_gather_tensor": _all_gather,
+    "functional.reduce_scatter_tensor": _reduce_scatter,
+    "functional.all_to_all_single": _all_to_all_single,
+    "functional.all_reduce_coalesced": lambda sides: _each(sides, _all_reduce),
+    "functional.all_gather_into_tensor_coalesced": lambda sides: _each(sides, _all_gather),
+    "functional.reduce_scatter_tensor_coalesced": lambda sides: _each(sides, _reduce_scatter),
     "all_reduce": _all_reduce,
     "reduce": _reduce,
     "broadcast": _broadcast,

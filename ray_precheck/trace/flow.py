@@ -11,7 +11,9 @@ place is a record that gives the changed value, so that later readers find it. A
 
 Which calls of several ranks are one collective. A capture says in which group of ranks a collective ran;
 the ranks of a group call its collectives in the same order. So the n-th `all_reduce` of a group on one rank
-belongs to the n-th on each other rank. Sends and receives are counted for each pair of ranks.
+belongs to the n-th on each other rank. Sends and receives are counted for each pair of ranks, and a capture
+may say the number of each since its process has begun (`sequence`), which holds where ranks captured other
+steps. Without it the n-th send of a capture is the n-th receive of the other one, if there are as many.
 """
 
 import math
@@ -196,27 +198,38 @@ class Meeting(NamedTuple):
 
     `operation` is its name without prefix and number, `group` the ranks of its group as ranges, or the
     name of the group where the capture does not say these, and `number` counts the calls of this
-    operation in this group. `peer` is the other rank of a send or receive, None of any other.
+    operation in this group. `peer` is the other rank of a send or receive, None of any other; `from_start`
+    says that `number` counts since the process has begun, and not in this capture. Nothing can be said of the
+    other end of a message that is `unpaired`: it came from any rank, or other messages of the capture have
+    numbers, and it has none.
     """
 
     operation: str
     group: str
     number: int
     peer: int | None = None
+    from_start: bool = False
+    unpaired: bool = False
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that take part besides the own one; () where they are not known."""
         if self.peer is not None:
             return (self.peer,)
-        return ranks_in(self.group)
+        return () if self.unpaired else ranks_in(self.group)
+
+    def ends_on(self, rank: int) -> tuple[int, int]:
+        """Return sender and receiver of a message; the same rank twice of what is none."""
+        peer = rank if self.peer is None else self.peer
+        return (rank, peer) if self.operation in _SENDS else (peer, rank)
 
     def name_on(self, rank: int) -> str:
         """Return what all records of the collective are called, whatever rank they are of."""
+        alone = f", known on rank {rank} alone" if self.unpaired else ""
         if self.peer is None:
-            return f"{self.operation}#{self.number} in {self.group}"
-        ends = (rank, self.peer) if self.operation in _SENDS else (self.peer, rank)
-        return f"from {ends[0]} to {ends[1]}#{self.number}"
+            return f"{self.operation}#{self.number} in {self.group}{alone}"
+        sender, receiver = self.ends_on(rank)
+        return f"from {sender} to {receiver}#{self.number}{alone}"
 
 
 def is_collective(call: str) -> bool:
@@ -225,20 +238,22 @@ def is_collective(call: str) -> bool:
 
 
 def operation_of(call: str) -> str:
-    """Return the name of a collective without prefix and number: `all_reduce`."""
-    return call.rpartition(".")[0].rpartition(".")[2]
+    """Return the name of a collective without prefix and number: `all_reduce`, `functional.all_reduce`."""
+    return call.rpartition(".")[0].partition(".")[2]
 
 
 def overwritten(record: FlowRecord) -> tuple[str, ...]:
-    """Return the paths of what a collective got and never read: a broadcast reads the tensor of one rank,
-    which is the one that did not change."""
-    if not is_collective(record.entry.call) or operation_of(record.entry.call) != "broadcast":
+    """Return the paths of what a collective got and never read: a broadcast reads the tensors of one rank,
+    which are those that did not change."""
+    if not is_collective(record.entry.call):
         return ()
-    given = next((item for item in record.items if item.part == OUTPUT and item.is_tensor), None)
+    if operation_of(record.entry.call) not in ("broadcast", "ddp_broadcast"):
+        return ()
+    tensors = [item for item in record.items if item.is_tensor]
+    given = [item for item in tensors if item.part == OUTPUT]
+    got = [item for item in tensors if item.part == INPUT]
     return tuple(
-        item.path
-        for item in record.items
-        if given is not None and item.part == INPUT and item.is_tensor and not _same(item, given)
+        item.path for item, after in zip(got, given, strict=False) if not _same(item, after)
     )
 
 
@@ -258,10 +273,29 @@ def meetings_of(side: CaptureSide) -> dict[str, Meeting]:
         operation = operation_of(entry.call)
         group = _group_name(record)
         peer = _peer(operation, items_of(record, entry.key), ranks_in(group))
+        sequence = record.get("sequence")
+        if peer is not None and type(sequence) is int:
+            found[entry.key] = Meeting(operation, group, sequence, peer, from_start=True)
+            continue
         counted = _counted(operation, peer), group, peer
-        found[entry.key] = Meeting(operation, group, counts[counted], peer)
+        from_anyone = peer is None and operation in (*_SENDS, *_RECEIVES)
+        found[entry.key] = Meeting(operation, group, counts[counted], peer, unpaired=from_anyone)
         counts[counted] += 1
+    if any(each.from_start for each in found.values()):
+        for key, each in found.items():
+            if each.peer is not None and not each.from_start:
+                found[key] = each._replace(unpaired=True)
     return found
+
+
+def uneven_ends(meetings: Iterable[tuple[int, Meeting]]) -> frozenset[tuple[tuple[int, int], str]]:
+    """Return sender and receiver, and the group, of messages that captures count each for itself and that
+    are not as many at both ends: which belongs to which is not known. Each meeting comes with its rank."""
+    sent: Counter[tuple[tuple[int, int], str]] = Counter()
+    for rank, each in meetings:
+        if each.peer is not None and not each.from_start:
+            sent[each.ends_on(rank), each.group] += 1 if each.operation in _SENDS else -1
+    return frozenset(ends for ends, rest in sent.items() if rest)
 
 
 def _counted(operation: str, peer: int | None) -> str:

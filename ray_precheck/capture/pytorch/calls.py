@@ -65,7 +65,10 @@ is_compiling: Callable[[], bool] = getattr(
 )
 # Makes a call, records it, and returns what it gives.
 Sink: TypeAlias = Callable[[SeenCall], Any]
-_EXCHANGES = ("all_reduce", "all_gather_tensor", "reduce_scatter_tensor", "all_to_all_single")
+_EXCHANGES = (
+    "all_reduce all_gather_tensor reduce_scatter_tensor all_gather_single reduce_scatter_single"
+    " all_to_all_single"
+).split()
 _EXCHANGED = ', "exchanges": true'
 
 

@@ -1,4 +1,4 @@
-"""What no function mode sees by itself: Python in backward passes, compiled regions, collectives.
+"""What no function mode sees by itself: Python in backward passes, and compiled regions.
 
 Comes in: the mode and the recorder of a captured step. Goes out: records of what runs there. Each detour is
 put on by `probe` for the time of a captured step.
@@ -12,29 +12,19 @@ into the same buffers unseen, and at its first call torch compiles it there.
 torch.compile cannot trace through a function mode, so the mode is off while compiled code runs. Where that
 code is entered and left is seen at `set_eval_frame`, which has no contract; on a torch without it a compiled
 function ends the capture with a sentence, as a CUDA graph that is recorded does.
-
-torch.distributed's functions are no operators: they take a detour in every module that has imported them by
-name, too. An asynchronous one has its record when it is waited for, or at the end of the step, without what
-it gave. Of a batch of sends and receives each has its own, when it has arrived, as if it had been called
-alone. A record has all arguments as its output, since a collective writes into them.
 """
 
-import functools
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.autograd.function
-import torch.distributed as distributed
 import torch.utils.checkpoint
 
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import CallMode, detour
-from ray_precheck.capture.pytorch.elements import group_text
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 
 # In the name of the module whose functions run what torch.compile has made. Since torch 2.13 autograd calls
@@ -42,33 +32,6 @@ from ray_precheck.capture.pytorch.recorder import TorchRecorder
 _AOT = "aot_autograd"
 _COMPILER = "torch." + "_dynamo"  # its package is looked for, and never imported from here
 _SWITCH = "TORCH_COMPILE_DISABLE=1"
-NAMES = (
-    "send recv isend irecv batch_isend_irecv broadcast all_reduce reduce all_gather gather scatter"
-    " reduce_scatter all_to_all all_to_all_single all_gather_into_tensor reduce_scatter_tensor"
-    " all_gather_single reduce_scatter_single _all_gather_base _reduce_scatter_base barrier"
-).split()
-# The arguments that a collective only writes: what they hold before means nothing.
-_ONLY_WRITTEN: dict[str, tuple[int | str, ...]] = {
-    "recv": (0, "tensor"),
-    "irecv": (0, "tensor"),
-    "all_gather": (0, "tensor_list"),
-    "gather": (1, "gather_list"),
-    "scatter": (0, "tensor"),
-    "reduce_scatter": (0, "output"),
-    "_reduce_scatter_base": (0, "output_tensor"),
-    "_all_gather_base": (0, "output_tensor"),
-    "all_to_all_single": (0, "output"),
-    "all_to_all": (0, "output_tensor_list"),
-    "all_gather_into_tensor": (0, "output_tensor"),
-    "all_gather_single": (0, "output_tensor"),
-    "reduce_scatter_tensor": (0, "output"),
-    "reduce_scatter_single": (0, "output"),
-}
-# A batch of these has a record of each; the module in which torch asks which function an operation has.
-_BATCH, _OF_BATCHES = "batch_isend_irecv", ("isend", "irecv")
-_HOME = "torch.distributed.distributed_c10d"
-# What tells that a work has done: by False that it has not.
-_ARRIVALS = ("wait", "is_completed")
 
 
 @contextmanager
@@ -184,192 +147,3 @@ def _no_cuda_graphs(recorder: TorchRecorder) -> Iterator[None]:
 
     with detour(torch.cuda.CUDAGraph, "capture_begin", refuse):
         yield
-
-
-class _Call(NamedTuple):
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-class Collectives:
-    """Records collectives while they are watched."""
-
-    def __init__(self, recorder: TorchRecorder) -> None:
-        self._recorder = recorder
-        self._thread = threading.local()
-        self._pending: dict[int, tuple[Any, Callable[[bool], None]]] = {}
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """See each collective, for the time of a captured step."""
-        if not distributed.is_available():
-            yield
-            return
-        with ExitStack() as detours:
-            for name, holders in _holders(*_imported()).items():
-                original = getattr(distributed, name)
-                told = self._told(name, original)
-                # The script may have put another function there, or taken one, without an import.
-                for holder in dict.fromkeys([*holders, sys.modules["__main__"]]):
-                    is_own = name in _OF_BATCHES and holder.__name__ == _HOME
-                    if vars(holder).get(name) is original and not is_own:
-                        detours.enter_context(detour(holder, name, told))
-            for word in ("__new__", "__init__"):
-                detours.enter_context(detour(distributed.P2POp, word, _unwrapping(word)))
-            for word in _ARRIVALS:
-                detours.enter_context(detour(distributed.Work, word, self._waiting(word)))
-            try:
-                yield
-            finally:
-                for _, finish in list(self._pending.values()):
-                    finish(False)
-                self._pending.clear()
-
-    def _told(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def collective(*args: Any, **kwargs: Any) -> Any:
-            if self._recorder.stopped or getattr(self._thread, "inside", False):
-                return original(*args, **kwargs)  # another collective calls this one
-            frame = sys._getframe(1)
-            if name == _BATCH:
-                operations = args[0] if args else kwargs.get("p2p_op_list", ())
-                calls = [
-                    _Call(each.op.__name__, (each.tensor, each.peer), {"group": each.group})
-                    for each in operations
-                    if isinstance(each, distributed.P2POp)
-                ]
-            else:
-                calls = [_Call(name, args, kwargs)]
-            return self._call(calls, lambda: original(*args, **kwargs), frame)
-
-        return collective
-
-    def _call(self, calls: list["_Call"], run: Callable[[], Any], frame: FrameType) -> Any:
-        """Make a collective, or a batch of sends and receives, each of which has a record."""
-        begun = [self._begun(*each, frame) for each in calls]
-        works = _works(result := self._run(run))
-        if len(works) == len(begun):
-            for work, finish in zip(works, begun, strict=True):
-                self._wait_for([work], finish)
-        elif works:
-            self._wait_for(works, lambda done: [finish(done) for finish in begun])
-        else:
-            for finish in begun:
-                finish(True)
-        return result
-
-    def _begun(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
-    ) -> Callable[[bool], Any]:
-        """Take what a collective gets, and return what writes its record."""
-        recorder = self._recorder
-        key = f"Distributed.{name}.{recorder.number(f'Distributed.{name}')}.forward"
-        if not recorder.scope.wants(key):
-            return lambda _: None
-        hidden = _ONLY_WRITTEN.get(name, ())
-        shown = tuple(None if index in hidden else each for index, each in enumerate(args))
-        named = {word: None if word in hidden else each for word, each in kwargs.items()}
-        before = recorder.guarded(key, lambda: recorder.before(key, shown, named)) or ""
-        stack = recorder.guarded(key, lambda: recorder.stack_of(frame))
-        parent = recorder.parent
-
-        def finish(complete: bool) -> None:
-            recorder.forget((args, kwargs))
-            after = recorder.after(key, (*args, *kwargs.values()) if complete else ())
-            group = _group_field(args, kwargs)
-            recorder.write(key, f"{before}{after}{group}", stack, parent)
-
-        return lambda complete: recorder.guarded(key, lambda: finish(complete))
-
-    def _run(self, run: Callable[[], Any]) -> Any:
-        """Call a collective; what it calls itself has no records."""
-        mode = self._recorder.mode
-        quiet = mode is not None and mode.quiet
-        self._thread.inside = True
-        if mode is not None:
-            mode.quiet = True
-        try:
-            return run()
-        finally:
-            self._thread.inside = False
-            if mode is not None:
-                mode.quiet = quiet
-
-    def _wait_for(self, works: list[Any], finish: Callable[[bool], Any]) -> None:
-        """Write the record when the last of some works has been waited for."""
-        left = {id(work) for work in works}
-
-        def waited(identity: int, done: bool) -> None:
-            left.discard(identity)
-            if not left or not done:
-                for other in works:
-                    self._pending.pop(id(other), None)
-                finish(done)
-
-        for work in works:
-            self._pending[id(work)] = (work, functools.partial(waited, id(work)))
-
-    def _waiting(self, word: str) -> Callable[..., Any]:
-        original = getattr(distributed.Work, word)
-
-        @functools.wraps(original)
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(work, *args, **kwargs)
-            waiting = self._pending.get(id(work))
-            if waiting is not None and result is not False and not self._recorder.stopped:
-                waiting[1](True)
-            return result
-
-        return wait
-
-
-def _unwrapping(word: str) -> Any:
-    """Return a method of `P2POp` that takes torch's own function where it is given its detour.
-
-    An operation may live longer than the step, or be older, and torch asks which function it has.
-    """
-    original = getattr(distributed.P2POp, word)
-
-    @functools.wraps(original)
-    def made(first: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(first, getattr(op, "__wrapped__", op), *args, **kwargs)
-
-    return staticmethod(made) if word == "__new__" else made
-
-
-def _imported() -> tuple[int, str, int]:
-    """Return what no longer holds after an import: the number of modules, and which is the last one."""
-    last = next(reversed(sys.modules))
-    return len(sys.modules), last, id(sys.modules.get(last))
-
-
-@functools.lru_cache(maxsize=1)
-def _holders(_: int, __: str, ___: int) -> dict[str, list[Any]]:
-    """Return by the name of each collective the modules that have it, torch.distributed's own first.
-
-    It is asked with what `_imported` says, so that all modules are looked through again only after
-    another one was imported, which may have taken the place of one that was removed.
-    """
-    found: dict[str, list[Any]] = {}
-    spaces = [(each, getattr(each, "__dict__", {})) for each in list(sys.modules.values())]
-    for name in NAMES:
-        original = getattr(distributed, name, None)
-        if original is not None:
-            found[name] = [module for module, space in spaces if space.get(name) is original]
-    return found
-
-
-def _works(result: Any) -> list[Any]:
-    """Return the works that a collective has left running."""
-    several = result if isinstance(result, list | tuple) else [result]
-    return [each for each in several if isinstance(each, distributed.Work)]
-
-
-def _group_field(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the field of the group that a collective ran in, the whole world where none is named."""
-    groups = [
-        each for each in (*args, *kwargs.values()) if isinstance(each, distributed.ProcessGroup)
-    ]
-    group = groups[0] if groups else distributed.group.WORLD
-    return "" if group is None else f', "group": {group_text(group)}'

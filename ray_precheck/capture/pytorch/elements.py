@@ -4,6 +4,7 @@ Comes in: any Python value. Goes out: its JSON. Called for each argument, output
 and for the values that a script saves by name.
 """
 
+import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,10 @@ from ray_precheck.capture.writing.elements import (
 )
 from ray_precheck.capture.writing.log import TENSORS
 
+# What Megatron notes at a parameter: whether and in which dimension it is a rank's part of a larger one,
+# whether its gradient is a partial sum of sequence-parallel ranks, and `allreduce`, which is false of
+# the weights of experts, whose gradients are not summed over all data-parallel ranks.
+_MARKS = ("tensor_model_parallel", "partition_dim", "sequence_parallel", "allreduce")
 # What msprobe writes of arguments with these names, whatever their type.
 _DEVICES, _DTYPES = frozenset({"device"}), frozenset({"dtype", "output_dtype"})
 _MEMORY_FORMATS = {
@@ -85,6 +90,15 @@ def autocast_field(result: Any) -> str:
             device = "" if kind == "cpu" else f', "autocast_device": "{kind}"'
             return f', "autocast": "{torch.get_autocast_dtype(kind)}"{device}'
     return ""
+
+
+def marks_field(parameter: torch.Tensor) -> str:
+    """Return the field of Megatron's marks of a parameter; "" where it has none."""
+    noted = vars(parameter)
+    if not noted:
+        return ""
+    marks = {word: noted[word] for word in _MARKS if isinstance(noted.get(word), int)}
+    return f', "parallel": {json.dumps(marks)}' if marks else ""
 
 
 class SavedTorchTensors(FrameworkValues):

@@ -34,21 +34,21 @@ from ray_precheck.capture.pytorch.calls import (
     modes_on,
     sweep_modes,
 )
+from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.darkness import Darkness, TorchOrigins
-from ray_precheck.capture.pytorch.detours import (
-    Collectives,
-    backward_passes_seen,
-    regions_told_apart,
-)
+from ray_precheck.capture.pytorch.data_parallel import DataParallel
+from ray_precheck.capture.pytorch.detours import backward_passes_seen, regions_told_apart
+from ray_precheck.capture.pytorch.messages import Messages
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
+from ray_precheck.capture.pytorch.sharded import Sharded
 from ray_precheck.capture.pytorch.updates import (
     Arguments,
     OptimizerSteps,
     ScalerSteps,
     is_skipped,
 )
-from ray_precheck.capture.recording.modules import ModuleCalls, ModuleNames
+from ray_precheck.capture.recording.modules import AFTER, BEFORE, ModuleCalls, ModuleNames
 from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import CaptureSettings
@@ -81,6 +81,7 @@ class TorchProbe:
         self._on_step: Callable[[], None] | None = None
         self._in_hook = False
         self._origins = TorchOrigins()
+        self._messages = Messages()
 
     def rank(self) -> int | None:
         """Return the rank in torch.distributed, None where it is not initialised."""
@@ -123,6 +124,7 @@ class TorchProbe:
             register_module_forward_pre_hook(called),
         ]
         self._scalers.watch()
+        self._messages.watch()
 
     def _before_update(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -187,6 +189,7 @@ class TorchProbe:
         """Take the hooks away; if one of an optimizer has asked for it, at the next call of a module."""
         self._on_step = None
         self._scalers.remove()
+        self._messages.remove()
         if not self._in_hook:
             self._remove_hooks()
 
@@ -216,7 +219,13 @@ class TorchProbe:
         recorder.module_shown = self._modules.shown
         sink = self.sink_around(recorder)
         self._step = TorchStep(
-            recorder, self._names, self._modules, sink, self._below, self._origins
+            recorder,
+            self._names,
+            self._modules,
+            sink,
+            self._below,
+            self._origins,
+            self._messages,
         )
         return self._step
 
@@ -252,7 +261,17 @@ class TorchModuleNames(ModuleNames):
 
 
 class TorchModuleCalls(ModuleCalls):
-    """Records the calls of modules."""
+    """Records the calls of modules; `reduction_of` tells of each gradient of a parameter whether it is the
+    one before or after a reduction."""
+
+    def __init__(
+        self,
+        names: TorchModuleNames,
+        recorder: TorchRecorder,
+        reduction_of: Callable[[Any], str],
+    ) -> None:
+        super().__init__(names, recorder)
+        self._reduction_of = reduction_of
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -276,8 +295,15 @@ class TorchModuleCalls(ModuleCalls):
         return name, parameter_name
 
     def watch_gradient(self, parameter: Any, note: Callable[[Any], None]) -> Any:
-        """Let `note` have the gradient of a parameter when it has been accumulated."""
+        """Let `note` have the gradient of a parameter when it has been accumulated; of the parts of a flat
+        parameter, which the older FSDP shows as parameters, when it has come."""
+        if not parameter.is_leaf:
+            return parameter.register_hook(note)
         return parameter.register_post_accumulate_grad_hook(lambda found: note(found.grad))
+
+    def reduction_of(self, parameter: Any) -> str:
+        """Return whether DDP or FSDP has reduced the gradient that a parameter has now."""
+        return self._reduction_of(parameter)
 
 
 class TorchStep(HookedStep):
@@ -291,17 +317,22 @@ class TorchStep(HookedStep):
         sink: Sink | None,
         below: Sequence[TorchFunctionMode],
         origins: TorchOrigins,
+        messages: Messages,
     ) -> None:
         super().__init__(recorder, ExitStack())
         self._torch_recorder = recorder
         self.updates: OptimizerSteps | None = None
         settings = recorder.settings
-        self._modules = TorchModuleCalls(module_names, recorder) if settings.modules else None
+        self._modules: TorchModuleCalls | None = None
+        if settings.modules:
+            self._modules = TorchModuleCalls(module_names, recorder, self._reduction)
         self._mode: CallMode | None = None
         if settings.calls or sink is not None:
             self._mode = recorder.mode = CallMode(names, sink or recorder.call, below)
         self._updates: OptimizerSteps | None = None
         self._names = names
+        self._messages, self._sharded = messages, Sharded()
+        self._data_parallel = DataParallel(recorder, module_names.of_parameter)
         self._darkness: Darkness | None = None
         if self._mode is not None and sink is None:
             self._darkness = Darkness(recorder, origins)
@@ -330,13 +361,23 @@ class TorchStep(HookedStep):
             recorder = self._torch_recorder
             self._hooks.enter_context(regions_told_apart(self._mode, recorder))
             self._hooks.enter_context(backward_passes_seen(self._mode))
-            self._hooks.enter_context(Collectives(recorder).watched())
+            collectives = Collectives(recorder, self._messages)
+            self._hooks.enter_context(collectives.watched())
+            self._hooks.enter_context(self._sharded.watched(collectives.saying))
+            self._hooks.enter_context(self._data_parallel.watched())
             self._hooks.enter_context(recorder.resharding.watched())
             self._hooks.enter_context(self._mode.operators_named())
             if self._darkness is not None:
                 self._hooks.enter_context(self._darkness.watched(self._names))
             self._hooks.enter_context(self._mode.through_step())
             self.updates = self._updates
+
+    def _reduction(self, parameter: Any) -> str:
+        """Return "before" or "after" a reduction by DDP or FSDP, "" where there is none."""
+        if self._sharded.is_reducing:
+            return AFTER
+        is_reduced = self._data_parallel.reduces(parameter) or self._sharded.has_reduced(parameter)
+        return BEFORE if is_reduced else ""
 
     def forget_all(self) -> None:
         """Forget what is known of all tensors, because an update that was not looked at was made."""

@@ -16,7 +16,7 @@ import torch
 
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import Aside, CallMode, Resharding
-from ray_precheck.capture.pytorch.elements import Elements, autocast_field
+from ray_precheck.capture.pytorch.elements import Elements, autocast_field, marks_field
 from ray_precheck.capture.pytorch.gradients import (
     MODULE,
     Edge,
@@ -25,6 +25,7 @@ from ray_precheck.capture.pytorch.gradients import (
     input_places,
     watch,
 )
+from ray_precheck.capture.pytorch.randomness import draws, generator_field
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
@@ -48,7 +49,7 @@ from ray_precheck.capture.recording.arguments import (
 )
 from ray_precheck.capture.recording.recorder import CallName, SeenCall, StepRecorder, T
 from ray_precheck.capture.recording.stacks import Stacks
-from ray_precheck.capture.settings import STATISTICS, CaptureSettings
+from ray_precheck.capture.settings import STATISTICS, STRUCTURE, CaptureSettings
 from ray_precheck.capture.writing.elements import (
     HAS_NAN,
     NULL,
@@ -135,11 +136,15 @@ class TorchRecorder(StepRecorder):
         if self.darkness:
             self.darkness.end_asking(call)
         edges = self.edges(forward, call.args, call.kwargs)
+        drawn = ""
+        if self.settings.task != STRUCTURE and draws(call):
+            drawn = self.guarded(forward, lambda: generator_field(call)) or ""
         with self.resharding:
             result = call.run()
         if not self.stopped:
             self.guarded(
-                forward, lambda: self._called(call, key, before or "", edges, result, given)
+                forward,
+                lambda: self._called(call, key, before or "", edges, result, given, drawn),
             )
         return result
 
@@ -151,6 +156,7 @@ class TorchRecorder(StepRecorder):
         edges: list[Any],
         result: Any,
         given: list[Given],
+        drawn: str,
     ) -> None:
         """Write the record of a call that has ended, and wait for its gradients."""
         name, frame, args, kwargs, run = call
@@ -175,7 +181,7 @@ class TorchRecorder(StepRecorder):
             region = name.key, found.inner, without_names(_NEEDS_GRADIENT.sub("", before))
             again = self._in_backward is not None and self._in_backward() >= 0
             fields += self.recomputed(region, f"{key}.forward", again=again)
-        fields += autocast_field(result) + index_field(name.key, args)
+        fields += autocast_field(result) + index_field(name.key, args) + drawn
         self.write(f"{key}.forward", fields, stack, self.parent)
         if any(edges) and self.settings.wants("backward"):
             self.watch(f"{key}.backward", edges, output, stack, run)
@@ -304,6 +310,8 @@ class TorchRecorder(StepRecorder):
         if self._given is not None:
             self._given.append(noted(tensor, place, fields))
         fields += self.shared(tensor, place) + self.named(tensor)
+        if type(tensor) is torch.nn.Parameter:
+            fields += marks_field(tensor)
         if self._changed and not tensor.is_inference():  # which has no version
             fields += f', "version": {tensor._version}'
         if self._looks or HAS_NAN in fields:

@@ -7,10 +7,15 @@ parameters. `capture.pytorch.probe` and `capture.mindspore.probe` derive from it
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any, ClassVar
 
 from ray_precheck.capture.recording.recorder import StepRecorder
+from ray_precheck.capture.writing.elements import quoted
+
+# Of gradients of parameters that the framework reduces over ranks.
+BEFORE, AFTER = "before", "after"
+_REDUCTION = "reduction"
 
 
 class ModuleNames(ABC):
@@ -69,6 +74,8 @@ class ModuleCalls(ABC):
         self._recorder = recorder
         self._watched: dict[Hashable, Any] = {}
         self._gradients: dict[str, dict[str, str]] = {}
+        # By the keys of the gradients: their parameters that were not reduced when they came, or `AFTER`.
+        self._unreduced: dict[str, Any] = {}
 
     @abstractmethod
     def own_parameters(self, module: Any) -> dict[str, Any]:
@@ -81,6 +88,11 @@ class ModuleCalls(ABC):
     @abstractmethod
     def watch_gradient(self, parameter: Any, note: Callable[[Any], None]) -> Any:
         """Let `note` have each gradient of a parameter; returns the handle that ends it."""
+
+    def reduction_of(self, parameter: Any) -> str:
+        """Return whether the framework has reduced the gradient that a parameter has now: `BEFORE`, `AFTER`,
+        or "" where it reduces none."""
+        return ""
 
     def recorded(
         self,
@@ -127,10 +139,10 @@ class ModuleCalls(ABC):
         for parameter_name, parameter in own.items():
             identity = self.identity(name, parameter_name, parameter)
             if parameter.requires_grad and identity not in self._watched:
-                note = self._noting(name, parameter_name)
+                note = self._noting(name, parameter_name, parameter)
                 self._watched[identity] = self.watch_gradient(parameter, note)
 
-    def _noting(self, name: str, parameter_name: str) -> Callable[[Any], None]:
+    def _noting(self, name: str, parameter_name: str, parameter: Any) -> Callable[[Any], None]:
         count = 0
 
         def note(gradient: Any) -> None:
@@ -144,6 +156,8 @@ class ModuleCalls(ABC):
                 key, lambda: recorder.gradient_of_parameter(key, parameter_name, gradient)
             )
             self._gradients.setdefault(key, {})[parameter_name] = text or ""
+            is_reduced = self.reduction_of(parameter) == AFTER
+            self._unreduced[key] = AFTER if is_reduced else parameter
 
         return note
 
@@ -153,5 +167,17 @@ class ModuleCalls(ABC):
             handle.remove()
         self._watched.clear()
         for key, fields in () if self._recorder.stopped else self._gradients.items():
-            self._recorder.write(key, ", ".join(filter(None, fields.values())), None, None)
+            texts = [*filter(None, fields.values()), *self._reduction(key, fields)]
+            self._recorder.write(key, ", ".join(texts), None, None)
         self._gradients.clear()
+        self._unreduced.clear()
+
+    def _reduction(self, key: str, fields: Collection[str]) -> list[str]:
+        """Return the field of a record of gradients that says whether they had been reduced, if they were:
+        a gradient that came before its reduction is known for one when that has been made."""
+        found = self._unreduced[key]
+        said = found if isinstance(found, str) else self.reduction_of(found)
+        # A parameter may have this name.
+        return (
+            [f"{quoted(_REDUCTION)}: {quoted(said)}"] if said and _REDUCTION not in fields else []
+        )

@@ -55,7 +55,7 @@ from ray_precheck.trace.exchange import (
     RankRecord,
     made_by,
 )
-from ray_precheck.trace.flow import Meeting, meetings_of
+from ray_precheck.trace.flow import Meeting, meetings_of, uneven_ends
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.side import CaptureSide, call_entries, record_from_json
 
@@ -235,8 +235,17 @@ class WholeExchanges:
     def __init__(self, exchanges: Iterable[Exchanged]) -> None:
         self.tables = EXCHANGE_TABLES
         met: dict[str, list[Exchanged]] = defaultdict(list)
-        for each in exchanges:
-            met[f"step{each.step or 0} {each.meeting.name_on(each.rank)}"].append(each)
+        all_of = list(exchanges)
+        uneven = {
+            (step, *ends)
+            for step in {each.step for each in all_of}
+            for ends in uneven_ends(
+                (each.rank, each.meeting) for each in all_of if each.step == step
+            )
+        }
+        for each in all_of:
+            if (each.step, each.meeting.ends_on(each.rank), each.meeting.group) not in uneven:
+                met[f"step{each.step or 0} {each.meeting.name_on(each.rank)}"].append(each)
         self._met = {name: _in_group(some) for name, some in met.items() if _is_whole(some)}
         self.names = list(self._met)
 

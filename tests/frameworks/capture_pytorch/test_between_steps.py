@@ -22,7 +22,14 @@ WATCHED = {
     "torch.optim.optimizer._global_optimizer_pre_hooks": 1,
     "torch.optim.optimizer._global_optimizer_post_hooks": 1,
 }
-DETOURED = {"torch.amp.grad_scaler.GradScaler.step"}
+DETOURED = {
+    "torch.amp.grad_scaler.GradScaler.step",
+    *(  # messages are counted
+        f"torch.distributed.distributed_c10d.ProcessGroup.{name}"
+        for name in ("send", "recv", "recv_anysource")
+        if torch.distributed.is_available()
+    ),
+}
 
 
 class State(NamedTuple):

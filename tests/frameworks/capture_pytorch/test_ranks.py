@@ -1,17 +1,15 @@
 """Captures of several ranks: folders, collectives with their group, shards."""
 
-import json
-import os
-import subprocess
 import sys
 import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch.distributed
+from rank_scripts import RankScripts, records
 from records import capture_settings, payloads_of
 
 from ray_precheck.accuracy.standards.user_file import STANDARDS
@@ -27,65 +25,20 @@ pytestmark = [
     ),
 ]
 
-Test = TypeVar("Test", bound=Callable[..., None])
-# The ranks meet at a file: a port may be another program's, or still that of a group that is being destroyed.
-_BEGIN = """
-import os, sys, torch, torch.distributed as dist
-from torch.distributed import all_reduce
-from ray_precheck.capture import Capture
-rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-def meet(file):
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
-"""
-# What the ranks do, by the name of its test. They do one after the other: to start costs seconds.
-_SCRIPTS: dict[str, str] = {}
-
-
-def ranks_do(script: str) -> Callable[[Test], Test]:
-    """Let the ranks of this module run a script for a test, which gets the folder `out` of its captures."""
-
-    def add(test: Test) -> Test:
-        _SCRIPTS[test.__name__] = script
-        return test
-
-    return add
+_SCRIPTS = RankScripts()
+ranks_do = _SCRIPTS.add
 
 
 @pytest.fixture(scope="module")
 def all_done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder with that of each script."""
-    folder = tmp_path_factory.mktemp("ranks")
-    parts = (
-        f"out = {str(folder / name)!r}\ntorch.manual_seed(rank)\n{script}"
-        for name, script in _SCRIPTS.items()
-    )
-    run_ranks("\n".join(parts), folder / "meeting")
-    return folder
+    return _SCRIPTS.run(tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture
 def done(all_done: Path, request: pytest.FixtureRequest) -> Path:
     """Return the folder of what the script of a test has captured."""
-    return all_done / request.function.__name__
-
-
-def run_ranks(script: str, meeting: Path, world: int = 2) -> None:
-    """Run a script in several processes, each a rank; they meet at a file."""
-    processes = []
-    for rank in range(world):
-        environ = os.environ | {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world),
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, "-c", f"{_BEGIN}meet({str(meeting)!r})\n{script}"]
-        processes.append(subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True))
-    errors = [process.communicate(timeout=240)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * world, errors
-
-
-def records(out: Path, rank: int) -> dict[str, Any]:
-    return dict(json.loads((out / "step0" / f"rank{rank}" / "dump.json").read_text())["data"])
+    return all_done / str(request.function.__name__)
 
 
 @ranks_do("""

@@ -10,7 +10,7 @@ sparse, quantized and nested tensors hold their values stands in fields that msp
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import orjson
@@ -342,19 +342,24 @@ def _is_wrapped(tensor: torch.Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def _placement(tensor: Any) -> str:
-    """Return where the local part of a DTensor lies: its mesh and what each dimension of it does."""
-    placements = []
-    for placement in tensor.placements:
+def placements_text(placements: Iterable[Any]) -> str:
+    """Return as JSON what each dimension of a mesh does with a DTensor."""
+    told = []
+    for placement in placements:
         if placement.is_shard():
-            placements.append(f'{{"Shard": {{"dim": {placement.dim}}}}}')
+            told.append(f'{{"Shard": {{"dim": {placement.dim}}}}}')
         elif placement.is_replicate():
-            placements.append('{"Replicate": {}}')
+            told.append('{"Replicate": {}}')
         else:
             reduce_op = quoted(str(getattr(placement, "reduce_op", "")))
-            placements.append(f'{{"Partial": {{"reduce_op": {reduce_op}}}}}')
+            told.append(f'{{"Partial": {{"reduce_op": {reduce_op}}}}}')
+    return f"[{', '.join(told)}]"
+
+
+def _placement(tensor: Any) -> str:
+    """Return where the local part of a DTensor lies: its mesh and what each dimension of it does."""
     mesh = tensor.device_mesh.mesh.tolist()
     return (
-        f', "device_mesh": {mesh}, "placements": [{", ".join(placements)}],'
+        f', "device_mesh": {mesh}, "placements": {placements_text(tensor.placements)},'
         f' "global_shape": {list(tensor.shape)}'
     )

@@ -90,6 +90,11 @@ def _verdicts(exchanged: Sequence[Exchanged]) -> tuple[Verdict, list[str]]:
     return done.verdict, [row[3] for row in rows]
 
 
+def _rows(exchanged: Sequence[Exchanged]) -> list[str]:
+    (done,) = WholeExchanges(exchanged).rows(set())
+    return done.details.decode().splitlines()
+
+
 def _arrays(ranks: int, *shape: int) -> list[Array]:
     return [DRAW.normal(size=shape).astype(np.float32) for _ in range(ranks)]
 
@@ -168,6 +173,15 @@ def _scatter(brought: Sequence[Array]) -> list[Any]:
     ]
 
 
+def _functional(make: Callable[[Sequence[Array]], list[Any]]) -> Any:
+    """Return what makes the records of a functional collective, which gives a tensor of its own."""
+
+    def made(brought: Sequence[Array]) -> list[Any]:
+        return [([each], [gave[0]]) for each, (_, gave) in zip(brought, make(brought), strict=True)]
+
+    return made
+
+
 COLLECTIVES: dict[str, Callable[[Sequence[Array]], list[Any]]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
@@ -182,6 +196,10 @@ COLLECTIVES: dict[str, Callable[[Sequence[Array]], list[Any]]] = {
     "all_to_all": _all_to_all,
     "gather": _gather,
     "scatter": _scatter,
+    "functional.all_reduce": _functional(_all_reduce),
+    "functional.all_gather_tensor": _functional(_all_gather_into),
+    "functional.reduce_scatter_tensor": _functional(_reduce_scatter),
+    "functional.all_to_all_single": _functional(_all_to_all_single),
 }
 
 
@@ -250,6 +268,42 @@ def test_any_order_of_a_sum_is_right_however_much_cancels(tmp_path: Path, ranks:
     assert _verdicts(_exchanged(tmp_path, "all_reduce", records))[0] is Verdict.PASS
 
 
+def _buckets(brought: Sequence[Sequence[Array]]) -> list[Any]:
+    means = [np.mean(each, axis=0, dtype=np.float32) for each in zip(*brought, strict=True)]
+    return [([list(each)], [[one.copy() for one in means]]) for each in brought]
+
+
+def test_the_means_of_a_bucket_are_recomputed_gradient_by_gradient(tmp_path: Path) -> None:
+    brought = [[*_arrays(1, 4, 3), *_arrays(1, 5)] for _ in range(3)]
+    named = {"op": _text("RedOpType.AVG")}
+    right = _buckets(brought)
+    right[2][0][0].append(None)  # this rank has not used a parameter
+    right[2][1][0].append(brought[0][0])
+    told = _exchanged(tmp_path / "a", "ddp_all_reduce", right, named)
+    assert _verdicts(told)[0] is Verdict.PASS
+    wrong = _buckets(brought)
+    wrong[1][1][0][1] = brought[1][1]  # not reduced
+    told = _exchanged(tmp_path / "b", "ddp_all_reduce", wrong, named)
+    verdict, each = _verdicts(told)
+    assert (verdict, each) == (Verdict.ERROR, ["pass", "error", "pass"])
+    assert [row.split(",")[4] for row in _rows(told)] == ["output.0.0", "output.0.1", "output.0.0"]
+    # A hook of the script may give anything.
+    hooked = _exchanged(tmp_path / "c", "ddp_all_reduce", wrong)
+    assert _verdicts(hooked)[0] is Verdict.SKIP
+
+
+def test_a_broadcast_of_several_tensors_is_that_of_each(tmp_path: Path) -> None:
+    brought = [_arrays(2, 4) for _ in range(2)]
+    gave = [[each.copy() for each in brought[1]] for _ in range(2)]
+    ranks = [([list(some)], [given]) for some, given in zip(brought, gave, strict=True)]
+    named = {"src": _number(1)}
+    told = _exchanged(tmp_path / "a", "ddp_broadcast", ranks, named)
+    assert _verdicts(told) == (Verdict.PASS, ["pass", "pass"])
+    gave[0][1][2] += 1.0
+    told = _exchanged(tmp_path / "b", "ddp_broadcast", ranks, named)
+    assert _verdicts(told) == (Verdict.ERROR, ["error", "pass"])
+
+
 def test_integers_must_agree_to_the_last_one(tmp_path: Path) -> None:
     brought = [np.arange(4, dtype=np.int64) + 2**60 for _ in range(2)]
     right = [([each], [brought[0] + brought[1]]) for each in brought]
@@ -304,6 +358,16 @@ def test_what_a_rank_received_is_what_the_other_one_sent(tmp_path: Path) -> None
         label = f"step0/rank{rank}"
         records.append(Exchanged(label, "0", rank, one.key, 0, one.meeting, one.raw, one.folder))
     assert _verdicts(records)[0] is Verdict.ERROR
+
+
+def test_the_source_of_a_scatter_may_be_told_by_its_place_in_the_group(tmp_path: Path) -> None:
+    brought = _arrays(2, 4)
+    records = [
+        ([HIDDEN, list(brought) if rank == 1 else None], [each.copy(), None])
+        for rank, each in enumerate(brought)
+    ]
+    named = {"group_src": _number(1)}
+    assert _verdicts(_exchanged(tmp_path, "scatter", records, named))[0] is Verdict.PASS
 
 
 def test_a_collective_whose_ranks_are_not_all_there_is_no_piece(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from ray_precheck.trace.flow import (
     meetings_of,
     overwritten,
     ranks_in,
+    uneven_ends,
 )
 from ray_precheck.trace.side import open_side
 from tests.unit.commands.locate.run_records import record, tensor
@@ -57,6 +58,42 @@ def test_a_send_and_its_receive_have_one_name(tmp_path: Path) -> None:
     assert one.name_on(1) == other.name_on(3) == "from 1 to 3#0"
 
 
+def test_messages_with_numbers_meet_by_these_and_one_without_meets_nobody(tmp_path: Path) -> None:
+    peer = {"type": "int", "value": 1}
+    records = {f"Distributed.send.{n}.forward": _sent(_group(0, 1), peer) for n in range(3)}
+    records["Distributed.send.0.forward"]["sequence"] = 7
+    records["Distributed.send.2.forward"]["sequence"] = 9
+    found = list(_meetings(tmp_path, records).values())
+    assert [each.name_on(0) for each in found] == [
+        "from 0 to 1#7",
+        "from 0 to 1#0, known on rank 0 alone",
+        "from 0 to 1#9",
+    ]
+    assert [each.unpaired for each in found] == [False, True, False]
+
+
+def test_messages_without_numbers_that_are_not_as_many_at_both_ends_do_not_meet() -> None:
+    first, second = Meeting("send", "0-1", 0, 1), Meeting("isend", "0-1", 1, 1)
+    got = Meeting("recv", "0-1", 0, 0)
+    assert uneven_ends([(0, first), (1, got)]) == frozenset()
+    assert uneven_ends([(0, first), (0, second), (1, got)]) == {((0, 1), "0-1")}
+    assert uneven_ends([(0, first._replace(from_start=True))]) == frozenset()
+
+
+def test_functional_collectives_are_counted_apart_from_those_of_their_names(tmp_path: Path) -> None:
+    found = _meetings(
+        tmp_path,
+        {
+            "Distributed.all_reduce.0.forward": _sent(_group(0, 1)),
+            "Distributed.functional.all_reduce.0.forward": _sent(_group(0, 1)),
+        },
+    )
+    assert [each.name_on(0) for each in found.values()] == [
+        "all_reduce#0 in 0-1",
+        "functional.all_reduce#0 in 0-1",
+    ]
+
+
 def test_a_group_of_mindspore_is_known_by_its_name(tmp_path: Path) -> None:
     named = {"group": {"type": "str", "value": "hccl_tp"}}
     raw = {"input_args": [tensor(1.0)], "input_kwargs": named, "output": [tensor(2.0)]}
@@ -69,6 +106,11 @@ def test_what_a_broadcast_writes_over_means_nothing() -> None:
     assert overwritten(record(key, [tensor(1.0)], [tensor(2.0)])) == ("input.0",)
     assert overwritten(record(key, [tensor(2.0)], [tensor(2.0)])) == ()
     assert overwritten(record("Torch.relu.0.forward", [tensor(1.0)], [tensor(2.0)])) == ()
+
+
+def test_what_a_broadcast_of_several_tensors_writes_over_is_told_of_each() -> None:
+    got, gave = [[tensor(1.0), tensor(2.0)]], [[tensor(3.0), tensor(2.0)]]
+    assert overwritten(record("Distributed.ddp_broadcast.0.forward", got, gave)) == ("input.0.0",)
 
 
 def test_ranks_are_named_as_ranges() -> None:

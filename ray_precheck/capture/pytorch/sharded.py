@@ -1,0 +1,127 @@
+"""Who makes the collectives of a captured step: FSDP, with its parameters, and DTensor, with its placements.
+
+Comes in: what torch calls where it gathers parameters, scatters gradients, and moves the parts of a DTensor;
+none of it has a contract. Goes out: the fields `by`, `parameters` and `placements` of the records of the
+collectives within. Put on by `probe` for the time of a captured step.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from ray_precheck import private_parts
+from ray_precheck.capture.pytorch.calls import detour
+from ray_precheck.capture.pytorch.tensors.text import placements_text
+from ray_precheck.capture.writing.elements import array, quoted
+
+# Makes a context in which the records of collectives have these fields.
+Saying = Callable[[str], AbstractContextManager[None]]
+_TENSORS = "torch.distributed.tensor"
+
+
+class Sharded:
+    """Says who makes collectives, while it is watched; `saying` adds fields to their records."""
+
+    def __init__(self) -> None:
+        # The parameters of whole gradients that FSDP has reduced, kept so that no other gets their identity.
+        self._reduced: dict[int, Any] = {}
+        self._reduces_flat = False
+        self.is_reducing = False
+
+    def has_reduced(self, parameter: Any) -> bool:
+        """Return whether FSDP has reduced the gradient of a parameter as autograd has accumulated it.
+
+        Parameters of the older FSDP are parts of a flat one, while they are whole.
+        """
+        return id(parameter) in self._reduced or (self._reduces_flat and not parameter.is_leaf)
+
+    @contextmanager
+    def watched(self, saying: Saying) -> Iterator[None]:
+        """Say who makes collectives, for the time of a captured step."""
+        with ExitStack() as detours:
+
+            def put(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
+                original = getattr(owner, name, None)
+                if original is not None:
+                    detours.enter_context(detour(owner, name, make(original)))
+
+            groups = _loaded(private_parts.FSDP)
+            put(groups, "foreach_all_gather", lambda run: self._of_params(run, saying))
+            put(groups, "foreach_reduce", lambda run: self._of_params(run, saying, reduces=True))
+            handles = getattr(_loaded(private_parts.FSDP_HANDLES), "FlatParamHandle", None)
+            put(handles, "_all_gather_flat_param", lambda run: _of_handle(run, saying, 0))
+            reductions = _loaded(private_parts.FSDP_REDUCTIONS)
+            put(reductions, "_reduce_grad", lambda run: self._of_flat(run, saying))
+            if private_parts.is_loaded(private_parts.DTENSOR_MOVES):
+                for module in _having("redistribute_local_tensor"):
+                    put(module, "redistribute_local_tensor", lambda run: _moving(run, saying))
+            yield
+
+    def _of_params(
+        self, original: Callable[..., Any], saying: Saying, *, reduces: bool = False
+    ) -> Callable[..., Any]:
+        def exchange(params: Any, *args: Any, **kwargs: Any) -> Any:
+            if reduces:
+                for each in params:
+                    whole = getattr(each, "_unsharded_param", None)
+                    self._reduced[id(whole)] = whole
+            names = [getattr(each, "_param_fqn", None) or "" for each in params]
+            before, self.is_reducing = self.is_reducing, reduces
+            try:
+                with saying(_by_fsdp(names)):
+                    return original(params, *args, **kwargs)
+            finally:
+                self.is_reducing = before
+
+        return exchange
+
+    def _of_flat(self, original: Callable[..., Any], saying: Saying) -> Callable[..., Any]:
+        reduce = _of_handle(original, saying, 1)
+
+        def exchange(*args: Any, **kwargs: Any) -> Any:
+            self._reduces_flat = True
+            return reduce(*args, **kwargs)
+
+        return exchange
+
+
+def _of_handle(original: Callable[..., Any], saying: Saying, place: int) -> Callable[..., Any]:
+    """Return a function of the older FSDP that says the parameters of a handle, its argument at a place."""
+
+    def exchange(*args: Any, **kwargs: Any) -> Any:
+        handle = args[place] if place < len(args) else kwargs.get("handle")
+        names = getattr(getattr(handle, "flat_param", None), "_fqns", ())
+        with saying(_by_fsdp(names)):
+            return original(*args, **kwargs)
+
+    return exchange
+
+
+def _by_fsdp(names: Iterable[str]) -> str:
+    return f', "by": "FSDP", "parameters": {array(map(quoted, names))}'
+
+
+def _moving(original: Callable[..., Any], saying: Saying) -> Callable[..., Any]:
+    def move(local: Any, before: Any, after: Any, *args: Any, **kwargs: Any) -> Any:
+        placements = ", ".join(
+            f'"{word}": {placements_text(spec.placements)}'
+            for word, spec in (("from", before), ("to", after))
+        )
+        with saying(f', "by": "DTensor", "placements": {{{placements}}}'):
+            return original(local, before, after, *args, **kwargs)
+
+    return move
+
+
+def _loaded(part: private_parts.PrivatePart) -> Any:
+    return private_parts.find(part) if private_parts.is_loaded(part) else None
+
+
+def _having(name: str) -> list[Any]:
+    """Return the modules of DTensor that have a function."""
+    return [
+        module
+        for path, module in list(sys.modules.items())
+        if path.startswith(_TENSORS) and callable(vars(module).get(name))
+    ]
