@@ -16,7 +16,7 @@ from typing import Any
 
 from ray_precheck.errors import UsageError
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.side import CaptureSide
+from ray_precheck.trace.side import FORWARD, MODULE, CaptureSide
 
 PIPELINE = "pp"
 _WRAPPERS = re.compile(
@@ -95,7 +95,12 @@ def layout_of(sides: Sequence[CaptureSide], given: str = "") -> SideLayout:
     members: dict[frozenset[str], list[int]] = {}
     for rank, each in enumerate(names):
         members.setdefault(each, []).append(rank)
-    is_pipeline = len(members) > 1 and len({len(each) for each in members.values()}) == 1
+    shared = frozenset.intersection(*members)
+    is_pipeline = (
+        len(members) > 1
+        and len({len(each) for each in members.values()}) == 1
+        and len(shared) * 2 < min(map(len, members))  # Else experts, of which each rank has its own.
+    )
     stages = list(members.values()) if is_pipeline else [list(range(len(sides)))]
     groups = set(itertools.chain.from_iterable(_groups(sides[each[0]]) for each in stages))
     return SideLayout(tuple(LayoutStage(tuple(each), _axes(each, groups)) for each in stages))
@@ -131,7 +136,10 @@ def _named_items(side: CaptureSide) -> Iterator[Item]:
 
 
 def _parameters(side: CaptureSide) -> frozenset[str]:
-    return frozenset(parameter_shapes(side))
+    """Return what tells the part of the model that a rank runs: its parameters, else its modules."""
+    return frozenset(parameter_shapes(side)) or frozenset(
+        entry.key for entry in side.entries if entry.kind == MODULE and entry.direction == FORWARD
+    )
 
 
 def _groups(side: CaptureSide) -> Iterator[tuple[int, ...]]:

@@ -12,24 +12,24 @@ other side.
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ray_precheck.trace.alignment.align import align
+from ray_precheck.trace.alignment.align import How, align
 from ray_precheck.trace.alignment.calls import Call, calls_of
 from ray_precheck.trace.items import INPUT, OUTPUT, items_of
-from ray_precheck.trace.layouts.axes import LayoutStage, SideLayout, plain_name
+from ray_precheck.trace.layouts.axes import SideLayout, plain_name
 from ray_precheck.trace.side import API, BACKWARD, FORWARD, GRADIENTS, MODULE, CaptureSide, RecordEntry
 
 UPDATE = "Optimizer."
-_DISTRIBUTED = ("Distributed.", "MintDistributed.")
+_DISTRIBUTED = ("Distributed.", "MintDistributed.", "fsdp.")
 # Operators that move values without computing any: what a layout adds beside its collectives.
 MOVES = frozenset(
     """clone view_as view reshape contiguous detach chunk split split_with_sizes narrow getitem setitem cat
     stack to transpose permute unsqueeze squeeze flatten empty empty_like zeros zeros_like new_empty new_zeros
     tensor_split select index_select copy requires_grad expand t T data unbind full ones ones_like
-    register_hook tensor item movedim div mul""".split()
+    register_hook tensor item movedim div mul as_strided""".split()
 )
 # So many calls behind a product its bias is looked for.
 _NEAR = 8
@@ -45,12 +45,17 @@ class Occurrence(NamedTuple):
 @dataclass(slots=True)
 class ModelCall:
     """A call of the model: where it was made, once for each part of a batch, and the call behind it that adds
-    its bias, as often; `view` is what the alignment sees."""
+    its bias, as often; `view` is what the alignment sees. `got` and `given` tell its inputs and outputs from
+    other tensors; `tail` are calls of this run alone through which its output goes, one behind the other."""
 
     occurrences: list[Occurrence]
     view: Call
     parameters: tuple[str, ...] = ()
     module: str = ""
+    dims: tuple[int, ...] = ()
+    got: frozenset[Hashable] = frozenset()
+    given: frozenset[Hashable] = frozenset()
+    tail: "list[ModelCall]" = field(default_factory=list)
     bias: "ModelCall | None" = None
     is_of_layout: bool = False
 
@@ -137,7 +142,12 @@ def _stage_calls(number: int, side: CaptureSide, views: Sequence[Call]) -> list[
             name=name, type_name=type_name, family=family, inputs=(_number(module, 2), *seen),
             outputs=tuple(given), digests=(), norms=(),
         )  # fmt: skip
-        found.append(ModelCall([Occurrence(number, view.name)], plain, names, module))
+        dims = tuple(len(item.shape or ()) for item in tensors if item.part == INPUT)
+        marks = [
+            frozenset(item.mark for item in tensors if item.part == part and item.norm is not None)
+            for part in (INPUT, OUTPUT)
+        ]
+        found.append(ModelCall([Occurrence(number, view.name)], plain, names, module, dims, *marks))
     return found
 
 
@@ -185,13 +195,14 @@ def partners_of(target: RunCalls, golden: RunCalls) -> Together:
         if not (any(each.module for each in calls) and any(each.module for each in others)):
             for each in calls:  # A capture of level L1 has no modules.
                 each.view = each.view._replace(inputs=each.view.inputs[1:])
+    _forget_lone_names(ours, theirs)
     updates = [[each for each in calls if each.name.startswith(UPDATE)] for calls in (ours, theirs)]
     ours, theirs = ([each for each in calls if not each.name.startswith(UPDATE)] for calls in (ours, theirs))
     found = Together()
     left: list[tuple[ModelCall | None, ModelCall | None]] = []
     for match in align([each.view for each in ours], [each.view for each in theirs]):
         mine, other = [ours[at] for at in match.target], [theirs[at] for at in match.golden]
-        pair = _main(mine, other)
+        pair = _main(mine, other) if match.how is not How.RECOMPUTED else None
         if pair is not None:
             found.pairs.append(pair)
         left += [(each, None) for each in mine if pair is None or each is not pair[0]]
@@ -204,11 +215,23 @@ def partners_of(target: RunCalls, golden: RunCalls) -> Together:
                 paired[side].add(id(call))
                 found.alone[side].append(call)
     _give_biases(found, ours, theirs)
+    _give_tails(found, ours, theirs)
     _pair_updates(found, *updates)
     for side, layout in enumerate((target.layout, golden.layout)):
         for call in found.alone[side]:
             call.is_of_layout = _is_of_layout(call, layout)
     return found
+
+
+def _forget_lone_names(*sides: Sequence[ModelCall]) -> None:
+    """Forget the names of parameters where the sides have few in common: FSDP computes with nameless ones."""
+    names = [{name for call in calls for name in call.parameters} for calls in sides]
+    if len(names[0] & names[1]) * 2 >= max(map(len, names)):
+        return
+    for call in (*sides[0], *sides[1]):
+        call.parameters = ()
+        plain = tuple((0,) * dims for dims in call.dims)
+        call.view = call.view._replace(inputs=call.view.inputs[: len(call.view.inputs) - len(plain)] + plain)
 
 
 def _main(
@@ -218,7 +241,8 @@ def _main(
     if not mine or not other:
         return None
     if len(mine) == len(other) == 1:
-        return mine[0], other[0]
+        is_same = mine[0].view.kind == API or _is_within(mine[0].view.name, other[0].view.name)
+        return (mine[0], other[0]) if is_same else None
     for one in mine:
         for two in other:
             if one.view.family == two.view.family:
@@ -226,11 +250,18 @@ def _main(
     return None
 
 
+def _is_within(name: str, other: str) -> bool:
+    """Return whether one name of a module has the other's parts in order: it is wrapped once more."""
+    one, two = sorted((name.split("."), other.split(".")), key=len)
+    rest = iter(two)
+    return all(part in rest for part in one)
+
+
 def _per_batch(target: RunCalls, golden: RunCalls) -> tuple[list[ModelCall], list[ModelCall]]:
     """Return the calls of both sides, where one makes each several times, for parts of the batch, as one."""
     counts = [Counter(map(_signature, run.calls)) for run in (target, golden)]
     times = Counter(
-        counts[0][each] / counts[1][each] for each in counts[0] if counts[1][each] and each[2]
+        counts[0][each] / counts[1][each] for each in counts[0] if counts[1][each] and (each[2] or each[1])
     )
     ratio = times.most_common(1)[0][0] if times else 1.0
     if ratio > 1 and ratio == int(ratio):
@@ -262,7 +293,9 @@ def _joined(
         at = seen[key] % each
         seen[key] += 1
         if (key, at) in firsts:
-            firsts[key, at].occurrences += call.occurrences
+            known = firsts[key, at].occurrences
+            # The gradients of parameters add up: the last of them are those of the batch.
+            known[:] = call.occurrences if call.view.kind == GRADIENTS else known + call.occurrences
         else:
             firsts[key, at] = call
             found.append(call)
@@ -288,6 +321,23 @@ def _give_biases(found: Together, *sides: Sequence[ModelCall]) -> None:
                     break
 
 
+def _give_tails(found: Together, *sides: Sequence[ModelCall]) -> None:
+    """Note behind each call the calls of its run alone through which its output goes: the mask and the sum of
+    an embedding of a part of the vocabulary, the division of a summed loss."""
+    for side in range(2):
+        alone = {id(call) for call in found.alone[side]}
+        places = {id(call): at for at, call in enumerate(sides[side])}
+        for pair in found.pairs:
+            call = pair[side]
+            if call.view.kind != API or not call.given:
+                continue
+            at, marks = places[id(call)], set(call.given)
+            for near in sides[side][at + 1 : at + 1 + _NEAR]:
+                if id(near) in alone and near.got & marks and near.given:
+                    call.tail.append(near)
+                    marks |= near.given
+
+
 def _pair_updates(
     found: Together, ours: Sequence[ModelCall], theirs: Sequence[ModelCall]
 ) -> None:
@@ -308,11 +358,8 @@ def _pair_updates(
 
 def _is_of_layout(call: ModelCall, layout: SideLayout) -> bool:
     """Return whether a call that the other side lacks is one that the layout of this side has."""
+    if call.view.recompute_of:
+        return True
     many = sum(len(stage.ranks) for stage in layout.stages) > 1
     is_exchange = call.name.startswith(_DISTRIBUTED)
     return is_exchange or (many and (call.view.family in MOVES or call.view.kind != API))
-
-
-def ranks_of(stage: LayoutStage) -> tuple[int, ...]:
-    """Return the positions of the ranks of a stage."""
-    return stage.ranks

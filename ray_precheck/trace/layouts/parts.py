@@ -122,9 +122,8 @@ def _in_blocks(arrays: Sequence[Array], dim: int, blocks: int) -> Array | None:
     return np.concatenate([each[at] for at in range(blocks) for each in split], axis=dim)
 
 
-def added(parts: Sequence[Values], whole: Values | None = None) -> Values:
-    """Return the sum of tensors. `whole` is what a collective made of them: its statistics are those of the
-    sum where their mean is."""
+def added(parts: Sequence[Values]) -> Values:
+    """Return the sum of tensors."""
     arrays = [part.array for part in parts if part.array is not None]
     rows = [part.buckets for part in parts if part.buckets is not None]
     array = np.sum(arrays, axis=0) if len(arrays) == len(parts) else None
@@ -132,19 +131,28 @@ def added(parts: Sequence[Values], whole: Values | None = None) -> Values:
     means = [mean for part in parts if (mean := part.statistics[MEAN]) is not None]
     statistics: dict[str, float | None] = dict.fromkeys(FIELDS)
     if len(means) == len(parts):
-        statistics[MEAN] = math.fsum(means)
-        if parts[0].size == 1:
-            statistics = dict.fromkeys(FIELDS, statistics[MEAN])
-            statistics[NORM] = abs(math.fsum(means))
+        total = math.fsum(means)
+        single = {MAX: total, MIN: total, NORM: abs(total)} if parts[0].size == 1 else {}
+        statistics |= {MEAN: total, **single}
     if array is not None and array.size:
         statistics = of_array(array)
-    elif whole is not None and statistics[MEAN] is not None and whole.shape == parts[0].shape:
-        mean, norm = whole.statistics[MEAN], whole.statistics[NORM]
-        if mean is not None and norm and math.isfinite(norm):
-            off = abs(mean - statistics[MEAN]) * math.sqrt(whole.size) / norm
-            if off < _SAME:
-                statistics = dict(whole.statistics)
     return Values(parts[0].shape, statistics, array, buckets, all(part.is_global for part in parts))
+
+
+def with_statistics_of(values: Values, whole: Values, times: int) -> Values:
+    """Return a sum with the statistics of what a collective made of the same addends, a sum or a mean of so
+    many: they are those of the sum where the means agree."""
+    mean, norm = values.statistics[MEAN], whole.statistics[NORM]
+    if mean is None or values.statistics[NORM] is not None or whole.shape != values.shape:
+        return values
+    for factor in (1.0, 1 / times, float(times)):
+        found = scaled(whole, factor).statistics
+        other, size = found[MEAN], found[NORM]
+        if other is None or size is None or norm is None or not math.isfinite(size):
+            continue
+        if abs(other - mean) * math.sqrt(whole.size) <= _SAME * size:
+            return replace(values, statistics=found)
+    return values
 
 
 def of_array(array: Array) -> dict[str, float | None]:

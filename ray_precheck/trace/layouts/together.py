@@ -77,14 +77,31 @@ def put_together(
     writers = tuple(_Writer(run, folder) for run, folder in zip(runs, folders, strict=True))
     maker = WholeMaker()
     found = partners_of(runs[0], runs[1])
-    for number, pair in enumerate(found.pairs):
-        for direction in _DIRECTIONS:
-            _write_pair(writers, maker, pair, direction, number)
+    for number, direction in _in_order_of_run(writers[0], found.pairs):
+        _write_pair(writers, maker, found.pairs[number], direction, number)
     for writer, alone in zip(writers, found.alone, strict=True):
         for call in alone:
             writer.add_alone(call)
         writer.finish()
     return known[0], known[1]
+
+
+def _in_order_of_run(
+    writer: "_Writer", pairs: Sequence[tuple[ModelCall, ModelCall]]
+) -> list[tuple[int, str]]:
+    """Return the records of pairs, by number and direction, in the order of the run: what is known of a tensor
+    counts where it is used. The last stage of a pipeline is the first whose gradients there are."""
+    found = []
+    for number, (call, _) in enumerate(pairs):
+        stage = call.occurrences[0].stage
+        rank = writer.run.layout.stages[stage].ranks[0]
+        for direction in _DIRECTIONS:
+            entry = writer.run.entry(stage, rank, call.name, direction)
+            if entry is not None:
+                is_forward = direction == FORWARD
+                place = entry.span.start
+                found.append((not is_forward, stage if is_forward else -stage, place, number, direction))
+    return [(number, direction) for *_, number, direction in sorted(found)]
 
 
 class _Parts(NamedTuple):
@@ -114,6 +131,8 @@ class _Writer:
     files: list[PartFiles] = field(init=False)
     written: list[_Written] = field(default_factory=list)
     reduced: list[dict[Any, Mapping[str, Any]]] = field(init=False)
+    added: dict[Any, frozenset[int]] = field(default_factory=dict)
+    parameters: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)
     _sketches: SketchFile = field(init=False)
     _names: dict[Occurrence, str] = field(default_factory=dict)
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -167,9 +186,9 @@ class _Writer:
                     record = {}
                 if call.bias is not None:
                     bias = call.bias.occurrences[min(at, len(call.bias.occurrences) - 1)]
-                    record = _with_bias(record, self._record(*bias[:1], rank, bias.call, direction) or {})
+                    added = self._record(bias.stage, rank, bias.call, direction)
+                    record = _with_bias(record, added or {})
                 found.append(record)
-        key = self.run.sides[self.stage(call).ranks[0]]
         entry = self.run.entry(call.occurrences[0].stage, self.stage(call).ranks[0], call.name, direction)
         name = entry.key if entry is not None else ""
         several = [items_of(record, name) for record in found]
@@ -180,7 +199,6 @@ class _Writer:
             ]
             for item in several[0]
         }
-        del key
         return _Parts(found[0], several[0], elements)
 
     def _record(self, stage: int, rank: int, call: str, direction: str) -> dict[str, Any] | None:
@@ -202,9 +220,7 @@ class _Writer:
         self, first: Mapping[str, Any], key: str, path: str, grid: PartGrid, values: Values, note: str
     ) -> dict[str, Any]:
         """Return the element of a whole tensor, and write its file and its sketch."""
-        found = {
-            name: each for name, each in first.items() if name not in (*_OF_VALUES, *_OF_PLACES)
-        }
+        found = _without_values(first)
         found["shape"] = list(values.shape)
         same = grid.part_of(values)
         if same is not None:
@@ -219,9 +235,7 @@ class _Writer:
             np.save(self.folder / _TENSORS / name, values.array)
             found["data_name"] = name
             buckets = sketch(values.array) if values.array.dtype.kind in "fiub" and values.size else None
-        if buckets is not None and (same is None or not DISTRIBUTED in same):
-            found |= json.loads(f"{{{self._sketches.append(buckets)}}}")
-        elif buckets is not None:
+        if buckets is not None:
             found |= json.loads(f"{{{self._sketches.append(buckets)}}}")
         return found
 
@@ -260,10 +274,11 @@ class _Writer:
                 new: dict[int, dict[str, Any]] = {}
                 for item in parts.items:
                     if item.is_tensor and item.element is not None:
-                        new[id(item.element)] = self._common(single, parts, item)
+                        new[id(item.element)] = self.common(single, parts, item)
                 self.add(single, direction, _rebuilt(parts.record, new), **marks)
 
-    def _common(self, call: ModelCall, parts: _Parts, item: Item) -> dict[str, Any]:
+    def common(self, call: ModelCall, parts: _Parts, item: Item) -> dict[str, Any]:
+        """Return the element of a tensor that has no partner: what all ranks have is told."""
         elements = parts.elements[item.path]
         grid = self.grid(call, elements, Role())
         first = elements[0]
@@ -314,48 +329,160 @@ def _write_pair(
     direction: str,
     number: int,
 ) -> None:
+    if pair[0].name.startswith(UPDATE):
+        if direction == FORWARD:
+            _write_update(writers, maker, pair, direction, number)
+        return
     sides = [writer.parts(call, direction) for writer, call in zip(writers, pair, strict=True)]
     if sides[0] is None or sides[1] is None:
         for writer, call, parts in zip(writers, pair, sides, strict=True):
             if parts is not None:
                 writer.add(call, direction, _rebuilt(parts.record, {}), **{PAIR: number})
         return
-    if pair[0].name.startswith(UPDATE):
-        _write_update(writers, maker, pair, direction, number)
-        return
-    new: tuple[dict[int, dict[str, Any]], ...] = ({}, {})
-    keys = [f"{call.name}.{direction}" for call in pair]
-    sharded: tuple[set[int], set[int]] = (set(), set())
+    work = _PairWork(writers, maker, pair, direction, (sides[0], sides[1]))
     for item, mate in _mates(sides[0].items, sides[1].items):
+        work.add(item, mate)
+    for side in range(2):
+        record = _rebuilt(work.parts[side].record, work.new[side])
+        writers[side].add(pair[side], direction, record, **{PAIR: number})
+
+
+@dataclass(slots=True)
+class _PairWork:
+    """Two records that belong together, while their tensors are put together: `new` has the elements that take
+    the place of others, by the identity of these, `sharded` the axes over which inputs are sharded."""
+
+    writers: Sequence[_Writer]
+    maker: WholeMaker
+    pair: tuple[ModelCall, ModelCall]
+    direction: str
+    parts: tuple[_Parts, _Parts]
+    new: tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]] = field(
+        default_factory=lambda: ({}, {})
+    )
+    sharded: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+
+    def add(self, item: Item | None, mate: Item | None) -> None:
+        """Put the values of a place in both records together."""
         if item is None or mate is None or item.element is None or mate.element is None:
             for side, each in enumerate((item, mate)):
                 if each is not None and each.element is not None and each.is_tensor:
-                    new[side][id(each.element)] = writers[side]._common(pair[side], sides[side], each)
-            continue
+                    whole = self.writers[side].common(self.pair[side], self.parts[side], each)
+                    self.new[side][id(each.element)] = whole
+            return
         if not (item.is_tensor and mate.is_tensor):
-            _give_value(item.element, mate.element, new)
-            continue
-        both, grids = (item, mate), []
+            _give_value(item.element, mate.element, self.new)
+            return
+        both = item, mate
+        elements = [
+            self.parts[side].elements[both[side].path] for side in range(2)
+        ]
+        found, grids = self._made(both, elements)
+        is_edge = item.part == OUTPUT if self.direction == FORWARD else item.part == INPUT
+        if is_edge and (found is None or found.distance > _SAME):
+            found, grids, elements = self._behind(both, elements, found, grids)
         for side in range(2):
-            elements = sides[side].elements[both[side].path]
-            role = _role(writers[side], pair[side], both[side], direction, sharded[side])
-            grids.append(writers[side].grid(pair[side], elements, role))
-        found = None if None in grids else maker.make(grids[0], grids[1])
-        for side in range(2):
-            first = both[side].element or {}
-            if found is None:
-                left = {name: each for name, each in first.items() if name not in (*_OF_VALUES, *_OF_PLACES)}
-                new[side][id(first)] = left | {GATHERED: "the parts of the ranks make no whole of one shape"}
+            first, old = elements[side][0], both[side].element or {}
+            if found is None or grids is None:
+                self.new[side][id(old)] = _without_values(first) | {GATHERED: _NO_WHOLE}
                 continue
             folds = (found.way.target, found.way.golden)[side]
-            if both[side].part != OUTPUT:
-                sharded[side].update(at for at, fold in enumerate(folds) if fold.kind == SHARD)
-            note = _note(writers[side], pair[side], found, folds, is_target=side == 0)
-            new[side][id(first)] = writers[side].element(
-                first, keys[side], both[side].path, grids[side], (found.target, found.golden)[side], note
+            self._note(side, both[side], folds, grids[side])
+            writer, call = self.writers[side], self.pair[side]
+            note = _words(folds, writer.ranks(call), found, is_target=side == 0)
+            values, key = (found.target, found.golden)[side], f"{call.name}.{self.direction}"
+            self.new[side][id(old)] = writer.element(
+                first, key, both[side].path, grids[side], values, note
             )
-    for side in range(2):
-        writers[side].add(pair[side], direction, _rebuilt(sides[side].record, new[side]), **{PAIR: number})
+
+    def _made(
+        self, both: tuple[Item, Item], elements: Sequence[Sequence[Mapping[str, Any]]]
+    ) -> tuple[Wholes | None, list[PartGrid] | None]:
+        grids = []
+        for side in range(2):
+            writer, call = self.writers[side], self.pair[side]
+            role = self._role(side, both[side])
+            grid = writer.grid(call, elements[side], role)
+            if grid is None or _is_masked_later(call, both[side], grid):
+                return None, None
+            grids.append(grid)
+        return self.maker.make(grids[0], grids[1]), grids
+
+    def _behind(
+        self,
+        both: tuple[Item, Item],
+        elements: list[list[Mapping[str, Any]]],
+        found: Wholes | None,
+        grids: list[PartGrid] | None,
+    ) -> tuple[Wholes | None, list[PartGrid] | None, list[list[Mapping[str, Any]]]]:
+        """Return the wholes of what a call gives behind calls of its run alone, where they fit, else those that
+        were found: an embedding of a part of the vocabulary is masked and summed first."""
+        for side in range(2):
+            for near in reversed(self.pair[side].tail):
+                parts = self.writers[side].parts(near, self.direction)
+                if parts is None or len(near.occurrences) != len(self.pair[side].occurrences):
+                    continue
+                items = [each for each in parts.items if each.is_tensor and each.part == both[side].part]
+                for each in items[:1] if self.direction != FORWARD else items:
+                    others = list(elements)
+                    others[side] = parts.elements[each.path]
+                    again, made = self._made(both, others)
+                    if again is not None and again.distance < _SAME:
+                        return again, made, others
+        return found, grids, elements
+
+    def _note(self, side: int, item: Item, folds: Sequence[Fold], grid: PartGrid) -> None:
+        """Note what the folds of a tensor say of those that come after it."""
+        shards = {at for at, fold in enumerate(folds) if fold.kind == SHARD}
+        sums = {at for at, fold in enumerate(folds) if fold.kind == SUM}
+        if item.part != OUTPUT:
+            self.sharded[side].update(shards)
+        if item.state_name and self.direction == FORWARD:
+            shapes = self.writers[side].parameters.setdefault(self.pair[side].name, set())
+            shapes.update(grid.shapes)
+            self.maker.divided.update((side, at) for at in shards if grid.fixed[at] is None)
+        if self.direction == BACKWARD and item.part == OUTPUT:
+            linear = frozenset(at for at in sums if (side, at) not in self.maker.divided)
+            if linear:
+                self.writers[side].added[item.mark] = linear
+
+    def _role(self, side: int, item: Item) -> Role:
+        """Return what a tensor is to its record, of which ranks may have addends."""
+        writer, call = self.writers[side], self.pair[side]
+        axes = frozenset(range(len(writer.sizes(call))))
+        whole = writer.reduced[call.occurrences[0].stage].get(item.mark)
+        is_gradient = item.part == GRADIENTS_PART
+        is_backward = self.direction == BACKWARD or is_gradient
+        is_output = item.part == OUTPUT
+        is_masked = bool(call.tail) and item.part == INPUT
+        if whole is not None or is_gradient or (is_backward and (is_output or is_masked)):
+            shapes = writer.parameters.get(call.name, ())
+            is_parameter = is_gradient or (is_backward and is_output and item.shape in shapes)
+            return Role(is_backward, axes, is_parameter, whole or None)
+        if is_backward:
+            return Role(True, writer.added.get(item.mark, frozenset()))
+        if math.prod(item.shape or ()) == 1:
+            return Role(False, axes)
+        return Role(False, frozenset(self.sharded[side]) if is_output else frozenset())
+
+
+# What a call gives is looked for behind the calls of its run alone where it is farther off, and found where it
+# is nearer.
+_SAME = 1e-4
+_NO_WHOLE = "the parts of the ranks make no whole of one shape: not compared"
+
+
+def _is_masked_later(call: ModelCall, item: Item, grid: PartGrid) -> bool:
+    """Return whether an output has rows that are masked only when they are added up: those of a distributed
+    embedding for tokens that other ranks have."""
+    is_sum = any(fold is not None and fold.kind == SUM for fold in grid.fixed)
+    return is_sum and item.part == OUTPUT and call.view.family == "embedding"
+
+
+def _without_values(element: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: each for name, each in element.items() if name not in (*_OF_VALUES, *_OF_PLACES)
+    }
 
 
 def _write_update(
@@ -386,15 +513,13 @@ def _write_update(
         for side in range(2):
             first = grids[side].elements[0]
             if found is None:
-                made[side][place] = {
-                    name: each for name, each in first.items() if name not in (*_OF_VALUES, *_OF_PLACES)
-                }
+                made[side][place] = _without_values(first) | {GATHERED: _NO_WHOLE}
                 continue
             values = (found.target, found.golden)[side]
             path = ".".join(map(str, place))
             folds = (found.way.target, found.way.golden)[side]
             stage = updates[side].elements[place][0]
-            note = _words(folds, stage.ranks, found, side == 0)
+            note = _words(folds, stage.ranks, found, is_target=side == 0)
             key = f"{pair[side].name}.{direction}"
             made[side][place] = writers[side].element(first, key, path, grids[side], values, note)
     for side in range(2):
@@ -422,21 +547,6 @@ def _mates(
     for item in golden:
         if item.path not in taken:
             yield None, item
-
-
-def _role(
-    writer: _Writer, call: ModelCall, item: Item, direction: str, sharded: set[int]
-) -> Role:
-    axes = frozenset(range(len(writer.sizes(call))))
-    whole = writer.reduced[call.occurrences[0].stage].get(item.mark)
-    is_gradient = item.part == GRADIENTS_PART
-    is_backward = direction == BACKWARD or is_gradient
-    if whole is not None or is_gradient or (direction == BACKWARD and item.part == OUTPUT):
-        return Role(is_backward, axes, whole or None)
-    is_number = math.prod(item.shape or ()) == 1 and direction != BACKWARD
-    if is_number:
-        return Role(is_backward, axes)
-    return Role(is_backward, frozenset(sharded) if item.part == OUTPUT else frozenset())
 
 
 def _reduced_in(side: CaptureSide) -> dict[Any, Mapping[str, Any]]:
@@ -519,13 +629,11 @@ def _with_bias(record: dict[str, Any], bias: Mapping[str, Any]) -> dict[str, Any
     """Return the record of a product with the bias that another call adds to it."""
     args = list(record.get("input_args") or [])
     if "input" in record:
-        shapes = [each.get("shape") for each in record.get("output") or [] if isinstance(each, dict)]
         grads = [
             each
             for each in bias.get("output") or []
             if isinstance(each, dict) and len(each.get("shape") or ()) == 1
         ]
-        del shapes
         return {
             **record,
             "input": bias.get("input", record["input"]),
@@ -536,7 +644,12 @@ def _with_bias(record: dict[str, Any], bias: Mapping[str, Any]) -> dict[str, Any
         for each in bias.get("input_args") or []
         if isinstance(each, dict) and isinstance(each.get("parameter"), str)
     ]
-    return {**record, "input_args": [*args, *names], "output": bias.get("output", record.get("output"))}
+    for each in names:
+        if None in args[1:]:
+            args[args.index(None, 1)] = each
+        else:
+            args.append(each)
+    return {**record, "input_args": args, "output": bias.get("output", record.get("output"))}
 
 
 def _rebuilt(value: Any, new: Mapping[int, dict[str, Any]]) -> Any:
@@ -557,13 +670,7 @@ def _numbers(values: Values, dtype: str) -> dict[str, Any]:
     return found
 
 
-def _note(
-    writer: _Writer, call: ModelCall, found: Wholes, folds: Sequence[Fold], *, is_target: bool
-) -> str:
-    return _words(folds, writer.ranks(call), found, is_target)
-
-
-def _words(folds: Sequence[Fold], ranks: Sequence[int], found: Wholes, is_target: bool) -> str:
+def _words(folds: Sequence[Fold], ranks: Sequence[int], found: Wholes, *, is_target: bool) -> str:
     """Return how a tensor was put together."""
     words = []
     for fold in folds:

@@ -29,6 +29,7 @@ from ray_precheck.trace.layouts.parts import (
     distance_of,
     joined,
     scaled,
+    with_statistics_of,
 )
 
 REPLICA, SHARD, SUM = "replica", "shard", "sum"
@@ -55,10 +56,12 @@ class Fold(NamedTuple):
 
 class Role(NamedTuple):
     """What a value is to its record: an output may be a sum of which the ranks have addends (`may_add`: of
-    these axes), and a value of a backward pass may be scaled. `whole` is what a collective makes of it."""
+    these axes), and a value of a backward pass may be scaled. `is_parameter`: it is the gradient of a parameter, which
+    has no samples. `whole` is what a collective makes of it."""
 
     is_backward: bool = False
     may_add: frozenset[int] = frozenset()
+    is_parameter: bool = False
     whole: Mapping[str, Any] | None = None
 
 
@@ -106,7 +109,7 @@ class PartGrid:
     @property
     def key(self) -> tuple[Any, ...]:
         """What the possible ways hang on."""
-        return self.sizes, self.shapes, self.agreeing, tuple(self.fixed), self.role[:2]
+        return self.sizes, self.shapes, self.agreeing, tuple(self.fixed), self.role[:3]
 
 
 class Way(NamedTuple):
@@ -121,28 +124,31 @@ class Way(NamedTuple):
 class Wholes(NamedTuple):
     """The whole values of a tensor on both sides, and how they were made. `odd` are the target's parts that
     are other replicas, or are farther from the golden run's part than all others; `is_unordered`: the order of
-    the parts is not known, so that only statistics are there."""
+    the parts is not known, so that only statistics are there. `distance` is how far both sides are apart."""
 
     target: Values
     golden: Values
     way: Way
     odd: tuple[int, ...] = ()
     is_unordered: bool = False
+    distance: float = math.inf
 
 
 @dataclass(slots=True)
 class WholeMaker:
     """Puts tensors together. `scales` has for each side and axis whether the values of backward passes are so
-    many times those of the whole run as the axis has ranks: the first that tell decide; `blocks` the order of
-    the samples that was seen last."""
+    many times those of the whole run as the axis has ranks: the first that tell decide; `divided` the sides
+    and axes over which parameters are sharded; `blocks` the order of the samples that was seen last."""
 
     scales: dict[tuple[int, int], bool] = field(default_factory=dict)
+    divided: set[tuple[int, int]] = field(default_factory=set)
     blocks: int = 1
     _ways: dict[Any, list[Way]] = field(default_factory=dict)
 
     def make(self, target: PartGrid, golden: PartGrid) -> Wholes | None:
         """Return the values of both sides; None where the parts do not make wholes of one shape."""
-        key = (target.key, golden.key, tuple(sorted(self.scales.items())))
+        known = tuple(sorted(self.scales.items())), tuple(sorted(self.divided))
+        key = (target.key, golden.key, known)
         if key not in self._ways:
             self._ways[key] = self._possible(target, golden)
         found: list[tuple[Way, Values, Values, Distance]] = []
@@ -151,10 +157,11 @@ class WholeMaker:
             ours = _folded(target, way.target, theirs, self.blocks)[0]
             distance = distance_of(ours, theirs)
             found.append((way, ours, theirs, distance))
-            near = distance.statistics if distance.is_moved else distance.value
+            is_free = _is_free(target, way.target) or _is_free(golden, way.golden)
+            near = distance.statistics if distance.is_moved and is_free else distance.value
             if near is not None and near < _NEAR:
                 self._note_scales(target, golden, found)
-                return self._ordered(target, golden, found[-1])
+                return self._ordered(target, golden, found[-1])._replace(distance=near)
         if not found:
             return None
         return self._ordered(target, golden, found[0])
@@ -184,7 +191,7 @@ class WholeMaker:
     ) -> Wholes:
         """Return the values in the order of the other side, as far as one is found."""
         way, ours, theirs, distance = found
-        if distance.is_moved:
+        if distance.is_moved and _is_free(target, way.target) | _is_free(golden, way.golden):
             for blocks in _orders(target, golden, way):
                 again = _folded(golden, way.golden, None, blocks)[0]
                 own, odd = _folded(target, way.target, again, blocks)
@@ -197,7 +204,11 @@ class WholeMaker:
         return Wholes(ours, theirs, way, odd or _odd_shards(target, way, ours, theirs))
 
     def _possible(self, target: PartGrid, golden: PartGrid) -> list[Way]:
-        sides = [_side_ways(grid, side, self.scales) for side, grid in enumerate((target, golden))]
+        sides = []
+        for side, grid in enumerate((target, golden)):
+            divided = frozenset(axis for of, axis in self.divided if of == side)
+            scales = {axis: each for (of, axis), each in self.scales.items() if of == side}
+            sides.append(_side_ways(grid, divided, scales))
         by_shape: dict[tuple[int, ...], list[tuple[float, tuple[Fold, ...]]]] = {}
         for cost, folds, shape in sides[1]:
             by_shape.setdefault(shape, []).append((cost, folds))
@@ -210,11 +221,12 @@ class WholeMaker:
 
 
 def _side_ways(
-    grid: PartGrid, side: int, scales: Mapping[tuple[int, int], bool]
+    grid: PartGrid, divided: frozenset[int], scales: Mapping[int, bool]
 ) -> list[tuple[float, tuple[Fold, ...], tuple[int, ...]]]:
     """Return the ways of one side with what they cost and the shape of the whole."""
     options = [
-        list(_options(grid, axis, scales.get((side, axis)))) for axis in range(len(grid.sizes))
+        _options(grid, axis, False if axis in divided else scales.get(axis), axis in divided)
+        for axis in range(len(grid.sizes))
     ]
     found = []
     for chosen in itertools.islice(itertools.product(*options), _MOST_WAYS):
@@ -225,8 +237,11 @@ def _side_ways(
     return found
 
 
-def _options(grid: PartGrid, axis: int, scale: bool | None) -> list[tuple[float, Fold]]:
-    """Return what the ranks along an axis may have of a tensor, and what each costs."""
+def _options(
+    grid: PartGrid, axis: int, scale: bool | None, is_divided: bool
+) -> list[tuple[float, Fold]]:
+    """Return what the ranks along an axis may have of a tensor, and what each costs; `is_divided`: the ranks
+    have parts of parameters."""
     fixed = grid.fixed[axis]
     if fixed is not None:
         return [(0.0, fixed)]
@@ -236,7 +251,7 @@ def _options(grid: PartGrid, axis: int, scale: bool | None) -> list[tuple[float,
         other = _OTHER_SCALE if is_scaled else 0.0
         if role.is_backward and scale is not None and is_scaled is not scale:
             continue
-        if not is_scaled or role.is_backward:
+        if (not is_scaled or role.is_backward) and (is_divided or not role.is_parameter):
             cost = (_AGREEING_SHARD if agree else _SHARD) + other
             found += [(cost + _LATER_DIMENSION * dim, Fold(SHARD, dim, is_scaled)) for dim in range(dims)]
         if axis in role.may_add:
@@ -301,7 +316,9 @@ def _folded(
                     odd = members[group[worst]]
                 merged[first], parts[first] = chosen[worst], members[group[worst]]
             else:
-                whole = grid.files[0].values(grid.role.whole) if grid.role.whole else None
+                whole = None
+                if folds[axis].kind == SUM and grid.role.whole:
+                    whole = grid.files[0].values(grid.role.whole)
                 merged[first] = _merged(chosen, folds[axis], blocks, whole)
                 parts[first] = tuple(at for place in group for at in members[place])
         values, members = merged, parts
@@ -312,8 +329,9 @@ def _merged(parts: Sequence[Values], fold: Fold, blocks: int, whole: Values | No
     if fold.kind == SHARD:
         found = joined(parts, fold.dim, blocks if _has_blocks(parts, fold, blocks) else 1)
     else:
-        found = added(parts, whole)
-    return scaled(found, 1 / len(parts)) if fold.is_scaled else found
+        found = added(parts)
+    found = scaled(found, 1 / len(parts)) if fold.is_scaled else found
+    return found if whole is None else with_statistics_of(found, whole, len(parts))
 
 
 def _has_blocks(parts: Sequence[Values], fold: Fold, blocks: int) -> bool:
@@ -326,6 +344,13 @@ def _farthest(replicas: Sequence[Values], other: Values | None) -> int:
         return 0
     apart = [distance_of(each, other).value or 0.0 for each in replicas]
     return max(range(len(apart)), key=lambda at: (apart[at], -at))
+
+
+def _is_free(grid: PartGrid, folds: Sequence[Fold]) -> bool:
+    """Return whether there are shards whose order no placement tells."""
+    return any(
+        fold.kind == SHARD and known is None for fold, known in zip(folds, grid.fixed, strict=True)
+    )
 
 
 def _orders(target: PartGrid, golden: PartGrid, way: Way) -> list[int]:
