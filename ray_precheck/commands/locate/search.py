@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from ray_precheck.commands.compare.layouts import DumpPair, whole_pairs, written_whole
 from ray_precheck.commands.compare.pairing import in_words, paired_by_place
 from ray_precheck.commands.locate.failing import failing_in
 from ray_precheck.commands.locate.options import LocationConfig, SearchOptions
@@ -168,7 +169,8 @@ class LocationReport:
 
 @dataclass(frozen=True, slots=True)
 class DumpToLocate:
-    """A dump of the target, and its partner; `place` is the folder of its results."""
+    """A dump of the target, and its partner; `place` is the folder of its results. `is_whole`: both are put
+    together of all ranks, because these are laid out in other ways."""
 
     target: Path
     golden: Path | None
@@ -176,15 +178,24 @@ class DumpToLocate:
     label: str
     step: str
     rank: str
+    is_whole: bool = False
 
 
 def dumps_to_locate(
-    target: Path, golden: Path | None
+    target: Path,
+    golden: Path | None,
+    results: Path,
+    layouts: tuple[str, str] = ("", ""),
+    *,
+    is_made: bool = True,
 ) -> tuple[list[DumpToLocate], tuple[str, ...]]:
     """Return the dumps in the order of their steps and ranks, and the labels of those without a partner.
 
+    Those of runs of other layouts are put together in the folder of the results, unless they are there;
+    without `is_made` they have to be.
+
     Raises:
-        UsageError: the folders have nothing in common, or other numbers of ranks.
+        UsageError: the folders have nothing in common, or a layout has another number of ranks.
     """
     ours = find_captures(target)
     if golden is None:
@@ -194,12 +205,14 @@ def dumps_to_locate(
     if len(ours.dumps) == len(theirs.dumps) == 1:
         # Whatever their folders are called: proc4711 and proc4712, or a dump that was copied.
         return [_found(ours.dumps[0], theirs.dumps[0], is_many=False)], ()
+    whole = whole_pairs(ours.dumps, theirs.dumps, layouts=layouts)
+    if whole:
+        return [_found_whole(pair, results, is_made=is_made) for pair in whole], ()
     pairs, without = paired_by_place(ours.dumps, theirs.dumps)
     if not pairs:
         raise UsageError(
             f"{target} has {in_words(ours.dumps)} and {golden} {in_words(theirs.dumps)}, of which no two are"
-            " of the same step and rank; name two folders that correspond (`compare` knows runs with another"
-            " number of ranks)"
+            " of the same step and rank; name two folders that correspond"
         )
     return [_found(*pair, is_many=True) for pair in pairs.values()], without
 
@@ -212,6 +225,14 @@ def _found(each: FoundDump, golden: FoundDump | None, *, is_many: bool) -> DumpT
         each.label,
         _digits(each.step),
         _digits(each.rank),
+    )
+
+
+def _found_whole(pair: DumpPair, results: Path, *, is_made: bool) -> DumpToLocate:
+    paths = written_whole(pair, results / pair.place, is_made=is_made)
+    step = _digits(pair.place.name)
+    return DumpToLocate(
+        paths.target, paths.golden, pair.place, pair.label, step, "", is_whole=True
     )
 
 

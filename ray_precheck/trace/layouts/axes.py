@@ -102,7 +102,7 @@ def layout_of(sides: Sequence[CaptureSide], given: str = "") -> SideLayout:
         and len(shared) * 2 < min(map(len, members))  # Else experts, of which each rank has its own.
     )
     stages = list(members.values()) if is_pipeline else [list(range(len(sides)))]
-    groups = set(itertools.chain.from_iterable(_groups(sides[each[0]]) for each in stages))
+    groups = set(itertools.chain.from_iterable(groups_of(sides[each[0]]) for each in stages))
     return SideLayout(tuple(LayoutStage(tuple(each), _axes(each, groups)) for each in stages))
 
 
@@ -142,7 +142,7 @@ def _parameters(side: CaptureSide) -> frozenset[str]:
     )
 
 
-def _groups(side: CaptureSide) -> Iterator[tuple[int, ...]]:
+def groups_of(side: CaptureSide) -> Iterator[tuple[int, ...]]:
     """Yield the groups of ranks that a capture names: those of collectives, and each line of a mesh."""
     seen: set[str] = set()
     for entry in side.entries:

@@ -294,8 +294,10 @@ def _joined(
         seen[key] += 1
         if (key, at) in firsts:
             known = firsts[key, at].occurrences
-            # The gradients of parameters add up: the last of them are those of the batch.
-            known[:] = call.occurrences if call.view.kind == GRADIENTS else known + call.occurrences
+            known += call.occurrences
+            if call.view.kind == GRADIENTS:
+                # Gradients of parameters add up: the last of them are those of the batch.
+                known[:] = call.occurrences * len(known)
         else:
             firsts[key, at] = call
             found.append(call)

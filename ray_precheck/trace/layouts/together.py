@@ -11,6 +11,7 @@ the number of its pair (`pair`), by which the alignment knows it, or says that o
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.numerics.sketch import sketch
 from ray_precheck.numerics.statistics import FIELDS
+from ray_precheck.schema.dtypes import header_field
 from ray_precheck.trace.items import GRADIENTS as GRADIENTS_PART
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
 from ray_precheck.trace.layouts.axes import LayoutStage, SideLayout, layout_of, plain_name
@@ -131,6 +133,7 @@ class _Writer:
     files: list[PartFiles] = field(init=False)
     written: list[_Written] = field(default_factory=list)
     reduced: list[dict[Any, Mapping[str, Any]]] = field(init=False)
+    tied: set[Any] = field(default_factory=set)
     added: dict[Any, frozenset[int]] = field(default_factory=dict)
     parameters: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)
     _sketches: SketchFile = field(init=False)
@@ -143,6 +146,14 @@ class _Writer:
         self.reduced = [
             _reduced_in(self.run.sides[stage.ranks[0]]) for stage in self.run.layout.stages
         ]
+        first = self.run.sides[0]
+        gradients = Counter(
+            item.mark
+            for entry in first.entries
+            if entry.kind == GRADIENTS
+            for item in first.items(entry)
+        )
+        self.tied = {mark for mark, count in gradients.items() if count > 1}
         self._sketches = SketchFile(self.folder)
         self._name_calls()
 
@@ -290,10 +301,11 @@ class _Writer:
     def finish(self) -> None:
         """Write the dump, in the order of the model."""
         first = self.run.sides[0].header
-        header = {
+        header: dict[str, object] = {
             "task": first.task, "level": first.level, "framework": first.framework,
-            "dump_data_dir": None,
+            "dump_data_dir": None, "layout": self.run.layout.words,
         }  # fmt: skip
+        header["float32"] = header_field(first.float32, first.float32)
         begins = []
         for stage in self.run.layout.stages:
             entries = self.run.sides[stage.ranks[0]].entries
@@ -370,6 +382,11 @@ class _PairWork:
                     whole = self.writers[side].common(self.pair[side], self.parts[side], each)
                     self.new[side][id(each.element)] = whole
             return
+        if item.part == GRADIENTS_PART and self._is_tied(item, mate):
+            for side, each in enumerate((item, mate)):
+                left = _without_values(each.element or {}) | {GATHERED: _TIED}
+                self.new[side][id(each.element)] = left
+            return
         if not (item.is_tensor and mate.is_tensor):
             _give_value(item.element, mate.element, self.new)
             return
@@ -431,6 +448,12 @@ class _PairWork:
                         return again, made, others
         return found, grids, elements
 
+    def _is_tied(self, item: Item, mate: Item) -> bool:
+        """Return whether two modules share a parameter that stages of a pipeline have each for themselves."""
+        marks = [self.writers[0].tied, self.writers[1].tied]
+        stages = [len(writer.run.layout.stages) for writer in self.writers]
+        return (stages[0] > 1 and mate.mark in marks[1]) or (stages[1] > 1 and item.mark in marks[0])
+
     def _note(self, side: int, item: Item, folds: Sequence[Fold], grid: PartGrid) -> None:
         """Note what the folds of a tensor say of those that come after it."""
         shards = {at for at, fold in enumerate(folds) if fold.kind == SHARD}
@@ -469,6 +492,7 @@ class _PairWork:
 # What a call gives is looked for behind the calls of its run alone where it is farther off, and found where it
 # is nearer.
 _SAME = 1e-4
+_TIED = "stages of the pipeline have parts of the gradient of this shared parameter: not compared"
 _NO_WHOLE = "the parts of the ranks make no whole of one shape: not compared"
 
 
@@ -584,7 +608,7 @@ def _reduced_in(side: CaptureSide) -> dict[Any, Mapping[str, Any]]:
 def _placed(element: Mapping[str, Any], stage: LayoutStage) -> Iterator[Fold | None]:
     """Yield for each axis of a stage what the placements of a distributed tensor say of it, None for others."""
     placements, mesh = element.get("placements"), element.get("device_mesh")
-    folds: dict[int, Fold] = {}
+    folds: dict[int, Fold | None] = {}
     if DISTRIBUTED in element and isinstance(placements, list) and isinstance(mesh, list):
         ranks = np.array(mesh)
         places = np.argwhere(ranks == stage.ranks[0])
@@ -602,12 +626,16 @@ def _placed(element: Mapping[str, Any], stage: LayoutStage) -> Iterator[Fold | N
         yield folds.get(axis)
 
 
-def _fold(placement: Any) -> Fold:
+def _fold(placement: Any) -> Fold | None:
+    """Return the fold of a placement; None for a shard that is not in the order of its ranks (FSDP's of what
+    tensor parallelism has sharded before), which a capture writes as a sum without an operation."""
     if isinstance(placement, dict):
         for name, said in placement.items():
             if "Shard" in name and isinstance(said, dict) and type(said.get("dim")) is int:
                 return Fold(SHARD, said["dim"])
             if "Partial" in name:
+                if isinstance(said, dict) and said.get("reduce_op") == "":
+                    return None
                 return Fold(SUM, 0, "avg" in json.dumps(said))
     return Fold(SUM) if "Partial" in str(placement) else Fold(REPLICA)
 

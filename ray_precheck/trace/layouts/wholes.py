@@ -247,6 +247,8 @@ def _options(
         return [(0.0, fixed)]
     role, agree, dims = grid.role, grid.agreeing[axis], len(grid.shapes[0])
     found = [(0.0 if agree else _OTHER_REPLICA, Fold(REPLICA))]
+    if agree and role.is_parameter and scale is not False:
+        found.append((_OTHER_SCALE, Fold(REPLICA, 0, True)))
     for is_scaled in (False, True):
         other = _OTHER_SCALE if is_scaled else 0.0
         if role.is_backward and scale is not None and is_scaled is not scale:
@@ -314,7 +316,8 @@ def _folded(
                 worst = _farthest(chosen, other)
                 if len(chosen) > 1:
                     odd = members[group[worst]]
-                merged[first], parts[first] = chosen[worst], members[group[worst]]
+                scale = 1 / grid.sizes[axis] if folds[axis].is_scaled else 1.0
+                merged[first], parts[first] = scaled(chosen[worst], scale), members[group[worst]]
             else:
                 whole = None
                 if folds[axis].kind == SUM and grid.role.whole:
