@@ -1,8 +1,8 @@
 """Two runs of other parallel layouts as pairs of dumps, and their whole captures beside the results.
 
-Comes in: the dumps of both sides and the layouts that the user gave. Goes out: a `DumpPair` for each step, and
-the folders of its whole captures, made once. Called by the sessions of `compare` and `locate`, and by the page
-of `locate`, which reads what a run has made.
+Comes in: the dumps of both sides and the layouts that the user gave. Goes out: a `DumpPair` for each step,
+and the folders of its whole captures, made once. Called by the sessions of `compare` and `locate`, and by the
+page of `locate`, which reads what a run has made.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from ray_precheck.trace.side import CaptureSide, open_side
 
 _FOLDERS = ("target", "golden")
 # The first records of a rank have most of its parameters; a run of the same layout has the same ones.
+#
 _RECORDS = 2_000
 # A rank that has fewer than this share of the other side's parameters has a stage of the model.
 _A_STAGE = 0.75
@@ -140,8 +141,8 @@ def _by_step(dumps: Sequence[FoundDump]) -> dict[str, list[FoundDump]]:
 def _are_other(
     target: Sequence[FoundDump], golden: Sequence[FoundDump], layouts: tuple[str, str]
 ) -> bool:
-    """Return whether the ranks of a step have other layouts on both sides: their number, the layouts that were
-    given, or parameters of the first ranks, of which one side has other parts."""
+    """Return whether the ranks of a step have other layouts on both sides: their number, the layouts that
+    were given, or parameters of the first ranks, of which one side has other parts."""
     if len(target) != len(golden):
         return all(map(_is_complete, (target, golden)))
     if len(target) == 1:

@@ -32,8 +32,8 @@ from ray_precheck.commands.compare.closing import (
     summarise_comparison,
 )
 from ray_precheck.commands.compare.job import ComparisonJob, ComparisonRunner, tables_of, tasks_of
-from ray_precheck.commands.compare.options import ComparisonConfig
 from ray_precheck.commands.compare.layouts import DumpPair, WholePaths, written_whole
+from ray_precheck.commands.compare.options import ComparisonConfig
 from ray_precheck.commands.compare.pairing import pair_dumps
 from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
 from ray_precheck.commands.compare.rows import ComparisonSettings, PieceReading

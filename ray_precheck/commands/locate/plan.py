@@ -313,7 +313,9 @@ def aligned_calls(target: CaptureSide, golden: CaptureSide, options: SearchOptio
         UsageError: no call of the target has a partner.
     """
     names = _names(target)
-    if names == _names(golden) and not target.header.layout:  # As `align` has it, which would read all records for no more.
+    if (
+        names == _names(golden) and not target.header.layout
+    ):  # As `align` has it, which would read all records for no more.
         return AlignedCalls({name: name for name in names})
     ours, theirs = calls_of(target), calls_of(golden)
     found: dict[str, str] = {}

@@ -231,9 +231,7 @@ def _found(each: FoundDump, golden: FoundDump | None, *, is_many: bool) -> DumpT
 def _found_whole(pair: DumpPair, results: Path, *, is_made: bool) -> DumpToLocate:
     paths = written_whole(pair, results / pair.place, is_made=is_made)
     step = _digits(pair.place.name)
-    return DumpToLocate(
-        paths.target, paths.golden, pair.place, pair.label, step, "", is_whole=True
-    )
+    return DumpToLocate(paths.target, paths.golden, pair.place, pair.label, step, "", is_whole=True)
 
 
 def _digits(text: str) -> str:
@@ -290,7 +288,17 @@ def located_in(
     )
     located = RootWalk(state).run(ours.records)
     located.roots += _births_that_nothing_checked(target, located, ours)
+    if target.header.layout:
+        located.roots = [_with_ranks(root, ours) for root in located.roots]
     return located
+
+
+def _with_ranks(root: Root, ours: RunRecords) -> Root:
+    """Return a root with what is known of the ranks whose parts make its value."""
+    record = ours.by_key.get(root.key)
+    items = record.items if record is not None else ()
+    note = next((item.put_together for item in items if item.path == root.item), "")
+    return replace(root, message="; ".join(filter(None, [root.message, note]))) if note else root
 
 
 def _births_that_nothing_checked(

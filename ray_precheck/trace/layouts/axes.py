@@ -4,7 +4,8 @@ Comes in: the open captures of all ranks of a step, in their order, perhaps a la
 out: a `SideLayout`. Called by `together`.
 
 Where nothing is given, ranks with the same parameters are a stage, and the groups of the collectives (and the
-meshes of DTensors) in their records say the sizes of its axes: as torch's meshes, the last axis varies fastest.
+meshes of DTensors) in their records say the sizes of its axes: as torch's meshes, the last axis varies
+fastest.
 """
 
 import itertools
@@ -49,11 +50,14 @@ class SideLayout:
 
     @property
     def words(self) -> str:
-        """The layout as the option takes it, `pp=2,tp=2`; "1 rank" for a run on one process."""
+        """The axes in words: `dp=2 x tp=2 ranks`, `2 x 2 ranks` where no names are known, `1 rank`."""
         first = self.stages[0]
         pairs = [(PIPELINE, len(self.stages))] if len(self.stages) > 1 else []
         pairs += first.axes
-        return ",".join(f"{name}={size}" for name, size in pairs) or "1 rank"
+        said = [f"{name}={size}" if name else str(size) for name, size in pairs]
+        return (
+            (", " if PIPELINE in dict(pairs) else " x ").join(said) + " ranks" if said else "1 rank"
+        )
 
 
 def plain_name(name: str) -> str:
@@ -67,7 +71,7 @@ def parsed_axes(text: str) -> tuple[tuple[str, int], ...]:
     Raises:
         UsageError: it has another form, or an axis stands twice.
     """
-    found = []
+    found: list[tuple[str, int]] = []
     for each in text.split(","):
         match = _AXIS.fullmatch(each.strip())
         if match is None or match[1] in (name for name, _ in found):
@@ -99,7 +103,8 @@ def layout_of(sides: Sequence[CaptureSide], given: str = "") -> SideLayout:
     is_pipeline = (
         len(members) > 1
         and len({len(each) for each in members.values()}) == 1
-        and len(shared) * 2 < min(map(len, members))  # Else experts, of which each rank has its own.
+        and len(shared) * 2
+        < min(map(len, members))  # Else experts, of which each rank has its own.
     )
     stages = list(members.values()) if is_pipeline else [list(range(len(sides)))]
     groups = set(itertools.chain.from_iterable(groups_of(sides[each[0]]) for each in stages))
@@ -195,4 +200,4 @@ def _axes(ranks: Sequence[int], groups: Iterable[Sequence[int]]) -> tuple[tuple[
         if end % last == 0 and count % end == 0 and end > last:
             sizes.append(end // last)
             last = end
-    return tuple((f"axis{number}", size) for number, size in enumerate(reversed(sizes)))
+    return tuple(("", size) for size in reversed(sizes))

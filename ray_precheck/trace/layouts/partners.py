@@ -20,7 +20,15 @@ from ray_precheck.trace.alignment.align import How, align
 from ray_precheck.trace.alignment.calls import Call, calls_of
 from ray_precheck.trace.items import INPUT, OUTPUT, items_of
 from ray_precheck.trace.layouts.axes import SideLayout, plain_name
-from ray_precheck.trace.side import API, BACKWARD, FORWARD, GRADIENTS, MODULE, CaptureSide, RecordEntry
+from ray_precheck.trace.side import (
+    API,
+    BACKWARD,
+    FORWARD,
+    GRADIENTS,
+    MODULE,
+    CaptureSide,
+    RecordEntry,
+)
 
 UPDATE = "Optimizer."
 _DISTRIBUTED = ("Distributed.", "MintDistributed.", "fsdp.")
@@ -67,8 +75,8 @@ class ModelCall:
 
 @dataclass(slots=True)
 class RunCalls:
-    """The calls of a run. `names` has for each stage and rank the rank's name of each call of the first one's,
-    by that name, where the two differ."""
+    """The calls of a run. `names` has for each stage and rank the rank's name of each call of the first
+    one's, by that name, where the two differ."""
 
     sides: Sequence[CaptureSide]
     layout: SideLayout
@@ -97,9 +105,7 @@ def run_calls_of(sides: Sequence[CaptureSide], layout: SideLayout) -> RunCalls:
     return run
 
 
-def _names_on(
-    first: CaptureSide, views: Sequence[Call], other: CaptureSide
-) -> Mapping[str, str]:
+def _names_on(first: CaptureSide, views: Sequence[Call], other: CaptureSide) -> Mapping[str, str]:
     """Return what the calls of the first rank of a stage are called on another one, where that differs."""
     ours = dict.fromkeys(entry.call for entry in first.entries)
     theirs = dict.fromkeys(entry.call for entry in other.entries)
@@ -107,7 +113,9 @@ def _names_on(
         return {}
     others = calls_of(other)
     found = {}
-    for match in align([_without_values(each) for each in views], [_without_values(each) for each in others]):
+    for match in align(
+        [_without_values(each) for each in views], [_without_values(each) for each in others]
+    ):
         if len(match.target) == len(match.golden) == 1:
             name, mate = views[match.target[0]].name, others[match.golden[0]].name
             if name != mate:
@@ -133,7 +141,11 @@ def _stage_calls(number: int, side: CaptureSide, views: Sequence[Call]) -> list[
         module = _module_of(side.modules.get(entry.key, ""))
         seen = [_number(plain_name(item.state_name), 1) if item.state_name else (0,) * len(item.shape or ())
                 for item in tensors if item.part == INPUT]  # fmt: skip
-        given = [(0,) * len(item.shape or ()) for item in tensors if item.part == OUTPUT and not item.is_changed]
+        given = [
+            (0,) * len(item.shape or ())
+            for item in tensors
+            if item.part == OUTPUT and not item.is_changed
+        ]
         name, type_name, family = view.name, view.type_name, view.family
         if view.kind in (MODULE, GRADIENTS):
             name, type_name = _module_call(view)
@@ -147,7 +159,10 @@ def _stage_calls(number: int, side: CaptureSide, views: Sequence[Call]) -> list[
             frozenset(item.mark for item in tensors if item.part == part and item.norm is not None)
             for part in (INPUT, OUTPUT)
         ]
-        found.append(ModelCall([Occurrence(number, view.name)], plain, names, module, dims, *marks))
+        got, given_marks = marks
+        found.append(
+            ModelCall([Occurrence(number, view.name)], plain, names, module, dims, got, given_marks)
+        )
     return found
 
 
@@ -170,12 +185,15 @@ def _module_of(record: str) -> str:
 def _module_call(view: Call) -> tuple[str, str]:
     """Return the name and the type of a module's call without its class: other layouts have other classes."""
     before, _, number = view.name.rpartition(".")
-    middle, _, last = before.rpartition(".")
+    middle = before.rpartition(".")[0]
     if view.kind == GRADIENTS:
         words = view.name.split(".")
         at = words.index("parameters_grad") if "parameters_grad" in words else len(words)
         path, rest = ".".join(words[1 : at - 1]), ".".join(words[at:])
-        return f"Module.{plain_name(path + '.')}{rest}", f"Module.{plain_name(path + '.')}parameters_grad"
+        return (
+            f"Module.{plain_name(path + '.')}{rest}",
+            f"Module.{plain_name(path + '.')}parameters_grad",
+        )
     path = plain_name(middle.partition(".")[2] + ".")
     return f"Module.{path}{number}", f"Module.{path}"
 
@@ -197,7 +215,9 @@ def partners_of(target: RunCalls, golden: RunCalls) -> Together:
                 each.view = each.view._replace(inputs=each.view.inputs[1:])
     _forget_lone_names(ours, theirs)
     updates = [[each for each in calls if each.name.startswith(UPDATE)] for calls in (ours, theirs)]
-    ours, theirs = ([each for each in calls if not each.name.startswith(UPDATE)] for calls in (ours, theirs))
+    ours, theirs = (
+        [each for each in calls if not each.name.startswith(UPDATE)] for calls in (ours, theirs)
+    )
     found = Together()
     left: list[tuple[ModelCall | None, ModelCall | None]] = []
     for match in align([each.view for each in ours], [each.view for each in theirs]):
@@ -209,11 +229,12 @@ def partners_of(target: RunCalls, golden: RunCalls) -> Together:
         left += [(None, each) for each in other if pair is None or each is not pair[1]]
     paired = ({id(a) for a, _ in found.pairs}, {id(b) for _, b in found.pairs})
     for side in range(2):
-        for each in left:
-            call = each[side]
+        for lone in left:
+            call = lone[side]
             if call is not None and id(call) not in paired[side]:
                 paired[side].add(id(call))
                 found.alone[side].append(call)
+    _pair_unique(found)
     _give_biases(found, ours, theirs)
     _give_tails(found, ours, theirs)
     _pair_updates(found, *updates)
@@ -231,7 +252,9 @@ def _forget_lone_names(*sides: Sequence[ModelCall]) -> None:
     for call in (*sides[0], *sides[1]):
         call.parameters = ()
         plain = tuple((0,) * dims for dims in call.dims)
-        call.view = call.view._replace(inputs=call.view.inputs[: len(call.view.inputs) - len(plain)] + plain)
+        call.view = call.view._replace(
+            inputs=call.view.inputs[: len(call.view.inputs) - len(plain)] + plain
+        )
 
 
 def _main(
@@ -261,7 +284,9 @@ def _per_batch(target: RunCalls, golden: RunCalls) -> tuple[list[ModelCall], lis
     """Return the calls of both sides, where one makes each several times, for parts of the batch, as one."""
     counts = [Counter(map(_signature, run.calls)) for run in (target, golden)]
     times = Counter(
-        counts[0][each] / counts[1][each] for each in counts[0] if counts[1][each] and (each[2] or each[1])
+        counts[0][each] / counts[1][each]
+        for each in counts[0]
+        if counts[1][each] and (each[2] or each[1])
     )
     ratio = times.most_common(1)[0][0] if times else 1.0
     if ratio > 1 and ratio == int(ratio):
@@ -304,6 +329,30 @@ def _joined(
     return found
 
 
+def _pair_unique(found: Together) -> None:
+    """Pair the calls that are left and are the only ones of their operator, module and parameters: among many
+    calls of a layout the alignment may not see them."""
+    keys = [
+        {key: call for key, call in _keyed(calls) if call.view.kind == API and call.module}
+        for calls in found.alone
+    ]
+    counts = [Counter(key for key, _ in _keyed(calls)) for calls in found.alone]
+    for key, call in keys[0].items():
+        other = keys[1].get(key)
+        if other is not None and counts[0][key] == counts[1][key] == 1:
+            found.pairs.append((call, other))
+            found.alone[0].remove(call)
+            found.alone[1].remove(other)
+
+
+def _keyed(calls: Iterable[ModelCall]) -> list[tuple[Hashable, ModelCall]]:
+    return [
+        ((each.view.family, each.module, each.parameters, each.view.inputs), each)
+        for each in calls
+        if not each.view.recompute_of
+    ]
+
+
 def _give_biases(found: Together, *sides: Sequence[ModelCall]) -> None:
     """Join the call that adds a bias to the product that has the bias on the other side."""
     places = [{id(call): at for at, call in enumerate(calls)} for calls in sides]
@@ -340,9 +389,7 @@ def _give_tails(found: Together, *sides: Sequence[ModelCall]) -> None:
                     marks |= near.given
 
 
-def _pair_updates(
-    found: Together, ours: Sequence[ModelCall], theirs: Sequence[ModelCall]
-) -> None:
+def _pair_updates(found: Together, ours: Sequence[ModelCall], theirs: Sequence[ModelCall]) -> None:
     """Pair the updates of the optimizers by class and number; those of all stages are one."""
     by_name: list[dict[str, ModelCall]] = [{}, {}]
     for side, calls in enumerate((ours, theirs)):

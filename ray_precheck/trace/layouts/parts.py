@@ -24,7 +24,7 @@ from ray_precheck.trace.side import CaptureSide
 
 DISTRIBUTED = "global_shape"
 # Above this distance of all elements values are looked at for another order of the parts; statistics that
-# agree within the second are those of the same values.
+#  agree within the second are those of the same values.
 _MOVED, _SAME = 1e-3, 1e-4
 # Statistics of replicas differ by no more where kernels are not deterministic.
 _REPLICA = 1e-5
@@ -108,8 +108,9 @@ def joined(parts: Sequence[Values], dim: int, blocks: int = 1) -> Values:
     if shape and len(arrays) == len(parts):
         array = _in_blocks(arrays, dim, blocks)
     buckets = None
-    if all(part.is_global and part.buckets is not None for part in parts):
-        buckets = np.sum([part.buckets for part in parts], axis=0)
+    rows = [part.buckets for part in parts if part.is_global and part.buckets is not None]
+    if len(rows) == len(parts):
+        buckets = np.sum(rows, axis=0)
     return Values(tuple(shape), statistics, array, buckets, is_global=True)
 
 
@@ -119,7 +120,8 @@ def _in_blocks(arrays: Sequence[Array], dim: int, blocks: int) -> Array | None:
     if len({each.shape for each in arrays}) > 1 or arrays[0].shape[dim] % blocks:
         return None
     split = [np.split(each, blocks, axis=dim) for each in arrays]
-    return np.concatenate([each[at] for at in range(blocks) for each in split], axis=dim)
+    found: Array = np.concatenate([each[at] for at in range(blocks) for each in split], axis=dim)
+    return found
 
 
 def added(parts: Sequence[Values]) -> Values:
@@ -209,7 +211,11 @@ class Distance:
 def distance_of(ours: Values, theirs: Values) -> Distance:
     """Return how far the values of two tensors of one shape are apart."""
     exact = None
-    if ours.array is not None and theirs.array is not None and ours.array.shape == theirs.array.shape:
+    if (
+        ours.array is not None
+        and theirs.array is not None
+        and ours.array.shape == theirs.array.shape
+    ):
         exact = _elements_apart(ours.array, theirs.array)
     elif ours.buckets is not None and theirs.buckets is not None:
         norm = estimated_norm(theirs.buckets)

@@ -1,7 +1,7 @@
 """The update of an optimizer on all ranks: its tensors by the names of the parameters.
 
-Comes in: the records of one update on the ranks of each stage. Goes out: an `Update`. Called by `together`. The
-stages of a pipeline have other parameters, and so have the ranks whose optimizers share the state (ZeRO).
+Comes in: the records of one update on the ranks of each stage. Goes out: an `Update`. Called by `together`.
+The stages of a pipeline have other parameters, and so have the ranks whose optimizers share the state (ZeRO).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +63,9 @@ def update_of(
             if len(having) == len(tensors):
                 found.elements.setdefault(place, (stage, having))
             elif having:  # The state of a parameter that another rank updates.
-                alone = LayoutStage((stage.ranks[next(at for at, rank in enumerate(tensors) if place in rank)],))
+                alone = LayoutStage(
+                    (stage.ranks[next(at for at, rank in enumerate(tensors) if place in rank)],)
+                )
                 found.elements.setdefault(place, (alone, having[:1]))
         first = next(iter(ranks), {})
         if not found.settings:
@@ -98,5 +100,9 @@ def _tensors(record: Mapping[str, Any]) -> Iterator[tuple[Place, Mapping[str, An
             for name, each in lists.items():
                 if isinstance(each, list) and len(each) == len(names):
                     for parameter, element in zip(names, each, strict=True):
-                        if isinstance(parameter, str) and isinstance(element, dict) and "shape" in element:
+                        if (
+                            isinstance(parameter, str)
+                            and isinstance(element, dict)
+                            and "shape" in element
+                        ):
                             yield Place(part, name, plain_name(parameter)), element

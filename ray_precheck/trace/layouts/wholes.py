@@ -5,10 +5,10 @@ shape. Called by `together`.
 
 For each axis of a layout a tensor is a replica on each rank, sharded along a dimension, or an addend of a sum
 (`Fold`). Placements tell of DTensors. Of plain tensors the shapes tell, because both wholes have one shape;
-where several ways fit, agreement over the ranks (replicas agree, shards and addends do not), the operator (the
-product of shards is an addend), and what a collective does with the tensor later decide, and of what is left
-the first way whose values agree. A way is never taken because its values agree where shapes and ranks speak
-against it, so that a wrong value stays one.
+where several ways fit, agreement over the ranks (replicas agree, shards and addends do not), the operator
+(the product of shards is an addend), and what a collective does with the tensor later decide, and of what is
+left the first way whose values agree. A way is never taken because its values agree where shapes and ranks
+speak against it, so that a wrong value stays one.
 """
 
 import itertools
@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.trace.layouts.parts import (
-    DISTRIBUTED,
     Distance,
     PartFiles,
     Values,
@@ -34,15 +33,24 @@ from ray_precheck.trace.layouts.parts import (
 
 REPLICA, SHARD, SUM = "replica", "shard", "sum"
 # What a way costs: one that speaks for itself nothing, one that shapes alone can force the most.
-_AGREEING_SHARD, _AGREEING_SUM, _SHARD, _SUM, _OTHER_REPLICA, _OTHER_SCALE = 3.0, 2.0, 1.0, 1.5, 6.0, 0.3
+_AGREEING_SHARD, _AGREEING_SUM, _SHARD, _SUM, _OTHER_REPLICA, _OTHER_SCALE = (
+    3.0,
+    2.0,
+    1.0,
+    1.5,
+    6.0,
+    0.3,
+)
 # The batch is mostly the first dimension.
 _LATER_DIMENSION = 0.1
 # A way whose values are so near those of the other side is taken before cheaper ones that are not: what is
-# wrong by less is wrong in all ways.
+#  wrong by less is wrong in all ways.
 _NEAR = 0.03
 _MOST_WAYS, _MOST_TRIED = 4096, 12
 # A shard that is so far off, and so many times as far as any other, is named.
 _NEAR_SHARD, _TIMES = 1e-5, 10.0
+# Addends whose sum is so near the other side's value are addends of it.
+_ADDED = 1e-4
 
 
 class Fold(NamedTuple):
@@ -56,8 +64,8 @@ class Fold(NamedTuple):
 
 class Role(NamedTuple):
     """What a value is to its record: an output may be a sum of which the ranks have addends (`may_add`: of
-    these axes), and a value of a backward pass may be scaled. `is_parameter`: it is the gradient of a parameter, which
-    has no samples. `whole` is what a collective makes of it."""
+    these axes), and a value of a backward pass may be scaled. `is_parameter`: it is the gradient of a
+    parameter, which has no samples. `whole` is what a collective makes of it."""
 
     is_backward: bool = False
     may_add: frozenset[int] = frozenset()
@@ -86,7 +94,9 @@ class PartGrid:
 
     def part_of(self, values: Values) -> Mapping[str, Any] | None:
         """Return the element of the part whose values these are; None for what several parts made."""
-        return next((self.elements[at] for at, each in self._values.items() if each is values), None)
+        return next(
+            (self.elements[at] for at, each in self._values.items() if each is values), None
+        )
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -123,8 +133,9 @@ class Way(NamedTuple):
 
 class Wholes(NamedTuple):
     """The whole values of a tensor on both sides, and how they were made. `odd` are the target's parts that
-    are other replicas, or are farther from the golden run's part than all others; `is_unordered`: the order of
-    the parts is not known, so that only statistics are there. `distance` is how far both sides are apart."""
+    are other replicas, or are farther from the golden run's part than all others; `is_unordered`: the order
+    of the parts is not known, so that only statistics are there. `distance` is how far both sides are
+    apart."""
 
     target: Values
     golden: Values
@@ -132,6 +143,7 @@ class Wholes(NamedTuple):
     odd: tuple[int, ...] = ()
     is_unordered: bool = False
     distance: float = math.inf
+    is_not_added: bool = False
 
 
 @dataclass(slots=True)
@@ -201,7 +213,32 @@ class WholeMaker:
             ours, theirs = (_without_order(each) for each in (ours, theirs))
             return Wholes(ours, theirs, way, is_unordered=True)
         odd = _folded(target, way.target, theirs, self.blocks)[1]
-        return Wholes(ours, theirs, way, odd or _odd_shards(target, way, ours, theirs))
+        return Wholes(
+            ours,
+            theirs,
+            way,
+            odd or _odd_shards(target, way, ours, theirs),
+            is_not_added=self._is_sum(target, way, theirs),
+        )
+
+    def _is_sum(self, target: PartGrid, way: Way, theirs: Values) -> bool:
+        """Return whether the values of ranks that should be replicas would be right if they were added up."""
+        other = [
+            axis
+            for axis, fold in enumerate(way.target)
+            if fold.kind == REPLICA and not target.agreeing[axis] and target.fixed[axis] is None
+        ]
+        if not other:
+            return False
+        for is_scaled in (False, True):
+            folds = tuple(
+                Fold(SUM, 0, is_scaled) if axis in other else fold
+                for axis, fold in enumerate(way.target)
+            )
+            near = distance_of(_folded(target, folds, theirs, self.blocks)[0], theirs)
+            if near.exact is not None and near.exact < _ADDED:
+                return True
+        return False
 
     def _possible(self, target: PartGrid, golden: PartGrid) -> list[Way]:
         sides = []
@@ -255,7 +292,9 @@ def _options(
             continue
         if (not is_scaled or role.is_backward) and (is_divided or not role.is_parameter):
             cost = (_AGREEING_SHARD if agree else _SHARD) + other
-            found += [(cost + _LATER_DIMENSION * dim, Fold(SHARD, dim, is_scaled)) for dim in range(dims)]
+            found += [
+                (cost + _LATER_DIMENSION * dim, Fold(SHARD, dim, is_scaled)) for dim in range(dims)
+            ]
         if axis in role.may_add:
             found.append(((_AGREEING_SUM if agree else _SUM) + other, Fold(SUM, 0, is_scaled)))
     return found
@@ -305,6 +344,8 @@ def _folded(
     order = [axis for axis in reversed(range(len(folds))) if folds[axis].kind != REPLICA]
     order += [axis for axis in reversed(range(len(folds))) if folds[axis].kind == REPLICA]
     odd: tuple[int, ...] = ()
+    merged: dict[tuple[int, ...], Values]
+    parts: dict[tuple[int, ...], tuple[int, ...]]
     for axis in order:
         groups: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         for place in values:
@@ -371,16 +412,14 @@ def _without_order(values: Values) -> Values:
     return Values(values.shape, values.statistics)
 
 
-def _odd_shards(
-    target: PartGrid, way: Way, ours: Values, theirs: Values
-) -> tuple[int, ...]:
+def _odd_shards(target: PartGrid, way: Way, ours: Values, theirs: Values) -> tuple[int, ...]:
     """Return the shard that is off, where both wholes are known and one shard has all of the difference."""
     if len(way.target) != 1 or way.target[0].kind != SHARD:
         return ()
     if ours.array is None or theirs.array is None or ours.array.shape != theirs.array.shape:
         return ()
     dim, start, found = way.target[0].dim, 0, []
-    for at, shape in enumerate(target.shapes):
+    for shape in target.shapes:
         place = [slice(None)] * len(shape)
         place[dim] = slice(start, start + shape[dim])
         start += shape[dim]
