@@ -39,6 +39,8 @@ MOVES = frozenset(
     tensor_split select index_select copy requires_grad expand t T data unbind full ones ones_like
     register_hook tensor item movedim div mul as_strided""".split()
 )
+# What has a bias that another call may add.
+_PRODUCTS = frozenset("linear conv1d conv2d conv3d matmul addmm".split())
 # So many calls behind a product its bias is looked for.
 _NEAR = 8
 
@@ -263,20 +265,34 @@ def _main(
     """Return the two calls of a group that are the same operator: of several the first."""
     if not mine or not other:
         return None
-    if len(mine) == len(other) == 1:
-        is_same = mine[0].view.kind == API or _is_within(mine[0].view.name, other[0].view.name)
-        return (mine[0], other[0]) if is_same else None
+    is_single = len(mine) == len(other) == 1
     for one in mine:
         for two in other:
-            if one.view.family == two.view.family:
+            if _may_pair(one, two, is_single=is_single):
                 return one, two
     return None
+
+
+def _may_pair(one: ModelCall, two: ModelCall, *, is_single: bool) -> bool:
+    """Return whether two calls may be the same one of the model: collectives are those of a layout, and so is
+    what only moves values where the other side does something else."""
+    names, families = (one.name, two.name), {one.view.family, two.view.family}
+    if any(name.startswith(_DISTRIBUTED) for name in names):
+        return False
+    if one.view.kind != API:
+        return _is_within(one.view.name, two.view.name)
+    if len(families) == 1:
+        return True
+    same = one.view.inputs == two.view.inputs and one.view.outputs == two.view.outputs
+    return is_single and same and not families & MOVES
 
 
 def _is_within(name: str, other: str) -> bool:
     """Return whether one name of a module has the other's parts in order: it is wrapped once more."""
     one, two = sorted((name.split("."), other.split(".")), key=len)
     rest = iter(two)
+    if len(two) > len(one) + 1:
+        return False
     return all(part in rest for part in one)
 
 
@@ -361,11 +377,18 @@ def _give_biases(found: Together, *sides: Sequence[ModelCall]) -> None:
         for side in range(2):
             call, other = pair[side], pair[not side]
             missing = set(other.parameters) - set(call.parameters)
-            if len(missing) != 1 or not call.parameters or call.view.kind != API:
+            is_named = bool(other.parameters)
+            lacks = len(missing) == 1 if is_named else len(other.dims) == len(call.dims) + 1 == 3
+            if not lacks or call.view.kind != API or call.view.family not in _PRODUCTS:
                 continue
             at = places[side][id(call)]
             for near in sides[side][at + 1 : at + 1 + _NEAR]:
-                if set(near.parameters) == missing and id(near) in alone[side]:
+                is_bias = (
+                    set(near.parameters) == missing
+                    if is_named
+                    else near.view.family == "add" and near.module == call.module and 1 in near.dims
+                )
+                if is_bias and id(near) in alone[side]:
                     call.bias = near
                     found.alone[side].remove(near)
                     alone[side].discard(id(near))

@@ -24,6 +24,7 @@ from ray_precheck.trace.layouts.wholes import SHARD, SUM, Fold, PartGrid, Role, 
 from ray_precheck.trace.layouts.writing import (
     DIRECTIONS,
     GATHERED,
+    OF_LAYOUT_FIELD,
     RecordParts,
     WholeWriter,
     placed_folds,
@@ -105,9 +106,12 @@ def _write_pair(
     work = _PairWork(writers, maker, pair, direction, (sides[0], sides[1]))
     for item, mate in _mates(sides[0].items, sides[1].items):
         work.add(item, mate)
+    is_moved = work.has_no_whole and pair[0].view.family in MOVES
     for side in range(2):
         record = rebuilt(work.parts[side].record, work.new[side])
-        writers[side].add(pair[side], direction, record, **{PAIR: number})
+        # What only moves parts, and of them makes no whole, belongs to the layout.
+        marks = {OF_LAYOUT_FIELD: True} if is_moved else {PAIR: number}
+        writers[side].add(pair[side], direction, record, **marks)
 
 
 @dataclass(slots=True)
@@ -124,6 +128,7 @@ class _PairWork:
         default_factory=lambda: ({}, {})
     )
     sharded: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    has_no_whole: bool = False
 
     def add(self, item: Item | None, mate: Item | None) -> None:
         """Put the values of a place in both records together."""
@@ -150,6 +155,7 @@ class _PairWork:
         for side in range(2):
             first, old = elements[side][0], both[side].element or {}
             if found is None or grids is None:
+                self.has_no_whole = self.has_no_whole or item.part == OUTPUT
                 self.new[side][id(old)] = without_values(first) | {GATHERED: _NO_WHOLE}
                 continue
             folds = (found.way.target, found.way.golden)[side]

@@ -340,7 +340,7 @@ def _folded(
         )
     }
     values = {place: grid.value(at) for place, at in kept.items()}
-    members = {place: (at,) for place, at in kept.items()}
+    members: dict[tuple[int, ...], tuple[int, ...]] = {place: (at,) for place, at in kept.items()}
     order = [axis for axis in reversed(range(len(folds))) if folds[axis].kind != REPLICA]
     order += [axis for axis in reversed(range(len(folds))) if folds[axis].kind == REPLICA]
     odd: tuple[int, ...] = ()

@@ -364,7 +364,7 @@ def _with_bias(record: dict[str, Any], bias: Mapping[str, Any]) -> dict[str, Any
     names = [
         each
         for each in bias.get("input_args") or []
-        if isinstance(each, dict) and isinstance(each.get("parameter"), str)
+        if isinstance(each, dict) and len(each.get("shape") or ()) == 1
     ]
     for each in names:
         if None in args[1:]:
