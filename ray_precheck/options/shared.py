@@ -332,6 +332,32 @@ class OutFolderOptions:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LayoutOptions:
+    """How the ranks of the runs are laid out, where it is not to be told by their records."""
+
+    section: ClassVar[str] = "how ranks are laid out"
+
+    layout: str = option(
+        "",
+        "--layout",
+        help="the layout of the target's ranks, the slowest axis first: dp=2,tp=2",
+        more="Without it groups of collectives, DTensors and parameters tell. Runs of other layouts are compared"
+        " by whole tensors ([other layouts](../trace/README.md#other-numbers-of-ranks-other-layouts))",
+        takes=Takes.ONCE,
+        metavar="AXES",
+        rows="layout",
+    )
+    golden_layout: str = option(
+        "",
+        "--golden-layout",
+        help="the layout of the golden run's ranks",
+        takes=Takes.ONCE,
+        metavar="AXES",
+        rows="golden layout",
+    )
+
+
 _LONGEST_S = 1e7
 _PROCESSES = Number("the count of processes", most=4096)
 

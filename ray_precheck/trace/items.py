@@ -94,6 +94,11 @@ class Item(NamedTuple):
         """What tells the values of a tensor from those of others in the same run."""
         return (math.prod(self.shape or ()), *self.ends, self.norm, self.digest)
 
+    @property
+    def put_together(self) -> str:
+        """How it was put together of the ranks of a run that another layout is compared with; else ""."""
+        return self._word("gathered")
+
     def _word(self, field: str) -> str:
         found = self.element.get(field) if self.element else None
         return found if isinstance(found, str) else ""

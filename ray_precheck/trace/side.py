@@ -77,7 +77,7 @@ class Header:
 
     `is_update_skipped`: a loss scaler, of which `loss_scale` is the scale, skipped the update of the step.
     `float32` are the formats of the operands of float32 products. `unseen` are places of the step that
-    the capture did not see.
+    the capture did not see. `layout` is that of the ranks of which this is the whole (`trace.layouts`).
     """
 
     task: str = ""
@@ -88,6 +88,7 @@ class Header:
     loss_scale: float | None = None
     float32: Float32 = FULL_FLOAT32
     unseen: Unseen = NOTHING_KNOWN
+    layout: str = ""
 
 
 @dataclass
@@ -309,6 +310,7 @@ def header_of(file: BinaryIO, members: Mapping[str, ByteRange]) -> Header:
         loss_scale=float(scale) if isinstance(scale, int | float) else None,
         float32=from_header(value("float32")),
         unseen=unseen_from_json(value("dark")),
+        layout=text("layout"),
     )
 
 

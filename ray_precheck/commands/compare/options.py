@@ -8,6 +8,7 @@ from ray_precheck.options.declared import REQUIRED, OneOf, Takes, option
 from ray_precheck.options.shared import (
     MEGENGINE,
     CoreJobOptions,
+    LayoutOptions,
     OutFolderOptions,
     golden_capture,
     largest_error,
@@ -70,7 +71,7 @@ class MappingOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonConfig(MappingOptions, OutFolderOptions, CoreJobOptions):
+class ComparisonConfig(MappingOptions, LayoutOptions, OutFolderOptions, CoreJobOptions):
     """The settings of a comparison: the captures that are compared, and how their calls are paired."""
 
     section: ClassVar[str] = "what is compared"

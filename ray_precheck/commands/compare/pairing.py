@@ -1,8 +1,7 @@
 """Which dumps of two runs are compared with each other.
 
 Comes in: the paths of a target, of a golden side and of a second golden run. Goes out: a `DumpPair` for each
-comparison, the dumps without a partner, and open captures: that of a dump, or of the dumps of all ranks put
-together. Called by `run`.
+comparison, and the dumps without a partner. Called by `run`.
 
 Also here: files of users that say which names of two captures belong together, in msprobe's YAML forms.
 
@@ -12,17 +11,14 @@ Also here: files of users that say which names of two captures belong together, 
 - values (`-dm`): `{Functional.add.0.forward.input.0: Torch.add.0.forward.input.1}`.
 """
 
-import contextlib
-import hashlib
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ray_precheck.accuracy.standards.plain_yaml import read_yaml
+from ray_precheck.commands.compare.layouts import DumpPair, whole_pairs
 from ray_precheck.commands.compare.options import ComparisonConfig
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.dump.scan import ByteRange
@@ -31,23 +27,8 @@ from ray_precheck.foreign import read_file
 from ray_precheck.formats.conversion import find_captures
 from ray_precheck.trace.alignment.align import How, Match, align
 from ray_precheck.trace.alignment.calls import Call, family_of
-from ray_precheck.trace.gathering import gather_ranks, ranks_of_layout
 from ray_precheck.trace.items import GRADIENTS, INPUT, OUTPUT, PARAMETERS, Item
-from ray_precheck.trace.side import API, BACKWARD, MODULE, CaptureSide, entry_of, open_side
-
-
-@dataclass(frozen=True, slots=True)
-class DumpPair:
-    """Two dumps that are compared, and the second golden run; `place` is the folder of their results.
-
-    A side of several dumps is that of all ranks, whose parts of tensors are put together.
-    """
-
-    target: tuple[Path, ...]
-    golden: tuple[Path, ...]
-    noise: tuple[Path, ...]
-    place: Path
-    label: str
+from ray_precheck.trace.side import API, BACKWARD, MODULE, entry_of
 
 
 def pair_dumps(
@@ -66,7 +47,8 @@ def pair_dumps(
         one, two = target.dumps[0], golden.dumps[0]
         third = tuple(each.path for each in noise[:1])
         return [DumpPair((one.path,), (two.path,), third, Path(), one.label)], ()
-    whole = _other_layouts(target.dumps, golden.dumps, noise)
+    layouts = config.layout, config.golden_layout
+    whole = whole_pairs(target.dumps, golden.dumps, noise, layouts)
     if whole:
         return whole, ()
     others = _by_place(noise)
@@ -78,8 +60,8 @@ def pair_dumps(
     if not found:
         raise UsageError(
             f"{config.target} has {in_words(target.dumps)} and {config.golden} {in_words(golden.dumps)}, of"
-            " which no two are of the same step and rank, and no layout says how tensors are distributed"
-            " over ranks (captures of DTensors do); name two folders that correspond"
+            " which no two are of the same step and rank, or ranks are missing that their groups name; name"
+            " two folders that correspond"
         )
     if noise and not any(pair.noise for pair in found):
         raise UsageError(
@@ -87,40 +69,6 @@ def pair_dumps(
             f" of {config.golden} that is compared; name a folder that corresponds to -gp"
         )
     return found, without
-
-
-def _other_layouts(
-    target: Sequence[FoundDump], golden: Sequence[FoundDump], noise: Sequence[FoundDump]
-) -> list[DumpPair]:
-    """Return a pair for each step, with all ranks of both sides, where the sides have other numbers of ranks
-    and say how their tensors are distributed over these; [] otherwise."""
-    sides = [_by_step(each) for each in (target, golden, noise)]
-    if len(sides[0]) == len(sides[1]) == 1:  # Whatever the steps are called.
-        sides = [{"": next(iter(each.values()), [])} for each in sides]
-    found = []
-    for step, ours in sides[0].items():
-        theirs, others = sides[1].get(step, []), sides[2].get(step, [])
-        if not theirs or len(ours) == len(theirs):
-            return []
-        for ranks in (ours, theirs, others):
-            if len(ranks) > 1 and not _is_distributed(ranks):
-                return []
-        paths = [tuple(each.path for each in ranks) for ranks in (ours, theirs, others)]
-        label = f"{step or ours[0].step or 'dumps'}, {len(ours)} ranks against {len(theirs)}"
-        found.append(DumpPair(paths[0], paths[1], paths[2], Path(step), label))
-    return found
-
-
-def _is_distributed(ranks: Sequence[FoundDump]) -> bool:
-    with open_side(ranks[0].path) as side:
-        return 0 < ranks_of_layout(side) <= len(ranks)
-
-
-def _by_step(dumps: Sequence[FoundDump]) -> dict[str, list[FoundDump]]:
-    found: dict[str, list[FoundDump]] = {}
-    for each in dumps:
-        found.setdefault(each.step, []).append(each)
-    return found
 
 
 def in_words(dumps: Sequence[FoundDump]) -> str:
@@ -153,27 +101,6 @@ def _by_place(dumps: Sequence[FoundDump]) -> dict[str, FoundDump]:
         else str(each.place): each
         for each in dumps
     }
-
-
-def opened_side(paths: Sequence[Path], own: Path, held: ExitStack) -> CaptureSide:
-    """Open a dump, or that of all ranks, which is made in a folder beside the results (`own`).
-
-    The folder is named for its dumps and gets its name when it is whole: another run that is resumed,
-    or runs at the same time, has the same one.
-    """
-    if len(paths) == 1:
-        return held.enter_context(open_side(paths[0]))
-    with ExitStack() as ranks:
-        sides = [ranks.enter_context(open_side(path)) for path in paths]
-        digests = "".join(side.digest() for side in sides)
-        folder = own / f"gathered_{hashlib.sha256(digests.encode()).hexdigest()[:12]}"
-        if not folder.is_dir():
-            own.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=own, prefix=".gathering_") as made:
-                gather_ranks(sides, Path(made, "whole"))
-                with contextlib.suppress(OSError):
-                    Path(made, "whole").rename(folder)
-    return held.enter_context(open_side(folder / "dump.json"))
 
 
 _LARGEST_BYTES = 16 << 20

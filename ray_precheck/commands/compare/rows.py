@@ -227,6 +227,9 @@ def rows_of_piece(
     if reading.noise is not None and payload.noise.records and len(golden) == 1:
         noise = _noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)
     judge_rows(rows, standard, reading.pair.mode, noise)
+    for row in rows:
+        if row.result in (ERROR, WARNING) and (note := row.item.put_together):
+            row.messages.append(note)
     return _piece_rows(payload, [*rows, *inner], reading.pair.mode)
 
 

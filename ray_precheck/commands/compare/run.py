@@ -32,8 +32,9 @@ from ray_precheck.commands.compare.closing import (
     summarise_comparison,
 )
 from ray_precheck.commands.compare.job import ComparisonJob, ComparisonRunner, tables_of, tasks_of
+from ray_precheck.commands.compare.layouts import DumpPair, WholePaths, written_whole
 from ray_precheck.commands.compare.options import ComparisonConfig
-from ray_precheck.commands.compare.pairing import DumpPair, opened_side, pair_dumps
+from ray_precheck.commands.compare.pairing import pair_dumps
 from ray_precheck.commands.compare.plan import ComparisonPlan, plan_comparison
 from ray_precheck.commands.compare.rows import ComparisonSettings, PieceReading
 from ray_precheck.errors import UsageError
@@ -63,7 +64,7 @@ from ray_precheck.store.results import read_table
 from ray_precheck.store.settings import TENSOR_FOLDER, note_environment, reads_of_dumps
 from ray_precheck.store.tables import RunFiles
 from ray_precheck.trace.difference.rows import ComparisonMode
-from ray_precheck.trace.side import CaptureSide, float32_note, without_collector
+from ray_precheck.trace.side import CaptureSide, float32_note, open_side, without_collector
 
 if TYPE_CHECKING:
     import pandas
@@ -315,8 +316,16 @@ def _compare_pair(
     with ExitStack() as held:
         own = folder / pair.place
         with without_collector():
-            target, golden = (opened_side(paths, own, held) for paths in (pair.target, pair.golden))
-            noise = opened_side(pair.noise, own, held) if pair.noise else None
+            paths = WholePaths(pair.target[0], pair.golden[0], next(iter(pair.noise), None))
+            if pair.is_whole:
+                paths = written_whole(pair, own)
+            target, golden = (held.enter_context(open_side(path)) for path in paths[:2])
+            noise = held.enter_context(open_side(paths.noise)) if paths.noise else None
+            if pair.is_whole:
+                session.say(
+                    f"tensors are put together: the target is laid out as {target.header.layout}, the golden"
+                    f" run as {golden.header.layout}"
+                )
             for note in filter(None, (target.note, golden.note)):
                 session.say(f"warning: {note}")
             plan = plan_comparison(target, golden, noise, config)
@@ -352,7 +361,7 @@ class _Comparison(Feature[ComparisonJob, ComparisonReport]):
         folders = {
             f"{label}/{TENSOR_FOLDER}": side.data_folder
             for label, paths, side in given
-            if len(paths) == 1
+            if not pair.is_whole
         }
         self.reads = reads_of_dumps((label, paths) for label, paths, _ in given) | folders
         # Forks of this process compare as fast as workers where no slots were asked for.

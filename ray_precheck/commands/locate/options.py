@@ -10,6 +10,7 @@ from ray_precheck.options.shared import (
     EXACT,
     MEGENGINE,
     CoreJobOptions,
+    LayoutOptions,
     OutFolderOptions,
     golden_capture,
     largest_error,
@@ -60,7 +61,7 @@ class SearchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocationConfig(SearchOptions, OutFolderOptions, CoreJobOptions):
+class LocationConfig(SearchOptions, LayoutOptions, OutFolderOptions, CoreJobOptions):
     """The settings of a search for the operator to blame."""
 
     section: ClassVar[str] = SearchOptions.section

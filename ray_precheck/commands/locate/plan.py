@@ -32,7 +32,7 @@ from ray_precheck.schema.task import Task, TaskPayload
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.tables import Tables, decode_name, encode_name, encode_row, encode_text
 from ray_precheck.trace.alignment.align import How, align
-from ray_precheck.trace.alignment.calls import Call, calls_of
+from ray_precheck.trace.alignment.calls import OF_LAYOUT, Call, calls_of
 from ray_precheck.trace.alignment.origins import has_origins
 from ray_precheck.trace.difference.measuring import kinds_of
 from ray_precheck.trace.difference.rows import ComparisonMode
@@ -313,7 +313,9 @@ def aligned_calls(target: CaptureSide, golden: CaptureSide, options: SearchOptio
         UsageError: no call of the target has a partner.
     """
     names = _names(target)
-    if names == _names(golden):  # As `align` has it, which would read all records for no more.
+    if (
+        names == _names(golden) and not target.header.layout
+    ):  # As `align` has it, which would read all records for no more.
         return AlignedCalls({name: name for name in names})
     ours, theirs = calls_of(target), calls_of(golden)
     found: dict[str, str] = {}
@@ -333,8 +335,8 @@ def aligned_calls(target: CaptureSide, golden: CaptureSide, options: SearchOptio
             if len(other) > 1:
                 joined[other[-1].name] = tuple(call.name for call in other)
         elif match.how is not How.RECOMPUTED:
-            alone[0].update(call.name for call in mine)
-            alone[1].update(call.name for call in other)
+            alone[0].update(call.name for call in mine if call.pair != OF_LAYOUT)
+            alone[1].update(call.name for call in other if call.pair != OF_LAYOUT)
     if all(map(_is_update, found)) and not all(_is_update(call.name) for call in ours):
         # Every training has the update of an optimizer.
         raise UsageError(

@@ -165,7 +165,10 @@ def read_location(found: FoundRun) -> LocatedRun:
     if there.dump:
         golden = Path(there.golden) if there.golden else None
         try:
-            run.dumps, _ = dumps_to_locate(Path(there.dump), golden)
+            said = settings.fingerprint if settings is not None else {}
+            layouts = said.get("layout", ""), said.get("golden layout", "")
+            folder = found.main.parent
+            run.dumps, _ = dumps_to_locate(Path(there.dump), golden, folder, layouts, is_made=False)
         except PrecheckError as error:
             run.notes.append(
                 f"the captures cannot be read on this machine ({first_line(error)}), so that values, tensors"

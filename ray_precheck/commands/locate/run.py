@@ -214,8 +214,9 @@ def run_location(
     """
     config.validate()
     config = on_cores(config)
-    pairs, without = dumps_to_locate(config.target, config.golden)
     folder = results_folder(config.out, config.resume_csv)
+    layouts = config.layout, config.golden_layout
+    pairs, without = dumps_to_locate(config.target, config.golden, folder, layouts)
     first_step = min((pair.step for pair in pairs), key=_number_in)
     places = [Path(), *(pair.place for pair in pairs)]
     series = Series(folder, places, _BEGIN.removesuffix("_"), _BEGIN)
@@ -323,9 +324,18 @@ class _WholeSearch:
 
 
 def _without_files(config: LocationConfig, pairs: Sequence[DumpToLocate]) -> Sequence[DumpToLocate]:
-    """Return the pairs that are one job, because nothing can be replayed in them."""
+    """Return the pairs that are one job, because nothing can be replayed in them.
+
+    Raises:
+        UsageError: calls of whole tensors, which no rank computed with, are to be replayed.
+    """
+    if config.replay and any(pair.is_whole for pair in pairs):
+        raise UsageError(
+            f"--replay: {pairs[0].label} are compared by whole tensors, which no rank computed with; leave"
+            " --replay out, or name the dump of one rank"
+        )
     if config.golden is None or config.replay:
         return ()  # What is wrong with them is said where they are opened.
     if config.standard == MEGENGINE:
         return pairs
-    return [pair for pair in pairs if not has_tensor_files(pair.target)]
+    return [pair for pair in pairs if pair.is_whole or not has_tensor_files(pair.target)]

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ray_precheck.commands.compare.layouts import DumpPair, whole_pairs, written_whole
 from ray_precheck.commands.compare.pairing import in_words, paired_by_place
 from ray_precheck.commands.locate.failing import failing_in
 from ray_precheck.commands.locate.options import LocationConfig, SearchOptions
@@ -169,7 +170,8 @@ class LocationReport:
 
 @dataclass(frozen=True, slots=True)
 class DumpToLocate:
-    """A dump of the target, and its partner; `place` is the folder of its results."""
+    """A dump of the target, and its partner; `place` is the folder of its results. `is_whole`: both are put
+    together of all ranks, because these are laid out in other ways."""
 
     target: Path
     golden: Path | None
@@ -177,15 +179,24 @@ class DumpToLocate:
     label: str
     step: str
     rank: str
+    is_whole: bool = False
 
 
 def dumps_to_locate(
-    target: Path, golden: Path | None
+    target: Path,
+    golden: Path | None,
+    results: Path,
+    layouts: tuple[str, str] = ("", ""),
+    *,
+    is_made: bool = True,
 ) -> tuple[list[DumpToLocate], tuple[str, ...]]:
     """Return the dumps in the order of their steps and ranks, and the labels of those without a partner.
 
+    Those of runs of other layouts are put together in the folder of the results, unless they are there;
+    without `is_made` they have to be.
+
     Raises:
-        UsageError: the folders have nothing in common, or other numbers of ranks.
+        UsageError: the folders have nothing in common, or a layout has another number of ranks.
     """
     ours = find_captures(target)
     if golden is None:
@@ -195,12 +206,14 @@ def dumps_to_locate(
     if len(ours.dumps) == len(theirs.dumps) == 1:
         # Whatever their folders are called: proc4711 and proc4712, or a dump that was copied.
         return [_found(ours.dumps[0], theirs.dumps[0], is_many=False)], ()
+    whole = whole_pairs(ours.dumps, theirs.dumps, layouts=layouts)
+    if whole:
+        return [_found_whole(pair, results, is_made=is_made) for pair in whole], ()
     pairs, without = paired_by_place(ours.dumps, theirs.dumps)
     if not pairs:
         raise UsageError(
             f"{target} has {in_words(ours.dumps)} and {golden} {in_words(theirs.dumps)}, of which no two are"
-            " of the same step and rank; name two folders that correspond (`compare` knows runs with another"
-            " number of ranks)"
+            " of the same step and rank; name two folders that correspond"
         )
     return [_found(*pair, is_many=True) for pair in pairs.values()], without
 
@@ -214,6 +227,12 @@ def _found(each: FoundDump, golden: FoundDump | None, *, is_many: bool) -> DumpT
         _digits(each.step),
         _digits(each.rank),
     )
+
+
+def _found_whole(pair: DumpPair, results: Path, *, is_made: bool) -> DumpToLocate:
+    paths = written_whole(pair, results / pair.place, is_made=is_made)
+    step = _digits(pair.place.name)
+    return DumpToLocate(paths.target, paths.golden, pair.place, pair.label, step, "", is_whole=True)
 
 
 def _digits(text: str) -> str:
@@ -278,6 +297,8 @@ def located_in(
     )
     located = RootWalk(state).run(ours.records)
     located.roots += _births_that_nothing_checked(target, located, ours)
+    if target.header.layout:
+        located.roots = [_with_ranks(root, ours) for root in located.roots]
     return located
 
 
@@ -293,6 +314,14 @@ def _exchanges(
         return side.record(records.by_key[key].entry) if key in records.by_key else {}
 
     return Exchanges(flow, records.by_key, meetings_of(side), module_of, raw)
+
+
+def _with_ranks(root: Root, ours: RunRecords) -> Root:
+    """Return a root with what is known of the ranks whose parts make its value."""
+    record = ours.by_key.get(root.key)
+    items = record.items if record is not None else ()
+    note = next((item.put_together for item in items if item.path == root.item), "")
+    return replace(root, message="; ".join(filter(None, [root.message, note]))) if note else root
 
 
 def _births_that_nothing_checked(

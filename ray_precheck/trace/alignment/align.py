@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from ray_precheck.trace.alignment.calls import Call, Shape, features_of
+from ray_precheck.trace.alignment.calls import OF_LAYOUT, Call, Shape, features_of
 from ray_precheck.trace.alignment.gaps import Group, grouped
 from ray_precheck.trace.alignment.order import Box, anchors, kept_runs
 from ray_precheck.trace.alignment.origins import grouped_by_origins, has_origins
@@ -29,6 +29,7 @@ _SIDES = ("target", "golden side")
 # So many calls of the other side are looked at for each, those at the same place of the gap first.
 _CANDIDATES = 16
 _NO_OPERATOR = "has no operator that stands for the same one of the model"
+_OF_LAYOUT = "belongs to the layout of this run: the other side needs no such call"
 
 
 def notes_of_names(
@@ -184,6 +185,8 @@ def align(target: Sequence[Call], golden: Sequence[Call], *, exact: bool = False
     Time and memory are linear where all names agree. Else the time grows with the product of both lengths
     divided by 30, and linearly beyond 100,000 calls; memory is linear.
     """
+    if any(call.pair >= 0 for call in target):
+        return _of_pairs(target, golden)
     if [call.name for call in target] == [call.name for call in golden]:
         return [Match((at,), (at,), How.EXACT) for at in range(len(target))]
     every = list(range(len(target))), list(range(len(golden)))
@@ -208,6 +211,23 @@ def align(target: Sequence[Call], golden: Sequence[Call], *, exact: bool = False
     groups = _in_order([*found, *copies.paired, *copies.alone], len(golden), copies.repeated)
     notes = notes_of_gaps(groups, target, golden, set(copies.alone))
     return _matches(groups, target, golden, notes, repeated)
+
+
+def _of_pairs(target: Sequence[Call], golden: Sequence[Call]) -> list[Match]:
+    """Return the matches of two runs of other layouts, whose calls say which belong together."""
+    theirs = {call.pair: at for at, call in enumerate(golden) if call.pair >= 0}
+    found = [
+        Group((at,), (theirs[call.pair],)) for at, call in enumerate(target) if call.pair in theirs
+    ]
+    groups = _in_order(
+        [*found, *_alone(found, range(len(target)), range(len(golden)))], len(golden)
+    )
+    notes = notes_of_gaps(groups, target, golden)
+    for number, group in enumerate(groups):
+        side, at = (target, group.target) if group.target else (golden, group.golden)
+        if number in notes and side[at[0]].pair == OF_LAYOUT:
+            notes[number] = _OF_LAYOUT
+    return [_as_mapped(each) for each in _matches(groups, target, golden, notes)]
 
 
 def _of_kind(

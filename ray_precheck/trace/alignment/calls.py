@@ -168,6 +168,7 @@ _FULL_NAMES: Mapping[str, str] = {
 }
 
 Shape = tuple[int, ...]
+OF_LAYOUT = -2
 _RECOMPUTE = "recompute"
 _GIVEN = (OUTPUT, GRADIENTS_PART)
 
@@ -180,7 +181,8 @@ class Call(NamedTuple):
     shapes of tensors, `digests` and `norms` are of the output tensors: () where the capture has no
     digests, NaN for a norm that is not known. `recompute_of` is the name of the first call if this one
     computes it again, else "". `origins` are the names of the model's operators that it stands for, where a
-    capture of a compiled graph says so.
+    capture of a compiled graph says so. `pair` is the number of the pair that it is of where two runs of other
+    layouts were put together (`trace.layouts`), `OF_LAYOUT` where only the layout of its run has it, else -1.
     """
 
     name: str
@@ -193,6 +195,7 @@ class Call(NamedTuple):
     norms: tuple[float, ...] = ()
     recompute_of: str = ""
     origins: tuple[str, ...] = ()
+    pair: int = -1
 
 
 def calls_of(side: CaptureSide) -> list[Call]:
@@ -233,7 +236,10 @@ def _call(entry: RecordEntry, record: Mapping[str, Any]) -> Call:
     family = _family(entry, type_name)
     if entry.direction == BACKWARD:
         # The gradients that come in have the shapes of the outputs, those that go out of the inputs.
-        return Call(entry.call, entry.kind, type_name, family, tuple(outputs), tuple(inputs))
+        return Call(
+            entry.call, entry.kind, type_name, family, tuple(outputs), tuple(inputs),
+            pair=_pair_of(record),
+        )  # fmt: skip
     digests = tuple([item.digest for item in given])
     first = record.get(_RECOMPUTE)
     return Call(
@@ -247,7 +253,14 @@ def _call(entry: RecordEntry, record: Mapping[str, Any]) -> Call:
         tuple([_size(item) for item in given]),
         first.removesuffix(f".{FORWARD}") if isinstance(first, str) else "",
         _origins(record) if "operator" in record else (),
+        _pair_of(record),
     )
+
+
+def _pair_of(record: Mapping[str, Any]) -> int:
+    if "pair" in record and type(record["pair"]) is int:
+        return int(record["pair"])
+    return OF_LAYOUT if record.get("layout") is True else -1
 
 
 def _origins(record: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,0 +1,382 @@
+"""Two runs of other parallel layouts, written as two captures of whole tensors, which are compared like any.
+
+Comes in: the open captures of all ranks of both runs, in their order, and the layouts that the user gave.
+Goes out: two folders with a dump.json each, with sketches and files beside it. Called by the commands that
+compare two runs, where they have other numbers of ranks or other layouts.
+
+`partners` says which calls belong together, `wholes` how the parts of each tensor make the whole. A record
+has the number of its pair (`pair`), by which the alignment knows it, or says that only the layout has it
+(`layout`). An element says how it was put together (`gathered`); one whose parts make no whole has no values.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.trace.items import GRADIENTS as GRADIENTS_PART
+from ray_precheck.trace.items import INPUT, OUTPUT, Item
+from ray_precheck.trace.layouts.axes import SideLayout, layout_of, plain_name
+from ray_precheck.trace.layouts.partners import MOVES, UPDATE, ModelCall, partners_of, run_calls_of
+from ray_precheck.trace.layouts.updates import Update, update_of
+from ray_precheck.trace.layouts.wholes import SHARD, SUM, Fold, PartGrid, Role, WholeMaker, Wholes
+from ray_precheck.trace.layouts.writing import (
+    DIRECTIONS,
+    GATHERED,
+    OF_LAYOUT_FIELD,
+    RecordParts,
+    WholeWriter,
+    placed_folds,
+    rebuilt,
+    without_values,
+)
+from ray_precheck.trace.side import BACKWARD, FORWARD, CaptureSide
+
+PAIR = "pair"
+
+
+def put_together(
+    target: Sequence[CaptureSide],
+    golden: Sequence[CaptureSide],
+    layouts: tuple[str, str],
+    folders: tuple[Path, Path],
+) -> tuple[SideLayout, SideLayout]:
+    """Write the whole captures of both runs into two folders, which are made; the same captures make the same
+    bytes.
+
+    Returns:
+        The layouts, given or found.
+
+    Raises:
+        UsageError: a given layout has another number of ranks.
+    """
+    sides = target, golden
+    known = tuple(layout_of(each, given) for each, given in zip(sides, layouts, strict=True))
+    runs = tuple(run_calls_of(*each) for each in zip(sides, known, strict=True))
+    writers = tuple(WholeWriter(run, folder) for run, folder in zip(runs, folders, strict=True))
+    maker = WholeMaker()
+    found = partners_of(runs[0], runs[1])
+    for number, direction in _in_order_of_run(writers[0], found.pairs):
+        _write_pair(writers, maker, found.pairs[number], direction, number)
+    for writer, alone in zip(writers, found.alone, strict=True):
+        for call in alone:
+            writer.add_alone(call)
+        writer.finish()
+    return known[0], known[1]
+
+
+def _in_order_of_run(
+    writer: "WholeWriter", pairs: Sequence[tuple[ModelCall, ModelCall]]
+) -> list[tuple[int, str]]:
+    """Return the records of pairs, by number and direction, in the order of the run: what is known of a
+    tensor counts where it is used. The last stage of a pipeline is the first whose gradients there are."""
+    found = []
+    for number, (call, _) in enumerate(pairs):
+        stage = call.occurrences[0].stage
+        rank = writer.run.layout.stages[stage].ranks[0]
+        for direction in DIRECTIONS:
+            entry = writer.run.entry(stage, rank, call.name, direction)
+            if entry is not None:
+                is_forward = direction == FORWARD
+                place = entry.span.start
+                found.append(
+                    (not is_forward, stage if is_forward else -stage, place, number, direction)
+                )
+    return [(number, direction) for *_, number, direction in sorted(found)]
+
+
+def _write_pair(
+    writers: Sequence[WholeWriter],
+    maker: WholeMaker,
+    pair: tuple[ModelCall, ModelCall],
+    direction: str,
+    number: int,
+) -> None:
+    if pair[0].name.startswith(UPDATE):
+        if direction == FORWARD:
+            _write_update(writers, maker, pair, direction, number)
+        return
+    sides = [writer.parts(call, direction) for writer, call in zip(writers, pair, strict=True)]
+    if sides[0] is None or sides[1] is None:
+        for writer, call, parts in zip(writers, pair, sides, strict=True):
+            if parts is not None:
+                writer.add(call, direction, rebuilt(parts.record, {}), **{PAIR: number})
+        return
+    work = _PairWork(writers, maker, pair, direction, (sides[0], sides[1]))
+    for item, mate in _mates(sides[0].items, sides[1].items):
+        work.add(item, mate)
+    is_moved = work.has_no_whole and pair[0].view.family in MOVES
+    for side in range(2):
+        record = rebuilt(work.parts[side].record, work.new[side])
+        # What only moves parts, and of them makes no whole, belongs to the layout.
+        marks = {OF_LAYOUT_FIELD: True} if is_moved else {PAIR: number}
+        writers[side].add(pair[side], direction, record, **marks)
+
+
+@dataclass(slots=True)
+class _PairWork:
+    """Two records that belong together, while their tensors are put together: `new` has the elements that
+    take the place of others, by the identity of these, `sharded` the axes over which inputs are sharded."""
+
+    writers: Sequence[WholeWriter]
+    maker: WholeMaker
+    pair: tuple[ModelCall, ModelCall]
+    direction: str
+    parts: tuple[RecordParts, RecordParts]
+    new: tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]] = field(
+        default_factory=lambda: ({}, {})
+    )
+    sharded: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    has_no_whole: bool = False
+
+    def add(self, item: Item | None, mate: Item | None) -> None:
+        """Put the values of a place in both records together."""
+        if item is None or mate is None or item.element is None or mate.element is None:
+            for side, each in enumerate((item, mate)):
+                if each is not None and each.element is not None and each.is_tensor:
+                    whole = self.writers[side].common(self.pair[side], self.parts[side], each)
+                    self.new[side][id(each.element)] = whole
+            return
+        if item.part == GRADIENTS_PART and self._is_tied(item, mate):
+            for side, each in enumerate((item, mate)):
+                left = without_values(each.element or {}) | {GATHERED: _TIED}
+                self.new[side][id(each.element)] = left
+            return
+        if not (item.is_tensor and mate.is_tensor):
+            self._give_value(item.element, mate.element)
+            return
+        both = item, mate
+        elements = [self.parts[side].elements[both[side].path] for side in range(2)]
+        found, grids = self._made(both, elements)
+        is_edge = item.part == OUTPUT if self.direction == FORWARD else item.part == INPUT
+        if is_edge and (found is None or found.distance > _SAME):
+            found, grids, elements = self._behind(both, elements, found, grids)
+        for side in range(2):
+            first, old = elements[side][0], both[side].element or {}
+            if found is None or grids is None:
+                self.has_no_whole = self.has_no_whole or item.part == OUTPUT
+                self.new[side][id(old)] = without_values(first) | {GATHERED: _NO_WHOLE}
+                continue
+            folds = (found.way.target, found.way.golden)[side]
+            self._note(side, both[side], folds, grids[side])
+            writer, call = self.writers[side], self.pair[side]
+            note = _words(folds, writer.ranks(call), found, is_target=side == 0)
+            values, key = (found.target, found.golden)[side], f"{call.name}.{self.direction}"
+            self.new[side][id(old)] = writer.element(
+                first, key, both[side].path, grids[side], values, note
+            )
+
+    def _made(
+        self, both: tuple[Item, Item], elements: Sequence[Sequence[Mapping[str, Any]]]
+    ) -> tuple[Wholes | None, list[PartGrid] | None]:
+        grids = []
+        for side in range(2):
+            writer, call = self.writers[side], self.pair[side]
+            role = self._role(side, both[side])
+            grid = writer.grid(call, elements[side], role)
+            if grid is None or _is_masked_later(call, both[side], grid):
+                return None, None
+            grids.append(grid)
+        return self.maker.make(grids[0], grids[1]), grids
+
+    def _behind(
+        self,
+        both: tuple[Item, Item],
+        elements: list[list[Mapping[str, Any]]],
+        found: Wholes | None,
+        grids: list[PartGrid] | None,
+    ) -> tuple[Wholes | None, list[PartGrid] | None, list[list[Mapping[str, Any]]]]:
+        """Return the wholes of what a call gives behind calls of its run alone, where they fit, else those
+        that were found: an embedding of a part of the vocabulary is masked and summed first."""
+        for side in range(2):
+            for near in reversed(self.pair[side].tail):
+                parts = self.writers[side].parts(near, self.direction)
+                if parts is None or len(near.occurrences) != len(self.pair[side].occurrences):
+                    continue
+                items = [
+                    each for each in parts.items if each.is_tensor and each.part == both[side].part
+                ]
+                for each in items[:1] if self.direction != FORWARD else items:
+                    others = list(elements)
+                    others[side] = parts.elements[each.path]
+                    again, made = self._made(both, others)
+                    if again is not None and again.distance < _SAME:
+                        return again, made, others
+        return found, grids, elements
+
+    def _give_value(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+        """Give a number of elements or heads, of which one side has a part, the number of the whole."""
+        one, two = ours.get("value"), theirs.get("value")
+        if type(one) is not int or type(two) is not int or one == two or min(one, two) < 1:
+            return
+        if max(one, two) % min(one, two):
+            return
+        sizes = [
+            {size for item in parts.items for size in item.shape or ()} for parts in self.parts
+        ]
+        is_size = min(one, two) > 1 and one in sizes[0] and two in sizes[1]
+        if is_size or self.pair[0].view.family in MOVES:
+            note = f"of the whole; each rank has {min(one, two)}"
+            side, element = (0, ours) if one < two else (1, theirs)
+            self.new[side][id(element)] = {**element, "value": max(one, two), GATHERED: note}
+
+    def _is_tied(self, item: Item, mate: Item) -> bool:
+        """Return whether two modules share a parameter that stages of a pipeline have each for themselves."""
+        marks = [self.writers[0].tied, self.writers[1].tied]
+        stages = [len(writer.run.layout.stages) for writer in self.writers]
+        return (stages[0] > 1 and mate.mark in marks[1]) or (
+            stages[1] > 1 and item.mark in marks[0]
+        )
+
+    def _note(self, side: int, item: Item, folds: Sequence[Fold], grid: PartGrid) -> None:
+        """Note what the folds of a tensor say of those that come after it."""
+        shards = {at for at, fold in enumerate(folds) if fold.kind == SHARD}
+        sums = {at for at, fold in enumerate(folds) if fold.kind == SUM}
+        if item.part != OUTPUT:
+            self.sharded[side].update(shards)
+        if item.state_name and self.direction == FORWARD:
+            shapes = self.writers[side].parameters.setdefault(self.pair[side].name, set())
+            shapes.update(grid.shapes)
+            self.maker.divided.update((side, at) for at in shards if grid.fixed[at] is None)
+        if self.direction == BACKWARD and item.part == OUTPUT:
+            linear = frozenset(at for at in sums if (side, at) not in self.maker.divided)
+            if linear:
+                self.writers[side].added[item.mark] = linear
+
+    def _role(self, side: int, item: Item) -> Role:
+        """Return what a tensor is to its record, of which ranks may have addends."""
+        writer, call = self.writers[side], self.pair[side]
+        axes = frozenset(range(len(writer.sizes(call))))
+        whole = writer.reduced[call.occurrences[0].stage].get(item.mark)
+        is_gradient = item.part == GRADIENTS_PART
+        is_backward = self.direction == BACKWARD or is_gradient
+        is_output = item.part == OUTPUT
+        is_masked = bool(call.tail) and item.part == INPUT
+        if whole is not None or is_gradient or (is_backward and (is_output or is_masked)):
+            shapes = writer.parameters.get(call.name, ())
+            is_parameter = is_gradient or (is_backward and is_output and item.shape in shapes)
+            return Role(is_backward, axes, is_parameter, whole or None)
+        if is_backward:
+            return Role(True, writer.added.get(item.mark, frozenset()))
+        if math.prod(item.shape or ()) == 1:
+            return Role(False, axes)
+        return Role(False, frozenset(self.sharded[side]) if is_output else frozenset())
+
+
+# What a call gives is looked for behind the calls of its run alone where it is farther off, and found where
+# it is nearer.
+_SAME = 1e-4
+_TIED = "stages of the pipeline have parts of the gradient of this shared parameter: not compared"
+_NO_WHOLE = "the parts of the ranks make no whole of one shape: not compared"
+
+
+def _is_masked_later(call: ModelCall, item: Item, grid: PartGrid) -> bool:
+    """Return whether an output has rows that are masked only when they are added up: those of a distributed
+    embedding for tokens that other ranks have."""
+    is_sum = any(fold is not None and fold.kind == SUM for fold in grid.fixed)
+    return is_sum and item.part == OUTPUT and call.view.family == "embedding"
+
+
+def _write_update(
+    writers: Sequence[WholeWriter],
+    maker: WholeMaker,
+    pair: tuple[ModelCall, ModelCall],
+    direction: str,
+    number: int,
+) -> None:
+    """Write the update of an optimizer: its tensors are those of parameters, which stages and ranks share."""
+    updates: list[Update] = []
+    for writer, call in zip(writers, pair, strict=True):
+        records = []
+        for number_of, name in call.occurrences:
+            ranks = writer.run.layout.stages[number_of].ranks
+            records.append(
+                [writer.record_of(number_of, rank, name, direction) or {} for rank in ranks]
+            )
+        updates.append(
+            update_of(records, [writer.run.layout.stages[at.stage] for at in call.occurrences])
+        )
+    made: tuple[dict[Any, dict[str, Any]], ...] = ({}, {})
+    for place in updates[0].elements:
+        if place not in updates[1].elements:
+            continue
+        grids = []
+        for writer, update in zip(writers, updates, strict=True):
+            stage, elements = update.elements[place]
+            files = [writer.files[rank] for rank in stage.ranks]
+            grids.append(
+                PartGrid(stage.sizes, elements, files, list(placed_folds(elements[0], stage)))
+            )
+        found = maker.make(grids[0], grids[1])
+        for side in range(2):
+            having, elements = updates[side].elements[place]
+            first = elements[0]
+            if found is None:
+                made[side][place] = without_values(first) | {GATHERED: _NO_WHOLE}
+                continue
+            values = (found.target, found.golden)[side]
+            path = ".".join(map(str, place))
+            folds = (found.way.target, found.way.golden)[side]
+            note = _words(folds, having.ranks, found, is_target=side == 0)
+            key = f"{pair[side].name}.{direction}"
+            made[side][place] = writers[side].element(first, key, path, grids[side], values, note)
+    for side in range(2):
+        record = updates[side].record(made[side], updates[1 - side])
+        writers[side].add(pair[side], direction, record, **{PAIR: number})
+
+
+def _mates(
+    target: Sequence[Item], golden: Sequence[Item]
+) -> Iterator[tuple[Item | None, Item | None]]:
+    """Yield the values of two records that belong together: those of one path, and parameters of one name."""
+    theirs = {item.path: item for item in golden}
+    names = {plain_name(item.state_name): item for item in golden if item.state_name}
+    taken = set()
+    for item in target:
+        mate = theirs.get(item.path)
+        named = names.get(plain_name(item.state_name)) if item.state_name else None
+        if named is not None and (mate is None or mate.state_name != named.state_name):
+            mate = named
+        if mate is not None and mate.path in taken:
+            mate = None
+        if mate is not None:
+            taken.add(mate.path)
+        yield item, mate
+    for item in golden:
+        if item.path not in taken:
+            yield None, item
+
+
+def _words(folds: Sequence[Fold], ranks: Sequence[int], found: Wholes, *, is_target: bool) -> str:
+    """Return how a tensor was put together."""
+    words = []
+    for fold in folds:
+        if fold.kind == SHARD:
+            words.append(f"shards along dimension {fold.dim}")
+        elif fold.kind == SUM:
+            words.append("a mean" if fold.is_scaled else "a sum")
+    said = f"put together of ranks {_ranges(ranks)}: {', '.join(words)}" if words else ""
+    if found.is_unordered:
+        said += "; the order of the parts is not known, so that statistics are compared"
+    if is_target and found.odd:
+        odd = _ranges(sorted({ranks[at] for at in found.odd}))
+        is_replica = all(fold.kind != SHARD for fold in folds)
+        what = (
+            f"ranks have other values, these are rank {odd}'s"
+            if is_replica
+            else f"rank {odd}'s part is off"
+        )
+        said = "; ".join(filter(None, [said, what]))
+    if is_target and found.is_not_added:
+        said += (
+            "; the sum of the ranks' values would be right: no collective adds them up before this"
+        )
+    return said
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    known = sorted(set(ranks))
+    if len(known) > 2 and known == list(range(known[0], known[-1] + 1)):
+        return f"{known[0]}-{known[-1]}"
+    return ", ".join(map(str, known))
