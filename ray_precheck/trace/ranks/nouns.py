@@ -4,6 +4,7 @@ Comes in, goes out: nothing but data. `summary` makes a `RankSummary` of a dump,
 `checks` the findings. Used by the command `ranks` and by those that run it as a part.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_precheck.schema.result import Verdict
+from ray_precheck.trace.flow import Meeting
 
 
 class RankFault(Enum):
@@ -52,11 +53,12 @@ class RankFinding(NamedTuple):
 
     `name` is a parameter or the key of a record, `ranks` those that are suspected (or all that differ, where
     none is more likely than another) as ranges, `group` the group in which they are compared: `dp 0-1`.
-    `verdict` is ERROR, or SKIP for a warning. `dump` is the dump in which `name` can be looked up.
+    `verdict` is error or warning. `dump` is the label of the dump in which the record `key` stands, which is
+    `name` or the record that uses the parameter `name`; `place` is where that is in the run.
     """
 
-    step: str
-    verdict: Verdict
+    step: int
+    verdict: str
     kind: RankFault
     name: str
     ranks: str
@@ -68,6 +70,8 @@ class RankFinding(NamedTuple):
     module: str = ""
     source: str = ""
     dump: str = ""
+    key: str = ""
+    place: int = 0
 
 
 class RankGroup(NamedTuple):
@@ -92,7 +96,7 @@ class TensorFact(NamedTuple):
 
     `statistics` are Max, Min, Mean and Norm, NaN where they are missing. `checksum` is of everything that
     the dump says of its values, a digest or sketch included. `sketch` are its 64 buckets, None without.
-    `is_constant`: all elements are the same, so that an equality says nothing.
+    `placements` are those of a distributed tensor: Shard, Replicate, Partial.
     """
 
     dtype: str
@@ -100,39 +104,42 @@ class TensorFact(NamedTuple):
     statistics: tuple[float, float, float, float]
     checksum: int
     sketch: NDArray[np.float32] | None = None
+    placements: tuple[str, ...] = ()
 
     @property
     def is_constant(self) -> bool:
-        """Whether all elements are the same, or nothing is known of them."""
-        return not self.statistics[0] > self.statistics[1]
+        """Whether all elements are the same, or nothing is known of them: an equality says nothing."""
+        highest, lowest, *_ = self.statistics
+        return not highest > lowest and not (self.count == 1 and highest not in (0.0, 1.0))
+
+    @property
+    def count(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+    def is_same(self, other: "TensorFact") -> bool:
+        """Whether everything that two dumps say of the values is the same."""
+        return self.checksum == other.checksum
 
 
 class ExchangeFact(NamedTuple):
-    """A record of a collective: `got` and `gave` are its tensors before and after, `op` the reduction, ""
-    where it has none, `parameters` the names of those whose gradients or values it carries, `by` who made
-    it (DistributedDataParallel, FSDP, DTensor; "" for the program)."""
+    """A record of a collective: `raw` is its JSON, in which the number of a `sketch` is a row of the
+    `sketches` of its summary; `place` is where it stands among the records."""
 
     key: str
     place: int
-    operation: str
-    group: tuple[int, ...]
-    number: int
-    peer: int
-    op: str
-    by: str
-    parameters: tuple[str, ...]
-    got: tuple[TensorFact, ...]
-    gave: tuple[TensorFact, ...]
+    meeting: Meeting
+    raw: bytes
 
 
 class UpdateFact(NamedTuple):
-    """What an optimizer did to a parameter: before, its gradient (None: it had none), after, and a checksum
-    of its state before; `options` is the index of its group's options."""
+    """What an optimizer did to a parameter: before, its gradient (None: it had none), after, and its state
+    before, as checksums by name; `options` is the index of its group's options."""
 
     before: TensorFact | None
     gradient: TensorFact | None
     after: TensorFact | None
-    state: int
+    state: tuple[tuple[str, int], ...]
     options: int
 
 
@@ -144,7 +151,9 @@ class RankSummary:
     of them got and gave. `parameters` and `buffers` are values at their first use, `gradients` those that
     the backward pass left (`reduced` names those that are known to be after the reduction), `updates` what
     the optimizers did, by names; `inputs` the inputs of the model; `masks` the random states that calls began
-    with, by key.
+    with, by key. `uses` are the records that parameters, buffers and inputs are used in first, `losses` the
+    gradients from which loss functions start, by key; `call_meshes` and `own_meshes` are the meshes of
+    distributed tensors, of those that calls got and of parameters.
     """
 
     step: int
@@ -153,17 +162,24 @@ class RankSummary:
     keys: tuple[str, ...] = ()
     got: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
     gave: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    settings: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
     parameters: Mapping[str, TensorFact] = field(default_factory=dict)
     buffers: Mapping[str, TensorFact] = field(default_factory=dict)
     gradients: Mapping[str, TensorFact] = field(default_factory=dict)
+    reduced: frozenset[str] = frozenset()
     updates: Mapping[str, UpdateFact] = field(default_factory=dict)
     options: tuple[Mapping[str, object], ...] = ()
     inputs: Mapping[str, TensorFact] = field(default_factory=dict)
+    uses: Mapping[str, str] = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)
+    call_meshes: tuple[str, ...] = ()
+    own_meshes: tuple[str, ...] = ()
     masks: Mapping[str, str] = field(default_factory=dict)
     exchanges: tuple[ExchangeFact, ...] = ()
     marks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    sketches: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 64), np.float32))
     rests_on: RestsOn = RestsOn.STATISTICS
-    notes: tuple[str, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
