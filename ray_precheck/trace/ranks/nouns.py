@@ -96,7 +96,8 @@ class TensorFact(NamedTuple):
 
     `statistics` are Max, Min, Mean and Norm, NaN where they are missing. `checksum` is of everything that
     the dump says of its values, a digest or sketch included. `sketch` are its 64 buckets, None without.
-    `placements` are those of a distributed tensor: Shard, Replicate, Partial.
+    `placements` are those of a distributed tensor on its `mesh`: Shard, Replicate, Partial. `zeros` counts
+    elements that are 0, -1 where that is not known.
     """
 
     dtype: str
@@ -105,6 +106,8 @@ class TensorFact(NamedTuple):
     checksum: int
     sketch: NDArray[np.float32] | None = None
     placements: tuple[str, ...] = ()
+    mesh: str = ""
+    zeros: int = -1
 
     @property
     def is_constant(self) -> bool:

@@ -89,7 +89,7 @@ class _Reading:
         self.options: list[Mapping[str, object]] = []
         self.masks: dict[str, str] = {}
         self.marks: dict[str, Mapping[str, object]] = {}
-        self.has_digests = False
+        self.has_digests = self.is_backward = False
         self.uses: dict[str, str] = {}
         self.losses: dict[str, float] = {}
         self.call_meshes: dict[str, None] = {}
@@ -157,8 +157,10 @@ class _Reading:
     def _take(self, entry: RecordEntry, raw: bytes) -> None:
         """Take what a record says of parameters, buffers, inputs, gradients, updates and random states."""
         key = entry.key
+        self.is_backward |= ".backward" in key
         if b'"device_mesh"' in raw:
-            is_own = key.startswith((OPTIMIZER, *MODULE_PREFIXES))
+            # Behind the forward pass calls get distributed gradients, too, to clip them.
+            is_own = self.is_backward or key.startswith((OPTIMIZER, *MODULE_PREFIXES))
             meshes = self.own_meshes if is_own else self.call_meshes
             meshes.update(dict.fromkeys(mesh.decode() for mesh in _MESH.findall(raw)))
         if _LOSSES.fullmatch(key):
@@ -275,7 +277,13 @@ def fact_of(item: Item, sketch: Array | None = None) -> TensorFact:
         checksum = zlib.crc32(sketch.tobytes(), checksum)
     placements = item.statistic("placements")
     placed = tuple(map(_placement, placements)) if isinstance(placements, list) else ()
-    return TensorFact(item.dtype, shape, statistics, checksum, sketch, placed)  # type: ignore[arg-type]
+    mesh = item.statistic("device_mesh")
+    shown_mesh = orjson.dumps(mesh).decode() if isinstance(mesh, list) else ""
+    health = item.statistic("health")
+    zeros = health.get("zero", 0) if isinstance(health, dict) else 0 if sketch is not None else -1
+    return TensorFact(
+        item.dtype, shape, statistics, checksum, sketch, placed, shown_mesh, zeros  # type: ignore[arg-type]
+    )
 
 
 def _placement(told: Any) -> str:
