@@ -172,7 +172,9 @@ def _judge_by_roles(
         else:
             found.parts.add(name)
     for name, step in agree.items():
-        alike, unlike = parts[role_of(name)], copies[role_of(name)]
+        shape = _shape_of(name, steps)
+        alike = [each for each in parts[role_of(name)] if _shape_of(each, steps) == shape]
+        unlike = copies[role_of(name)]
         if alike and not _beats(len(unlike), len(alike), is_vector=_is_in_norm(name, steps)):
             found.parts.add(name)
             found.odd.append(Odd(name, step, is_copy=True, like=alike[0]))
@@ -181,10 +183,20 @@ def _judge_by_roles(
     for name in found.parts:  # marks or placements say so, the values do not
         if name not in differ and name not in {each.name for each in found.odd}:
             step = _equal_since(name, found.group, steps)
-            alike = [each for each in parts[role_of(name)] if each in differ or each in found.parts]
-            others = [each for each in alike if each != name]
+            others = [each for each in parts[role_of(name)] if each != name and each in differ]
             if step is not None and others:
                 found.odd.append(Odd(name, step, is_copy=True, like=others[0]))
+
+
+def _shape_of(name: str, steps: Sequence[Ranks]) -> tuple[int, ...] | None:
+    """Return the shape that a parameter has on the first rank that has it."""
+    for ranks in steps:
+        for summary in ranks.values():
+            update = summary.updates.get(name)
+            fact = update.before if update is not None else summary.parameters.get(name)
+            if fact is not None:
+                return fact.shape
+    return None
 
 
 def _beats(copies: int, parts: int, *, is_vector: bool) -> bool:

@@ -95,7 +95,6 @@ class StateChecks:
             if len(members) > 1:
                 yield from self._starts(number, members)
                 yield from self._buffers(number, members)
-                yield from self._options(members)
                 yield from self._gradients(members)
                 yield from self._updates(members)
 
@@ -211,34 +210,6 @@ class StateChecks:
                 summary, RankFault.BUFFER, name, odd_ranks, message, pair, WARNING
             )
 
-    def _options(self, members: Sequence[RankSummary]) -> Iterator[RankFinding]:
-        """Yield options of optimizers that ranks have otherwise: learning rate, weight decay, ..."""
-        updating = [each for each in members if each.options]
-        if len(updating) < 2:
-            return
-        first = updating[0]
-        said: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for each in updating:
-            for number, name in _option_pairs(first, each):
-                ours, theirs = first.options[name], each.options[number]
-                for option in ours.keys() & theirs.keys():
-                    value, other = ours[option], theirs[option]
-                    if value != other and option not in self._known:
-                        said[option][_plain(value)] = said[option].get(_plain(value)) or [first.rank]
-                        if each.rank not in said[option][_plain(other)]:
-                            said[option][_plain(other)].append(each.rank)
-        for option, by_value in said.items():
-            self._known.add(option)
-            shown = ", ".join(f"{value} on {shown_ranks(own)}" for value, own in by_value.items())
-            odd = [rank for own in list(by_value.values())[1:] for rank in own]
-            verdict = WARNING if self._group.kind == PIPELINE else ERROR
-            words = f"the {_RATES[option]} ({option})" if option in _RATES else f"the option {option}"
-            key = next((each for each in first.keys if each.startswith(OPTIMIZER)), "")
-            message = f"{words} of the optimizer differs between the ranks: {shown}"
-            yield self._row(
-                first, RankFault.CONFIGURATION, option, odd, message, verdict=verdict, key=key
-            )
-
     def _gradients(self, members: Sequence[RankSummary]) -> Iterator[RankFinding]:
         """Yield the copies whose gradients differ at the update."""
         found: list[tuple[str, dict[int, TensorFact], list[int], list[int]]] = []
@@ -290,7 +261,7 @@ class StateChecks:
         own = [
             rank for rank in facts
             if (raw := by_rank[rank].gradients.get(name)) is not None
-            and raw.is_same(facts[rank])
+            and _factor(raw, facts[rank])
             and name not in by_rank[rank].reduced
         ]  # fmt: skip
         if verdict == WARNING:
@@ -308,7 +279,7 @@ class StateChecks:
             )
         elif factor:
             said = f"{shown_ranks(odd_ranks)}'s gradient is {factor:.4g} times that of {shown_ranks(most)}"
-        elif len(own) == len(facts) or self._group.kind in (DATA, CONTEXT, EXPERT):
+        elif len(own) == len(facts):
             said = f"{shown_ranks(odd_ranks)}'s gradient was not reduced with {shown_ranks(most)}'s"
         else:
             said = f"{shown_ranks(odd_ranks)} has another gradient than {shown_ranks(most)}"
@@ -445,6 +416,61 @@ def _stale_in(updates: Mapping[int, UpdateFact]) -> list[int]:
         for rank, each in updates.items()
         if each.before is not None and each.after is not None and each.before.is_same(each.after)
     ]
+
+
+def option_findings(ranks: Ranks, groups: Sequence[RankGroup]) -> Iterator[RankFinding]:
+    """Yield options of optimizers that linked ranks have otherwise: learning rate, weight decay, ...
+
+    Stages of a pipeline may have rates of their own: of these it is a warning."""
+    for linked, kinds in _linked(groups):
+        members = [ranks[rank] for rank in sorted(linked) if rank in ranks and ranks[rank].options]
+        if len(members) < 2:
+            continue
+        first = members[0]
+        values: dict[str, dict[int, str]] = defaultdict(dict)
+        for each in members:
+            for number, at in _option_pairs(first, each):
+                ours, theirs = first.options[at], each.options[number]
+                for option in ours.keys() & theirs.keys():
+                    if ours[option] != theirs[option] or each is first:
+                        values[option][each.rank] = _plain(theirs[option])
+        for option, by_rank in sorted(values.items()):
+            if len(set(by_rank.values())) > 1:
+                yield _option(option, by_rank, members, kinds)
+
+
+def _option(
+    option: str, by_rank: Mapping[int, str], members: Sequence[RankSummary], kinds: set[str]
+) -> RankFinding:
+    own: dict[str, list[int]] = defaultdict(list)
+    usual = by_rank[members[0].rank]
+    for each in members:
+        own[by_rank.get(each.rank, usual)].append(each.rank)
+    by_count = sorted(own.items(), key=lambda item: (-len(item[1]), item[1]))
+    shown = ", ".join(f"{value} on {shown_ranks(ranks)}" for value, ranks in by_count)
+    odd = [rank for _, ranks in by_count[1:] for rank in ranks]
+    summary = next(each for each in members if each.rank == odd[0])
+    words = f"the {_RATES[option]} ({option})" if option in _RATES else f"the option {option}"
+    key = next((each for each in summary.keys if each.startswith(OPTIMIZER)), "")
+    return RankFinding(
+        summary.step, WARNING if PIPELINE in kinds else ERROR, RankFault.CONFIGURATION, option,
+        ranges_of(odd), f"{'/'.join(sorted(kinds))} {ranges_of(each.rank for each in members)}",
+        by_count[0][0], by_count[1][0], "the options of the optimizer",
+        f"{words} of the optimizer differs between the ranks: {shown}",
+        dump=summary.name, key=key, place=len(summary.keys),
+    )  # fmt: skip
+
+
+def _linked(groups: Sequence[RankGroup]) -> list[tuple[set[int], set[str]]]:
+    """Return the ranks that groups link to each other, with the kinds of these groups."""
+    found: list[tuple[set[int], set[str]]] = []
+    for group in groups:
+        ranks, kinds = set(group.ranks), {group.kind}
+        for each in [each for each in found if each[0] & ranks]:
+            found.remove(each)
+            ranks, kinds = ranks | each[0], kinds | each[1]
+        found.append((ranks, kinds))
+    return found
 
 
 def _option_pairs(first: RankSummary, other: RankSummary) -> Iterator[tuple[int, int]]:
