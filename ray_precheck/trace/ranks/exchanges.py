@@ -132,6 +132,12 @@ def _judged(name: str, taken: Mapping[int, _Taken]) -> Iterator[RankFinding]:
         if found is not None and each.rank not in wrong:
             wrong[each.rank] = each, found[0], fact, found[1]
     unlike = _outputs_unlike(operation, taken, records)
+    if not wrong and (said := _wrong_total(made, taken)):
+        message = (
+            f"{first.fact.key}: what the ranks got all together is not what they brought ({said}): at least"
+            " one of them got something wrong"
+        )
+        yield _row(first, RankFault.COLLECTIVE, sorted(taken), message, first.fact.meeting.group)
     if wrong:
         rank, (each, said, fact, rests) = next(iter(wrong.items()))
         right = [other for other in taken if other not in wrong]
@@ -239,6 +245,40 @@ def _wrong(
     if all(len(piece) == 1 for piece in pieces):
         return _wrong_gather(got, facts)
     return None
+
+
+def _wrong_total(made: Sequence[Made], taken: Mapping[int, _Taken]) -> str:
+    """Return what is wrong with the sum of all that the ranks got of a collective that divides what was
+    brought; "" where nothing can be told to be."""
+    if not made or len({each.operation for each in made}) > 1 or len(made) < len(taken):
+        return ""
+    operation, total, brought, norms, count = made[0].operation, 0.0, 0.0, 0.0, 0
+    if operation not in (SUM, MEAN):
+        return ""
+    wholes: dict[tuple[int, str], tuple[TensorFact, int]] = {}
+    unit = 0.0
+    for each in made:
+        fact = exchanged_fact(each.item, taken[each.rank].summary)
+        total += fact.statistics[2] * fact.count
+        count += fact.count
+        unit = max(unit, epsilon_of(fact.dtype) / 2)
+        for part in (part for piece in each.pieces for part in piece):
+            whole = exchanged_fact(part.item, taken[part.rank].summary)
+            _, length = wholes.get((part.rank, part.item.path), (whole, 0))
+            wholes[part.rank, part.item.path] = whole, length + part.length
+    for fact, length in wholes.values():
+        if length != fact.count:
+            return ""
+        brought += fact.statistics[2] * fact.count
+        norms += fact.statistics[3] * math.sqrt(fact.count)
+    ranks = len(taken)
+    share = 1.0 / ranks if operation == MEAN else 1.0
+    allowed = ((ranks + 1) * unit + ranks * _NOISE) * norms * share
+    if not unit or not math.isfinite(total + brought + norms):
+        return ""
+    if abs(total - brought * share) <= allowed:
+        return ""
+    return f"the sum of {count} elements is {total:.6g} where {brought * share:.6g} is right"
 
 
 def _wrong_copy(got: TensorFact, one: TensorFact) -> tuple[str, RestsOn] | None:

@@ -176,7 +176,7 @@ class FlowChecks:
             yield from self._masks()
             yield from self._positions()
         yield from self._operators()
-        if kind == TENSOR and not self._is_split:
+        if kind == TENSOR:
             yield from self._sums()
 
     def gradient_cause(self) -> RankFinding | None:
@@ -554,11 +554,12 @@ class FlowChecks:
                 continue
             name = plain_name(alike[0][0].state_name)
             if is_bias:
-                if name and name in self._replicas.copies and self._is_summed_next(place):
+                is_vector = len(alike[0][2].shape) == 1
+                if name and is_vector and self._is_summed_next(place):
                     yield self._bias(place, key, name, ours, theirs)
                     return
                 continue
-            is_module_bias = bool(name) and name.rpartition(".")[0] in modules
+            is_module_bias = name.rpartition(".")[0] in modules and not self._is_split
             if not is_module_bias and alike[0][2].shape != parts[0][2].shape:
                 continue
             if self._is_summed_next(place):
@@ -656,15 +657,20 @@ def exchanges_by_module(
     for module, operations in made.items():
         if module.endswith(f"{_FORWARD}.0"):
             roles[re.sub(r"\d+", "#", module)][module] = tuple(operations)
+    frequent = Counter(operation for operations in made.values() for operation in operations)
     for alike in roles.values():
         counts = Counter(alike.values())
         if len(counts) < 2:
             continue
-        usual, _ = max(counts.items(), key=lambda item: (item[1], bool(item[0]) , -len(item[0])))
+        usual, _ = max(
+            counts.items(),
+            key=lambda item: (item[1], bool(item[0]), max(map(frequent.get, item[0]), default=0),
+                              -len(item[0])),
+        )  # fmt: skip
         for module, operations in alike.items():
             if operations != usual:
                 like = next(other for other, done in alike.items() if done == usual)
-                yield _unlike_module(summary, module, like, operations, usual, groups, places)
+                yield _unlike_module(summary, module, like, (operations, usual), groups, places, modules)
                 break
 
 
@@ -672,13 +678,14 @@ def _unlike_module(
     summary: RankSummary,
     module: str,
     like: str,
-    operations: Sequence[str],
-    usual: Sequence[str],
+    made: tuple[Sequence[str], Sequence[str]],
     groups: Sequence[RankGroup],
     places: Mapping[str, tuple[str, int]],
+    modules: Modules,
 ) -> RankFinding:
+    operations, usual = made
     short, other = (".".join(each.split(".")[1:-3]) for each in (module, like))
-    key, place = places.get(module, (module, summary.keys.index(module)))
+    key, place = places.get(module, (module, _begin_of(module, summary, modules)))
     group = next((each for each in groups if summary.rank in each.ranks), None)
     shown = "; ".join(operations) or "no collective"
     message = (
@@ -690,3 +697,10 @@ def _unlike_module(
         shown_group(group) if group is not None else "", "; ".join(usual), shown, "the records",
         message, dump=summary.name, key=key, place=place,
     )  # fmt: skip
+
+
+def _begin_of(module: str, summary: RankSummary, modules: Modules) -> int:
+    """Return the place of the first record in a module; its own record stands behind them."""
+    place = summary.keys.index(module)
+    inside = (at for at in range(max(0, place - _NEAR), place) if modules.of(summary.keys[at]) == module)
+    return next(inside, place)

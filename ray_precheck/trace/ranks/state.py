@@ -50,6 +50,8 @@ _MOST_ROWS = 8
 _NO_FACTOR = 1e-3
 _SAME_SCALE = 1e-2
 _PARTIAL = "Partial"
+# So many of the copies have one factor where a norm scaled them all.
+_NEARLY_ALL = 0.8
 _RATES = {"lr": "learning rate"}
 
 
@@ -87,6 +89,7 @@ class StateChecks:
         self._steps, self._replicas, self._others = steps, replicas, others
         self._group = replicas.group
         self._known: set[str] = set()
+        self._is_shared = False
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield what is wrong, in the order of the steps."""
@@ -128,29 +131,42 @@ class StateChecks:
                 self._known.add(odd.name)
         yield from self._moved_parts(members)
         known = {each.rank: dict(named_tensors(each)) for each in members}
-        for name, basis in self._replicas.copies.items():
+        found = []
+        for name in self._replicas.copies:
             facts = {rank: each[name] for rank, each in known.items() if name in each}
-            if name in self._known or len(facts) < 2:
-                continue
-            most, odd_ranks = odd_ones(facts)
-            if not odd_ranks:
-                continue
-            self._known.add(name)
-            pair = facts[most[0]], facts[odd_ranks[0]]
-            when = f"at the start of step {step}"
-            if number:
-                when += ", though no gradient and no update told of it before"
-            message = (
-                f"{name}: {shown_ranks(odd_ranks)} has other values than {shown_ranks(most)} {when}; it is a"
-                f" copy ({basis})"
-            )
-            verdict = WARNING if is_rounding(*pair) else ERROR
-            if verdict == WARNING:
-                message += "; they agree but for rounding"
-            summary = next(each for each in members if each.rank == odd_ranks[0])
-            yield self._row(
-                summary, RankFault.PARAMETER, name, odd_ranks, message, pair, verdict
-            )
+            if name not in self._known and len(facts) > 1 and odd_ones(facts)[1]:
+                found.append((name, facts))
+        self._known.update(name for name, _ in found)
+        is_many = len(found) > _MOST_ROWS
+        for name, facts in found[: 1 if is_many else None]:
+            rest = f" (and {len(found) - 1} more parameters)" if is_many else ""
+            yield self._start(name, facts, rest, members, is_first=not number)
+
+    def _start(
+        self,
+        name: str,
+        facts: Mapping[int, TensorFact],
+        rest: str,
+        members: Sequence[RankSummary],
+        *,
+        is_first: bool,
+    ) -> RankFinding:
+        most, odd_ranks = odd_ones(facts)
+        pair = facts[most[0]], facts[odd_ranks[0]]
+        when = f"at the start of step {members[0].step}"
+        if self._is_shared:
+            when += ": what some ranks updated was not given to the others (broadcast)"
+        elif not is_first:
+            when += ", though no gradient and no update told of it before"
+        message = (
+            f"{name}{rest}: {shown_ranks(odd_ranks)} has other values than {shown_ranks(most)} {when}; it is a"
+            f" copy ({self._replicas.copies[name]})"
+        )
+        verdict = WARNING if is_rounding(*pair) else ERROR
+        if verdict == WARNING:
+            message += "; they agree but for rounding"
+        summary = next(each for each in members if each.rank == odd_ranks[0])
+        return self._row(summary, RankFault.PARAMETER, name, odd_ranks, message, pair, verdict)
 
     def _same_part(self, name: str, like: str, members: Sequence[RankSummary]) -> RankFinding:
         first, *others = members
@@ -189,6 +205,7 @@ class StateChecks:
         if self._group.kind not in (DATA, TENSOR):
             return
         before = members_of(self._steps[number - 1], self._group) if number else []
+        found: list[tuple[str, dict[int, TensorFact], list[int], list[int]]] = []
         for name in dict.fromkeys(name for each in members for name in each.buffers):
             facts = {each.rank: each.buffers[name] for each in members if name in each.buffers}
             if len(facts) < 2 or name in self._known:
@@ -199,16 +216,17 @@ class StateChecks:
             if not odd_ranks or not were_same:
                 continue
             self._known.add(name)
+            found.append((name, facts, most, odd_ranks))
+        for name, facts, most, odd_ranks in found[:1]:
+            rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             message = (
-                f"the buffer {name} was the same on all ranks in step {before[0].step}, and"
+                f"the buffer {name}{rest} was the same on all ranks in step {before[0].step}, and"
                 f" {shown_ranks(odd_ranks)} has other values than {shown_ranks(most)} now: it is not kept"
                 " together (broadcast)"
             )
             summary = next(each for each in members if each.rank == odd_ranks[0])
             pair = facts[most[0]], facts[odd_ranks[0]]
-            yield self._row(
-                summary, RankFault.BUFFER, name, odd_ranks, message, pair, WARNING
-            )
+            yield self._row(summary, RankFault.BUFFER, name, odd_ranks, message, pair, WARNING)
 
     def _gradients(self, members: Sequence[RankSummary]) -> Iterator[RankFinding]:
         """Yield the copies whose gradients differ at the update."""
@@ -229,11 +247,13 @@ class StateChecks:
                 found.append((name, facts, most, odd_ranks))
         factors = [_factor(facts[most[0]], facts[odd[0]]) for _, facts, most, odd in found]
         self._known.update(name for name, *_ in found)
-        if len(found) > 1 and len(found) == told and _one_factor(factors):
-            name, facts, most, odd_ranks = found[0]
+        factor = _usual([each for each in factors if each])
+        alike = [place for place, each in enumerate(factors) if _is_near(each, factor)]
+        if len(alike) > 1 and len(alike) >= _NEARLY_ALL * told and not _is_near(1.0, factor, _NO_FACTOR):
+            name, facts, most, odd_ranks = found[alike[0]]
             message = (
-                f"the gradients of all {told} parameters that are copies are scaled: those of"
-                f" {shown_ranks(odd_ranks)} are {factors[0]:.4g} times those of {shown_ranks(most)} (a norm of"
+                f"the gradients of {len(alike)} of {told} parameters that are copies are scaled: those of"
+                f" {shown_ranks(odd_ranks)} are {factor:.4g} times those of {shown_ranks(most)} (a norm of"
                 " the rank's own gradients, as in clipping, or a loss scale)"
             )
             summary = next(each for each in members if each.rank == odd_ranks[0])
@@ -277,7 +297,7 @@ class StateChecks:
                 f"{shown_ranks(odd_ranks)}'s gradient was not reduced with {shown_ranks(most)}'s; it was"
                 f" reduced in the group {shown_group(other)}"
             )
-        elif factor:
+        elif factor and not _is_near(factor, 1.0, _NO_FACTOR):
             said = f"{shown_ranks(odd_ranks)}'s gradient is {factor:.4g} times that of {shown_ranks(most)}"
         elif len(own) == len(facts):
             said = f"{shown_ranks(odd_ranks)}'s gradient was not reduced with {shown_ranks(most)}'s"
@@ -329,11 +349,11 @@ class StateChecks:
             after = {rank: each.after for rank, each in updates.items() if each.after is not None}
             if len(after) > 1 and odd_ones(after)[1]:
                 found.append((name, updates, after))
+        stale = {rank for _, updates, _ in found for rank in _stale_in(updates)}
+        if found and stale == {each.rank for each in updating}:
+            self._is_shared = True  # each rank updates some, as ZeRO does, and gives them to the others
+            return
         self._known.update(name for name, *_ in found)
-        if {rank for _, updates, _ in found for rank in _stale_in(updates)} == {
-            each.rank for each in updating
-        }:
-            return  # each rank updates some, as ZeRO does, and the others get them afterwards
         for name, updates, after in found[:1]:
             yield self._update(name, updates, after, members, len(found) - 1)
 
@@ -473,6 +493,64 @@ def _linked(groups: Sequence[RankGroup]) -> list[tuple[set[int], set[str]]]:
     return found
 
 
+def tied_findings(
+    steps: Sequence[Ranks], group: RankGroup, evidence: Evidence | None
+) -> Iterator[RankFinding]:
+    """Yield what is wrong with parameters of two stages of a pipeline that are one, such as the embedding and
+    the head: they begin alike, or their gradients are reduced together."""
+    reduced = set(evidence.reduced) if evidence is not None else set()
+    known: set[tuple[str, str]] = set()
+    for ranks in steps:
+        members = members_of(ranks, group)
+        for place, ours in enumerate(members):
+            for theirs in members[place + 1 :]:
+                for one, other in _tied(ours, theirs, reduced):
+                    found = _untied(ours, one, theirs, other, group)
+                    if found is not None and (one, other) not in known:
+                        known.add((one, other))
+                        yield found
+
+
+def _tied(ours: RankSummary, theirs: RankSummary, reduced: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the names that two stages have for one parameter."""
+    others = dict(named_tensors(theirs))
+    mine = dict(named_tensors(ours))
+    for name, fact in mine.items():
+        for other, their_fact in others.items():
+            if name in others or other in mine or fact.shape != their_fact.shape:
+                continue
+            is_same = not fact.is_constant and fact.is_same(their_fact)
+            if is_same or (name in reduced and other in reduced):
+                yield name, other
+
+
+def _untied(
+    ours: RankSummary, one: str, theirs: RankSummary, other: str, group: RankGroup
+) -> RankFinding | None:
+    said = f"{one} of rank {ours.rank} and {other} of rank {theirs.rank} are one parameter"
+    update, their_update = ours.updates.get(one), theirs.updates.get(other)
+    pairs = [
+        (RankFault.PARAMETER, "their values differ at the start of the step",
+         dict(named_tensors(ours)).get(one), dict(named_tensors(theirs)).get(other)),
+    ]  # fmt: skip
+    if update is not None and their_update is not None:
+        pairs.append((
+            RankFault.GRADIENT, "their gradients differ at the update: they were not reduced together",
+            update.gradient, their_update.gradient,
+        ))  # fmt: skip
+    for kind, words, fact, their_fact in pairs:
+        if fact is None or their_fact is None or fact.is_same(their_fact):
+            continue
+        verdict = WARNING if is_rounding(fact, their_fact) else ERROR
+        return RankFinding(
+            theirs.step, verdict, kind, other, ranges_of((ours.rank, theirs.rank)), shown_group(group),
+            shown_fact(fact), shown_fact(their_fact), theirs.rests_on.value, f"{said}, and {words}",
+            dump=theirs.name, key=theirs.uses.get(other, ""),
+            place=len(theirs.keys) if kind is RankFault.GRADIENT else 0,
+        )  # fmt: skip
+    return None
+
+
 def _option_pairs(first: RankSummary, other: RankSummary) -> Iterator[tuple[int, int]]:
     """Yield which group of options of one rank is which of another: those of a common parameter, else those
     of the same place where there are as many."""
@@ -505,10 +583,8 @@ def _factor(one: TensorFact, other: TensorFact) -> float:
     return factor if rest <= _NO_FACTOR * float(np.linalg.norm(theirs)) else 0.0
 
 
-def _one_factor(factors: Sequence[float]) -> bool:
-    return bool(factors[0]) and all(
-        abs(each - factors[0]) <= _SAME_SCALE * abs(factors[0]) for each in factors
-    )
+def _is_near(one: float, other: float, share: float = 1e-2) -> bool:
+    return bool(other) and abs(one / other - 1) <= share
 
 
 def scale_findings(
@@ -557,7 +633,8 @@ def _sum_for_mean(
 ) -> Iterator[RankFinding]:
     size = len(group.ranks)
     starts = {each for summary in members for each in summary.losses.values()}
-    if group.kind not in (DATA, EXPERT) or starts != {1.0} or len(members) < size:
+    passes = {1.0 / len(summary.losses) for summary in members if summary.losses}
+    if group.kind not in (DATA, EXPERT) or starts != passes or len(members) < size:
         return
     times = usual / size
     if times < 1 - _SAME_SCALE or abs(usual - 1) <= _SAME_SCALE:
