@@ -500,15 +500,40 @@ def tied_findings(
     the head: they begin alike, or their gradients are reduced together."""
     reduced = set(evidence.reduced) if evidence is not None else set()
     known: set[tuple[str, str]] = set()
+    copied: dict[tuple[int, int], list[tuple[str, str]]] = defaultdict(list)
     for ranks in steps:
         members = members_of(ranks, group)
         for place, ours in enumerate(members):
             for theirs in members[place + 1 :]:
                 for one, other in _tied(ours, theirs, reduced):
+                    if role_of(one) == role_of(other):
+                        copied[ours.rank, theirs.rank].append((one, other))
+                        continue
+                    is_sure = one in reduced and other in reduced
                     found = _untied(ours, one, theirs, other, group)
                     if found is not None and (one, other) not in known:
                         known.add((one, other))
-                        yield found
+                        yield found if is_sure else found._replace(verdict=WARNING)
+        for (rank, other_rank), pairs in copied.items():
+            if ranks is steps[0]:
+                yield _same_stages(ranks[rank], ranks[other_rank], pairs, group)
+
+
+def _same_stages(
+    ours: RankSummary, theirs: RankSummary, pairs: Sequence[tuple[str, str]], group: RankGroup
+) -> RankFinding:
+    """Return the row of stages that begin alike, which the same seed on each of them gives, too: a warning."""
+    one, other = pairs[0]
+    rest = f" (and {len(pairs) - 1} more parameters)" if len(pairs) > 1 else ""
+    message = (
+        f"{other}{rest}: rank {theirs.rank} has the values of {one} of rank {ours.rank}, another part of the"
+        " model: the wrong part of a checkpoint, or one seed for the first weights of all stages"
+    )
+    return RankFinding(
+        theirs.step, WARNING, RankFault.PARAMETER, other, str(theirs.rank), shown_group(group), "",
+        shown_fact(dict(named_tensors(theirs)).get(other)), theirs.rests_on.value, message,
+        dump=theirs.name, key=theirs.uses.get(other, ""),
+    )  # fmt: skip
 
 
 def _tied(ours: RankSummary, theirs: RankSummary, reduced: set[str]) -> Iterator[tuple[str, str]]:
@@ -587,9 +612,7 @@ def _is_near(one: float, other: float, share: float = 1e-2) -> bool:
     return bool(other) and abs(one / other - 1) <= share
 
 
-def scale_findings(
-    steps: Sequence[Ranks], replicas: Replicas, evidence: Evidence | None
-) -> Iterator[RankFinding]:
+def scale_findings(steps: Sequence[Ranks], replicas: Replicas) -> Iterator[RankFinding]:
     """Yield the gradients that a reduction scaled otherwise than those of other parameters: reduced twice, or
     not divided. A factor that all of them have, as clipping gives, is none; that of a sum in the place of a
     mean is a warning, because a loss may be divided by the samples of all ranks."""

@@ -210,15 +210,15 @@ class _Reading:
                 self.uses.setdefault(full, entry.key)
 
     def _take_gradients(self, entry: RecordEntry) -> None:
-        """Take the gradients of a module's parameters: `Module.{path}.{Class}.parameters_grad.{n}`; those of
-        several backward passes add up, as far as sketches tell."""
+        """Take the gradients of a module's parameters: `Module.{path}.{Class}.parameters_grad.{n}`; of
+        several backward passes the last counts, which has the sum of all."""
         before, _, _ = entry.key.rpartition(f".{GRADIENTS}")
         path = ".".join(before.split(".")[1:-1])
         record = self._side.record(entry)
         for item in items_of(record, entry.key):
             if item.is_tensor:
                 full = plain_name(f"{path}.{item.path}" if path else item.path)
-                self.gradients[full] = _added(self.gradients.get(full), self._fact(item))
+                self.gradients[full] = self._fact(item)
                 if record.get("reduction") == "after":
                     self.reduced.add(full)
 
@@ -284,18 +284,6 @@ def fact_of(item: Item, sketch: Array | None = None) -> TensorFact:
     return TensorFact(
         item.dtype, shape, statistics, checksum, sketch, placed, shown_mesh, zeros  # type: ignore[arg-type]
     )
-
-
-def _added(before: TensorFact | None, more: TensorFact) -> TensorFact:
-    """Return the gradient of two backward passes, of which nothing but the sketch is known."""
-    if before is None:
-        return more
-    sketch = None
-    if before.sketch is not None and more.sketch is not None:
-        sketch = before.sketch + more.sketch
-    nothing = (float("nan"),) * 4
-    checksum = zlib.crc32(more.checksum.to_bytes(4, "little"), before.checksum)
-    return more._replace(sketch=sketch, statistics=nothing, checksum=checksum)  # type: ignore[arg-type]
 
 
 def _placement(told: Any) -> str:
