@@ -41,13 +41,6 @@ class RestsOn(Enum):
     STATISTICS = "four statistics"
 
 
-# Columns of `ranks_{timestamp}.csv`.
-FINDING_COLUMNS = (
-    "Step", "Verdict", "Kind", "Name", "Ranks", "Group", "Expected", "Found", "Rests On", "Module",
-    "Source", "Message", "Dump",
-)  # fmt: skip
-
-
 class RankFinding(NamedTuple):
     """One thing that is wrong between ranks: a row of `ranks_{timestamp}.csv`, place 1 first.
 
