@@ -3,7 +3,7 @@
 `precheck` runs a dump of msprobe's and returns a `PrecheckReport`; `rerun` checks one API again
 that a run with `-save_error_data` saved; `run_ranks` runs the dumps that `find_dumps` finds below a
 folder; `compare_captures` compares two captures, `locate_captures` finds the operator to blame,
-`diagnose_captures` does both and more; `reference` declares a bench of one's own. Everything
+`diagnose_captures` does both and more; `check_ranks` compares the ranks of one run; `reference` declares a bench of one's own. Everything
 that can go wrong is a `PrecheckError`.
 """
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         run,
         run_ranks,
     )
+    from ray_precheck.commands.ranks.run import RankChecks, check_ranks
     from ray_precheck.dump.folders import find_dumps
     from ray_precheck.errors import (
         BackendMissingError,
@@ -51,11 +52,13 @@ __all__ = [
     "LocationReport",
     "PrecheckError",
     "PrecheckReport",
+    "RankChecks",
     "RanksReport",
     "ResumeError",
     "RunConfig",
     "StoppedError",
     "UsageError",
+    "check_ranks",
     "compare_captures",
     "diagnose_captures",
     "find_dumps",
@@ -77,6 +80,7 @@ _HOMES = {
     **dict.fromkeys(("Diagnosis", "diagnose_captures"), "commands.diagnose.run"),
     "LocationReport": "commands.locate.search",
     "locate_captures": "commands.locate.run",
+    **dict.fromkeys(("RankChecks", "check_ranks"), "commands.ranks.run"),
     **dict.fromkeys(("RanksReport", "run_ranks"), "commands.precheck.run"),
     **dict.fromkeys(("PrecheckReport", "precheck", "rerun", "run"), "commands.precheck.run"),
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),

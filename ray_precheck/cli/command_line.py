@@ -37,6 +37,7 @@ from ray_precheck.commands.overflow import command as overflow_check
 from ray_precheck.commands.overflow import replay_command as run_overflow_check
 from ray_precheck.commands.precheck import command as run_ut
 from ray_precheck.commands.precheck import summary_command as summary
+from ray_precheck.commands.ranks import command as ranks
 from ray_precheck.commands.report import command as report
 from ray_precheck.commands.repro import command as repro
 from ray_precheck.dump.folders import cuts_told
@@ -142,6 +143,7 @@ COMMANDS = (
     *export.COMMANDS,
     *compare.COMMANDS,
     *locate.COMMANDS,
+    *ranks.COMMANDS,
     *diagnose.COMMANDS,
     *bisect.COMMANDS,
     *compare_results.COMMANDS,

@@ -54,6 +54,7 @@ VIEWERS = (
     Viewer("overflow_check_*.csv", "overflow"),
     Viewer("run_overflow_check_result_*.csv", "overflow"),
     Viewer("naive_*.csv", "naive"),
+    Viewer("ranks_*.csv", "ranks", ("ranks_dumps_*.csv",)),
     Viewer("compare_results_*.csv", "compare_results"),
 )
 _PLACE = re.compile(r"(?:step\d+)?/?(?:(?:rank|proc)\d*)?")

@@ -1,0 +1,1 @@
+"""The ranks of one run against each other, without a golden run."""

@@ -1,0 +1,314 @@
+"""What one dump says that ranks can be compared by.
+
+Comes in: the path of a dump. Goes out: a `RankSummary`. Called by the worker of the command `ranks`, once for
+each dump. Of most records nothing is decoded: two checksums are made of their bytes, of what came before
+"output" and of what came behind. What differs between honest ranks is left out of them: numbers of sketches
+and stacks, names of files, indices of devices, random states; a sketch itself counts.
+"""
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ray_precheck.dump.tensors import read_sketches
+from ray_precheck.numerics.sketch import BUCKETS, Array
+from ray_precheck.numerics.statistics import FIELDS
+from ray_precheck.trace.flow import meetings_of
+from ray_precheck.trace.items import GRADIENTS, INPUT, Item, items_of
+from ray_precheck.trace.ranks.nouns import (
+    ExchangeFact,
+    RankSummary,
+    RestsOn,
+    TensorFact,
+    UpdateFact,
+)
+from ray_precheck.trace.side import MODULE_PREFIXES, CaptureSide, RecordEntry, open_side
+
+OPTIMIZER = "Optimizer."
+# What wrappers put into the names of parameters.
+_WRAPPERS = re.compile(
+    r"(?:^|(?<=\.))(?:module|_fsdp_wrapped_module|_orig_mod|_checkpoint_wrapped_module)\."
+)
+_NAMED = re.compile(rb'"(?:parameter|buffer|argument)": ?"([^"]*)"')
+_GENERATOR = re.compile(rb'"generator": ?"([0-9a-f]+)"')
+_SKETCH = re.compile(rb'"sketch": ?(\d+)')
+# Fields that honestly differ between ranks with equal values.
+_OWN = re.compile(
+    rb'"(?:data_name|generator|group_id)": ?"[^"]*"|"sketch_counted": ?[a-z]+|"(?:cuda|npu|xpu|mlu|gcu|hpu|musa):\d+"'
+)
+_OWN_SIGNS = (b'"data_name"', b'"generator"', b'"group_id"', b'"device')
+_MESH = re.compile(rb'"device_mesh": ?(\[[\[\]0-9, ]*\])')
+_FLOAT = re.compile(rb'"type": ?"float", ?"value": ?([^}]*)\}')
+# Floats among the arguments of these functions set how they work; those of others may be counts of samples.
+_SET = "Functional."
+_LOSSES = re.compile(
+    r"\w+\.(?:cross_entropy|nll_loss|mse_loss|l1_loss|smooth_l1_loss|huber_loss|kl_div"
+    r"|binary_cross_entropy|binary_cross_entropy_with_logits)\.\d+\.backward"
+)
+# What a replicated parameter's options may differ in: which of them these are.
+_NO_OPTIONS = ("names", "params", "grads", "state", "group")
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a parameter without what wrappers put into it."""
+    return _WRAPPERS.sub("", name)
+
+
+def summarize(path: Path, step: int, rank: int, name: str) -> RankSummary:
+    """Return the summary of a dump.
+
+    Raises:
+        DumpError: it cannot be read.
+        OSError: likewise.
+    """
+    with open_side(path) as side:
+        return _Reading(side, RankSummary(step, rank, name)).summary()
+
+
+class _Reading:
+    """One dump on its way to a summary."""
+
+    def __init__(self, side: CaptureSide, found: RankSummary) -> None:
+        self._side, self._found = side, found
+        self._sketches = read_sketches(side.folder)
+        self._marks = _marks_of(self._sketches)
+        self._rows: list[int] = []
+        self._row_of: dict[int, int] = {}
+        self._seen: set[bytes] = set()
+        self.parameters: dict[str, TensorFact] = {}
+        self.buffers: dict[str, TensorFact] = {}
+        self.inputs: dict[str, TensorFact] = {}
+        self.gradients: dict[str, TensorFact] = {}
+        self.reduced: set[str] = set()
+        self.updates: dict[str, UpdateFact] = {}
+        self.options: list[Mapping[str, object]] = []
+        self.masks: dict[str, str] = {}
+        self.marks: dict[str, Mapping[str, object]] = {}
+        self.has_digests = self.is_backward = False
+        self.uses: dict[str, str] = {}
+        self.losses: dict[str, float] = {}
+        self.call_meshes: dict[str, None] = {}
+        self.own_meshes: dict[str, None] = {}
+
+    def summary(self) -> RankSummary:
+        side, found = self._side, self._found
+        got, gave, settings = np.zeros((3, len(side.entries)), np.uint32)
+        meetings = meetings_of(side)
+        exchanges = []
+        for place, entry in enumerate(side.entries):
+            raw = side.raw(entry)
+            got[place], gave[place] = self._checksums(raw)
+            if b'"float"' in raw and entry.key.startswith(_SET):
+                settings[place] = zlib.crc32(b",".join(_FLOAT.findall(raw)))
+            if entry.key in meetings:
+                kept = _SKETCH.sub(self._kept_row, raw)
+                exchanges.append(ExchangeFact(entry.key, place, meetings[entry.key], kept))
+            self._take(entry, raw)
+        found.keys = tuple(entry.key for entry in side.entries)
+        found.got, found.gave, found.settings = got, gave, settings
+        found.exchanges = tuple(exchanges)
+        found.parameters, found.buffers, found.inputs = self.parameters, self.buffers, self.inputs
+        found.gradients, found.updates = self.gradients, self.updates
+        found.reduced = frozenset(self.reduced)
+        found.options = tuple(self.options)
+        found.masks, found.marks, found.uses = self.masks, self.marks, self.uses
+        found.losses = self.losses
+        found.call_meshes, found.own_meshes = tuple(self.call_meshes), tuple(self.own_meshes)
+        found.sketches = self._sketches[self._rows]
+        found.rests_on = self._rests_on()
+        found.note = side.note
+        return found
+
+    def _rests_on(self) -> RestsOn:
+        if self.has_digests:
+            return RestsOn.DIGESTS
+        return RestsOn.SKETCHES if len(self._sketches) else RestsOn.STATISTICS
+
+    def _kept_row(self, match: "re.Match[bytes]") -> bytes:
+        return b'"sketch": %d' % self._row(int(match[1]))
+
+    def _row(self, number: int) -> int:
+        """Return which row of the summary's sketches a sketch of the dump is."""
+        if number not in self._row_of:
+            self._row_of[number] = len(self._rows)
+            self._rows.append(number if number < len(self._sketches) else 0)
+        return self._row_of[number]
+
+    def _checksums(self, raw: bytes) -> tuple[int, int]:
+        if self._marks:
+            raw = _SKETCH.sub(self._mark_of, raw)
+        if any(sign in raw for sign in _OWN_SIGNS):
+            raw = _OWN.sub(b"", raw)
+        cut = raw.rfind(b'"output"')
+        if cut < 0:
+            return zlib.crc32(raw), 0
+        end = raw.rfind(b'"stack"', cut)
+        return zlib.crc32(raw[:cut]), zlib.crc32(raw[cut : end if end > 0 else len(raw)])
+
+    def _mark_of(self, match: "re.Match[bytes]") -> bytes:
+        number = int(match[1])
+        return self._marks[number] if number < len(self._marks) else b""
+
+    def _take(self, entry: RecordEntry, raw: bytes) -> None:
+        """Take what a record says of parameters, buffers, inputs, gradients, updates and random states."""
+        key = entry.key
+        self.is_backward |= ".backward" in key
+        if b'"device_mesh"' in raw:
+            # Behind the forward pass calls get distributed gradients, too, to clip them.
+            is_own = self.is_backward or key.startswith((OPTIMIZER, *MODULE_PREFIXES))
+            meshes = self.own_meshes if is_own else self.call_meshes
+            meshes.update(dict.fromkeys(mesh.decode() for mesh in _MESH.findall(raw)))
+        if _LOSSES.fullmatch(key):
+            for item in items_of(self._side.record(entry), key)[:1]:
+                self.losses[key] = item.mean if item.mean is not None else float("nan")
+        if key.startswith(OPTIMIZER):
+            self._take_update(entry)
+            return
+        if f".{GRADIENTS}" in key:
+            self._take_gradients(entry)
+            return
+        if b'"generator"' in raw and (drawn := _GENERATOR.search(raw)):
+            self.masks[key] = drawn[1].decode()
+        if b'"parameters": {"' in raw and key.startswith(MODULE_PREFIXES):
+            self._take_parameters_of(entry)
+        names = _NAMED.findall(raw)
+        if not self._seen.issuperset(names):
+            self._seen.update(names)
+            for item in items_of(self._side.record(entry), key):
+                self._take_named(item, key)
+
+    def _take_named(self, item: Item, key: str) -> None:
+        if item.part != INPUT or not item.is_tensor:
+            return
+        for field, known in (
+            ("parameter", self.parameters),
+            ("buffer", self.buffers),
+            ("argument", self.inputs),
+        ):
+            name = item.statistic(field)
+            if isinstance(name, str) and plain_name(name) not in known:
+                known[plain_name(name)] = self._fact(item)
+                self.uses[plain_name(name)] = key
+                marks = item.statistic("parallel")
+                if isinstance(marks, dict):
+                    self.marks[plain_name(name)] = marks
+
+    def _take_parameters_of(self, entry: RecordEntry) -> None:
+        """Take the parameters that the record of a module lists: `Module.{path}.{Class}.forward.{n}`."""
+        path = ".".join(entry.key.split(".")[1:-3])
+        listed = self._side.record(entry).get("parameters")
+        for name, element in listed.items() if isinstance(listed, dict) else ():
+            full = plain_name(f"{path}.{name}" if path else name)
+            item = Item(full, INPUT, element if isinstance(element, dict) else None)
+            if item.is_tensor and full not in self.parameters:
+                self.parameters[full] = self._fact(item)
+                self.uses.setdefault(full, entry.key)
+
+    def _take_gradients(self, entry: RecordEntry) -> None:
+        """Take the gradients of a module's parameters: `Module.{path}.{Class}.parameters_grad.{n}`; of
+        several backward passes the last counts, which has the sum of all."""
+        before, _, _ = entry.key.rpartition(f".{GRADIENTS}")
+        path = ".".join(before.split(".")[1:-1])
+        record = self._side.record(entry)
+        for item in items_of(record, entry.key):
+            if item.is_tensor:
+                full = plain_name(f"{path}.{item.path}" if path else item.path)
+                self.gradients[full] = self._fact(item)
+                if record.get("reduction") == "after":
+                    self.reduced.add(full)
+
+    def _take_update(self, entry: RecordEntry) -> None:
+        """Take what an update did; of several of them the first counts before, the last after."""
+        record = self._side.record(entry)
+        groups, given = record.get("input_args"), record.get("output")
+        for number, group in enumerate(groups if isinstance(groups, list) else ()):
+            if not isinstance(group, dict):
+                continue
+            after = given[number] if isinstance(given, list) and number < len(given) else {}
+            self.options.append({k: v for k, v in group.items() if k not in _NO_OPTIONS})
+            state = group.get("state")
+            states = state if isinstance(state, dict) else {}
+            for place, element in enumerate(_list_of(group, "names")):
+                name = element.get("value") if isinstance(element, dict) else None
+                if not isinstance(name, str) or not name:
+                    continue
+                full = plain_name(name)
+                known = self.updates.get(full)
+                before = self._at(group, "params", place)
+                self.updates[full] = UpdateFact(
+                    before if known is None else known.before,
+                    self._at(group, "grads", place),
+                    self._at(after, "params", place),
+                    tuple(
+                        (word, fact.checksum)
+                        for word in sorted(states)
+                        if (fact := self._at(states, word, place)) is not None
+                    ),
+                    len(self.options) - 1,
+                )
+
+    def _at(self, group: Any, name: str, place: int) -> TensorFact | None:
+        listed = _list_of(group, name)
+        element = listed[place] if place < len(listed) else None
+        item = Item(name, INPUT, element if isinstance(element, dict) else None)
+        return self._fact(item) if item.is_tensor else None
+
+    def _fact(self, item: Item) -> TensorFact:
+        if item.digest:
+            self.has_digests = True
+        number = item.statistic("sketch")
+        row = self._row(number) if type(number) is int and len(self._sketches) else -1
+        return fact_of(item, self._sketches[self._rows[row]] if row >= 0 else None)
+
+
+def fact_of(item: Item, sketch: Array | None = None) -> TensorFact:
+    """Return what the element of a tensor says of its values."""
+    numbers = [item.number(name) for name in FIELDS]
+    statistics = tuple(float("nan") if each is None else each for each in numbers)
+    shape = item.shape or ()
+    said = [item.dtype, shape, [repr(each) for each in statistics], item.digest]
+    checksum = zlib.crc32(orjson.dumps(said))
+    if sketch is not None:
+        checksum = zlib.crc32(sketch.tobytes(), checksum)
+    placements = item.statistic("placements")
+    placed = tuple(map(_placement, placements)) if isinstance(placements, list) else ()
+    mesh = item.statistic("device_mesh")
+    shown_mesh = orjson.dumps(mesh).decode() if isinstance(mesh, list) else ""
+    health = item.statistic("health")
+    zeros = health.get("zero", 0) if isinstance(health, dict) else 0 if sketch is not None else -1
+    return TensorFact(
+        item.dtype, shape, statistics, checksum, sketch, placed, shown_mesh, zeros  # type: ignore[arg-type]
+    )
+
+
+def _placement(told: Any) -> str:
+    """Return a placement of a distributed tensor: Shard, Replicate, Partial."""
+    return str(next(iter(told), "")) if isinstance(told, dict) else str(told).partition("(")[0]
+
+
+def _marks_of(sketches: Array) -> list[bytes]:
+    """Return for each sketch what stands for it in a checksum."""
+    raw, size = sketches.tobytes(), BUCKETS * sketches.itemsize
+    return [b"%08x" % zlib.crc32(raw[at : at + size]) for at in range(0, len(raw), size)]
+
+
+def _list_of(group: Any, name: str) -> list[Any]:
+    found = group.get(name) if isinstance(group, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def named_tensors(summary: RankSummary) -> Iterator[tuple[str, TensorFact]]:
+    """Yield the parameters of a summary with their values at the start of the step: before the first
+    update where there is one, else at their first use."""
+    for name, update in summary.updates.items():
+        if update.before is not None:
+            yield name, update.before
+    for name, fact in summary.parameters.items():
+        if name not in summary.updates:
+            yield name, fact
+
