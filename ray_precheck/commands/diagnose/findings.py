@@ -17,10 +17,12 @@ from ray_precheck.commands.locate.search import LocationReport
 from ray_precheck.commands.locate.table import PLACES, row_of_place
 from ray_precheck.commands.locate.walk.nouns import INFINITE, INHERITED, RootKind
 from ray_precheck.commands.locate.walk.places import RootPlace, shown_error
+from ray_precheck.commands.ranks.closing import ranks_exit_code
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.results import ResultRow
+from ray_precheck.trace.difference.rows import WARNING
 
 if TYPE_CHECKING:
     from ray_precheck.commands.compare.run import ComparisonReports
@@ -95,8 +97,11 @@ def diagnosis_exit_code(found: Findings) -> int:
     overflow = [each.verdict for each in found.overflow.dumps] if found.overflow is not None else []
     checked = [check.report.summary for check in found.checks]
     location = found.location
+    ranks = location.ranks if location is not None else None
+    of_ranks = NOTHING_CHECKED if ranks is None else ranks_exit_code(ranks)
     if (
         (location is not None and location.places)
+        or of_ranks == IN_ERROR
         or Verdict.ERROR in overflow
         or any(summary.errors for summary in checked)
         or (location is None and any(report.summary.results["error"] for report in compared))
@@ -104,6 +109,7 @@ def diagnosis_exit_code(found: Findings) -> int:
         return IN_ERROR
     is_checked = (
         (location is not None and (location.judged or location.compared))
+        or of_ranks == PASSED
         or Verdict.PASS in overflow
         or any(not summary.checked_nothing for summary in checked)
         or any(not report.summary.compared_nothing for report in compared)
@@ -112,6 +118,22 @@ def diagnosis_exit_code(found: Findings) -> int:
 
 
 _SHOWN = 3
+
+
+def rank_sentences(findings: Findings) -> Iterator[str]:
+    """Yield what the ranks of the target tell of each other; nothing of a run with one rank."""
+    ranks = findings.location.ranks if findings.location is not None else None
+    if ranks is None:
+        return
+    for each in ranks.findings[:_SHOWN]:
+        where = "; ".join(filter(None, (f"in {each.module}" if each.module else "", each.source)))
+        doubt = "a warning: " if each.verdict == WARNING else ""
+        yield f"Step {each.step}, {each.group}: {doubt}{each.message}{f' ({where})' if where else ''}."
+    if len(ranks.findings) > _SHOWN:
+        yield f"{len(ranks.findings) - _SHOWN} more findings stand in {ranks.files.details.name}."
+    if not ranks.findings:
+        yield from (f"They agree: {each}." for each in ranks.checked[:_SHOWN])
+    yield from (f"Not checked: {each}." for each in ranks.not_checked[:_SHOWN])
 
 
 def culprits_of(location: LocationReport) -> list[RootPlace]:

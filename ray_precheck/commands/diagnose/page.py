@@ -19,6 +19,7 @@ from ray_precheck.commands.diagnose.findings import (
     SuspectCheck,
     blame_sentences,
     culprits_of,
+    rank_sentences,
     spread_sentences,
 )
 from ray_precheck.commands.locate.search import LocationReport
@@ -43,6 +44,7 @@ _ALIKE = {
 def next_steps(findings: Findings, page: Path) -> list[Step]:
     """Return the steps, the most urgent first; there is at least one."""
     steps = [
+        *_between_ranks(findings),
         *_given(findings),
         *_culprit(findings, page),
         *_more_data(findings),
@@ -55,6 +57,20 @@ _NOTHING: Step = (
     " it does, and diagnose them:",
     f"ray-precheck capture --steps 100-101 --task tensor --level mix -o later_dump {_SCRIPT}",
 )
+
+
+def _between_ranks(findings: Findings) -> Iterator[Step]:
+    """Yield the step of the likeliest fault between ranks: no operator that is searched alone shows it."""
+    ranks = findings.location.ranks if findings.location is not None else None
+    first = ranks.findings[0] if ranks is not None and ranks.findings else None
+    if first is None or ranks is None or first.verdict == WARNING:
+        return
+    where = first.source or first.module or first.name
+    yield (
+        f"Look at what the ranks do with each other at {where}: {first.message}. See all that was found"
+        " between them:",
+        f"ray-precheck report {_quoted(ranks.files.details)}",
+    )
 
 
 def _given(findings: Findings) -> Iterator[Step]:
@@ -198,6 +214,7 @@ def page_sections(findings: Findings) -> list[tuple[str, list[str]]]:
     are left out."""
     sections = (
         ("Were both runs given the same?", _given_sentences(findings)),
+        ("Do the ranks agree with each other?", list(rank_sentences(findings))),
         ("Was there a NaN or an infinity?", _overflow_sentences(findings)),
         ("Where do the runs differ?", _difference_sentences(findings)),
         ("Which operator is to blame?", blame_sentences(findings)),
@@ -403,6 +420,8 @@ def _files(findings: Findings) -> Iterable[Path]:
         yield findings.overflow.files.details
     if findings.location is not None:
         yield findings.location.table
+        if findings.location.ranks is not None:
+            yield findings.location.ranks.files.details
     yield from (check.report.files.result for check in findings.checks)
 
 

@@ -32,6 +32,9 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     from ray_precheck.commands.locate.report import view
     from ray_precheck.commands.locate.run import run_location
     from ray_precheck.commands.locate.table import location_lines
+    from ray_precheck.commands.ranks.closing import ranks_lines
+    from ray_precheck.commands.ranks.report import view as view_of_ranks
+    from ray_precheck.foreign import printable
     from ray_precheck.running.plot import draw_view, require_rich
     from ray_precheck.running.view_data import json_target, lines_beside, write_views
     from ray_precheck.running.views import found_run
@@ -44,7 +47,11 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     for note in report.notes:
         print(f"warning: {note}", file=sys.stderr)
     with lines_beside(target):
-        if report.completed:
+        if report.ranks is not None and report.ranks.completed:
+            print("\n".join(map(printable, ranks_lines(report.ranks))))
+        if not report.completed:
+            invocation.stopped(report.stop_reason)
+        elif report.dumps or report.ranks is None:
             lines = location_lines(
                 report.places,
                 report.dumps,
@@ -56,13 +63,16 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
             print("\n".join(lines))
             for path in report.graphs:
                 print(f"graph: {path}")
-        else:
-            invocation.stopped(report.stop_reason)
-        seen = view([found_run(report.table)]) if target is not None or options.plot else None
-        if seen is not None and options.plot:
-            draw_view(seen)
-    if seen is not None and target is not None:
-        write_views(target, [seen])
+        seen = []
+        if target is not None or options.plot:
+            seen.append(view([found_run(report.table)]))
+            if report.ranks is not None:
+                seen.append(view_of_ranks([found_run(report.ranks.files.details)]))
+        if options.plot:
+            for each in seen:
+                draw_view(each)
+    if target is not None:
+        write_views(target, seen)
     return location_exit_code(report) if report.completed else STOPPED
 
 
@@ -75,9 +85,12 @@ def _limit(config: LocationConfig) -> float | None:
 
 def location_exit_code(report: "LocationReport") -> int:
     """Return the exit code of a search that came to its end."""
-    if report.places:
+    from ray_precheck.commands.ranks.closing import ranks_exit_code
+
+    of_ranks = NOTHING_CHECKED if report.ranks is None else ranks_exit_code(report.ranks)
+    if report.places or of_ranks == IN_ERROR:
         return IN_ERROR
-    return PASSED if report.judged or report.compared else NOTHING_CHECKED
+    return PASSED if report.judged or report.compared else of_ranks
 
 
 COMMANDS = (

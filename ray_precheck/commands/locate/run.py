@@ -3,7 +3,8 @@
 Comes in: a `LocationConfig`. Goes out: a `LocationReport`. Called by the command line, and by programs that
 import the package. Each dump is searched by itself (`dump`), those without files of tensors together
 (`pairs`); then collectives are recomputed from what all ranks brought (`exchanges`), and
-`OUT/locate_{timestamp}.csv` ranks what all dumps have.
+`OUT/locate_{timestamp}.csv` ranks what all dumps have. Of a run of several ranks, these are checked against
+each other first, as the command `ranks` does.
 
 The search of one dump: its calls replayed where it has files of tensors, and the walk through it. The
 replayed calls are a job of their own, whose journal is `OUT/{step}/{rank}/locate_calls_{timestamp}.csv` and
@@ -12,7 +13,7 @@ replayed calls are a job of their own, whose journal is `OUT/{step}/{rank}/locat
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,12 @@ from ray_precheck.commands.locate.search import (
 from ray_precheck.commands.locate.table import LocatedRows, write_location
 from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
 from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
+from ray_precheck.commands.ranks.job import RANK_TABLES
+from ray_precheck.commands.ranks.options import RanksConfig
+from ray_precheck.commands.ranks.run import RankChecks, run_rank_checks
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
-from ray_precheck.options.shared import MEGENGINE
+from ray_precheck.formats.conversion import find_captures
+from ray_precheck.options.shared import MEGENGINE, CoreJobOptions
 from ray_precheck.replay.loading import load_checker
 from ray_precheck.running.run import (
     Feature,
@@ -59,6 +64,7 @@ from ray_precheck.running.run import (
 from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.progress import Progress
+from ray_precheck.store.resume import newest_there
 from ray_precheck.store.settings import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.store.tables import RunFiles
 from ray_precheck.trace.side import CaptureSide, float32_note, open_side
@@ -175,6 +181,10 @@ class _Replay(Feature[LocationJob, tuple[RunFiles, RunEnd]]):
 
 
 _BEGIN = "locate_"
+_ONLY_RANKS = (
+    "there are no files of tensors and no golden run, so that calls were not judged by themselves: the ranks"
+    " were checked against each other (name a golden run with -gp, or capture with --task tensor)"
+)
 
 
 def locate_captures(
@@ -219,7 +229,10 @@ def run_location(
     pairs, without = dumps_to_locate(config.target, config.golden, folder, layouts)
     first_step = min((pair.step for pair in pairs), key=_number_in)
     places = [Path(), *(pair.place for pair in pairs)]
-    series = Series(folder, places, _BEGIN.removesuffix("_"), _BEGIN)
+    begun = _BEGIN
+    if config.resume_csv is not None and not newest_there(folder, places, f"{_BEGIN}*.csv"):
+        begun = RANK_TABLES.file("result", "").removesuffix(".csv")  # It stopped in its first part.
+    series = Series(folder, places, _BEGIN.removesuffix("_"), begun)
     with session_of_several(
         config, series, config.resume_csv, session, show=show_progress, on_files=on_files
     ) as session:
@@ -229,8 +242,27 @@ def run_location(
         whole.gathered.notes.extend(
             f"{label} has no partner on the other side and is left out" for label in without
         )
-        recomputed = whole.search_all()
-    return whole.report(recomputed)
+        ranks = _checked_ranks(config, folder, session)
+        if ranks is not None and not ranks.completed:
+            return whole.report(PartEnd(None, False, ranks.stop_reason), ranks)
+        recomputed = whole.search_all(only_ranks=ranks is not None)
+    return whole.report(recomputed, ranks)
+
+
+def _checked_ranks(config: LocationConfig, folder: Path, session: RunSession) -> RankChecks | None:
+    """Check the ranks of the target against each other; returns None where it has one, or where the standard
+    of another tool is asked for."""
+    if config.standard == MEGENGINE:
+        return None
+    ranks = {each.rank for each in find_captures(config.target).dumps if each.rank}
+    if len(ranks) < 2:
+        return None
+    session.say("ranks against each other:")
+    same = {each.name: getattr(config, each.name) for each in fields(CoreJobOptions)}
+    same["resume_csv"] = session.resumed(folder, RANK_TABLES)
+    asked = RanksConfig(dump=config.target, layout=config.layout, out=folder, **same)
+    quiet = replace(session, on_files=lambda path: None)  # What goes on is the whole search.
+    return run_rank_checks(asked, session=quiet)
 
 
 def _number_in(text: str) -> int:
@@ -264,9 +296,15 @@ class _WholeSearch:
     gathered: Gathered = field(default_factory=Gathered)
     together: dict[str, LocatedRows] = field(default_factory=dict)
 
-    def search_all(self) -> PartEnd[dict[str, list[Recomputed]]]:
+    def search_all(self, *, only_ranks: bool) -> PartEnd[dict[str, list[Recomputed]]]:
         """Search the dumps, then the collectives between them; returns what is known of the collectives of
-        each dump, by its label."""
+        each dump, by its label. `only_ranks`: it is enough that ranks were checked against each other, where
+        nothing can be replayed and there is no golden run."""
+        config = self.search.config
+        is_judged = config.golden is not None or config.replay
+        if only_ranks and not (is_judged or any(has_tensor_files(p.target) for p in self.pairs)):
+            self.gathered.notes.append(_ONLY_RANKS)
+            return PartEnd({})
         one_job = _without_files(self.search.config, self.pairs)
         is_many, session = len(self.pairs) > 1, self.search.session
         labels = [pair.label if is_many and pair not in one_job else "" for pair in self.pairs]
@@ -280,15 +318,18 @@ class _WholeSearch:
         except StoppedError as error:  # The search can be resumed: its dumps have their rows.
             return PartEnd(None, False, "" if session.is_stopped else str(error))
 
-    def report(self, end: PartEnd[dict[str, list[Recomputed]]]) -> LocationReport:
+    def report(
+        self, end: PartEnd[dict[str, list[Recomputed]]], ranks: RankChecks | None
+    ) -> LocationReport:
         """Rank what was found, and write the table; where the search came to no end, only report it."""
         search, notes, errors = self.search, tuple(self.gathered.notes), self.gathered.errors
         folder, config = search.folder, search.config
         table = folder / f"{_BEGIN}{search.session.stamp}.csv"
         if end.found is None:
             return LocationReport(
-                folder, table, (), tuple(self.found), False, end.stop_reason, notes, errors
-            )
+                folder, table, (), tuple(self.found), False, end.stop_reason, notes, errors,
+                ranks=ranks,
+            )  # fmt: skip
         places = {
             pair.label: DumpPlace(pair.target, pair.golden)
             for pair in self.pairs
@@ -301,7 +342,7 @@ class _WholeSearch:
         graphs = write_location(table, found, in_order, opened, known, with_graph=config.graph)
         return LocationReport(
             folder, table, in_order, tuple(found), True, "", notes, errors, graphs,
-            config.golden is not None,
+            config.golden is not None, ranks,
         )  # fmt: skip
 
     def _search_dump(

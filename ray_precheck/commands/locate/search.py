@@ -52,6 +52,7 @@ from ray_precheck.commands.locate.walk.nouns import (
 )
 from ray_precheck.commands.locate.walk.places import DumpRoots, RootPlace
 from ray_precheck.commands.locate.walk.walk import RootWalk
+from ray_precheck.commands.ranks.run import RankChecks
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.dump.tensors import SKETCHES
 from ray_precheck.errors import DumpError, UsageError
@@ -139,6 +140,7 @@ class LocationReport:
 
     `places` has the roots, the likeliest culprit first. `notes` are sentences about captures that were cut
     off and dumps without a partner. `errors` has the folder of saved tensors for each dump, by its label.
+    `ranks` is what ranks tell of each other, None of a run with one.
     """
 
     folder: Path
@@ -151,6 +153,7 @@ class LocationReport:
     errors: dict[str, Path] | None = None
     graphs: tuple[Path, ...] = ()
     is_compared: bool = False
+    ranks: RankChecks | None = None
 
     @property
     def located(self) -> "pandas.DataFrame":
