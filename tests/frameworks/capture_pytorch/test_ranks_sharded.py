@@ -138,6 +138,12 @@ def test_who_makes_a_collective_is_told_and_training_is_bit_equal(done: Path) ->
                 each.get("reduction") for key, each in found.items() if "parameters_grad" in key
             }
             assert reductions == ({None} if "parallel" in kind else {"before"}), kind
+            # Buffers that FSDP has not filled yet hold anything.
+            unfilled = [key for key in found if key.startswith(("fsdp.", "Torch.empty."))]
+            assert kind == "flat" or not unfilled, (kind, unfilled)
+            # Gradients of norms are partial sums, which the optimizer adds up.
+            update = found["Optimizer.AdamW.0.forward"]
+            assert update.get("exchanges", False) == (kind == "sequence parallel")
 
 
 def _require_told(kind: str, told: list[dict[str, Any]]) -> None:
