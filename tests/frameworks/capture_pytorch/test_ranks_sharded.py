@@ -223,6 +223,25 @@ def test_functional_collectives_are_recorded_in_both_directions(done: Path) -> N
 
 
 @ranks_do("""
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+torch.manual_seed(0)
+part = distribute_tensor(torch.randn(4, 8), init_device_mesh("cpu", (world,)), [Shard(1)])
+with Capture(out, step_by="manual", task="tensor"):
+    torch.argmax(part, 1)
+    dist.all_reduce(torch.ones(2) + rank, op=dist.ReduceOp(dist.ReduceOp.MAX))
+""")
+def test_an_exchange_within_an_operator_and_an_operation_that_is_an_object_are_told(
+    done: Path,
+) -> None:
+    found = records(done, 0)
+    assert found["Torch.argmax.0.forward"]["exchanges"] is True
+    reduced = found["Distributed.all_reduce.0.forward"]
+    assert reduced["input_kwargs"]["op"]["value"] == "RedOpType.MAX"
+    assert set(_recomputed(done).values()) == {Verdict.PASS.value}
+
+
+@ranks_do("""
 peer = 1 - rank
 def swap(several):
     x, y = torch.full((2,), rank + 1.0), torch.zeros(2)
