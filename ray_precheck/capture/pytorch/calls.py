@@ -69,7 +69,8 @@ _EXCHANGES = (
     "all_reduce all_gather_tensor reduce_scatter_tensor all_gather_single reduce_scatter_single"
     " all_to_all_single"
 ).split()
-_EXCHANGED = ', "exchanges": true'
+# The field of a call that exchanges values in its midst.
+EXCHANGED = ', "exchanges": true'
 
 
 class CallMode(TorchFunctionMode):
@@ -331,7 +332,7 @@ class Resharding:
             is_all = len(found) == len(self._moved) and not self._is_exchanging
             self._moved.clear()
             self._is_exchanging = False
-            return write(key, args, kwargs) + ("" if is_all else _EXCHANGED)
+            return write(key, args, kwargs) + ("" if is_all else EXCHANGED)
         if UNDER_WAY in before and all(_under_way(each) is None for each in tensors_in(result)):
             for tensor in tensors_in((args, kwargs)):
                 waiting = _under_way(tensor)

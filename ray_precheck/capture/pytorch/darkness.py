@@ -124,6 +124,10 @@ class Darkness(Strangers):
         ):
             self.unknown.append(tensor)
 
+    def know(self, value: Any) -> None:
+        """Take note of tensors that torch itself has made where nothing is recorded."""
+        self._origins.know_all(value)
+
     def begin_asking(self, call: SeenCall) -> None:
         """Ask for the producers of the tensors that are met from now on, which a call gets."""
         args = call.args

@@ -162,7 +162,9 @@ def _of_collective(value: Any, tensor_text: Callable[[torch.Tensor], str]) -> st
     if isinstance(value, distributed.ProcessGroup):
         return group_text(value)
     if isinstance(value, distributed.ReduceOp | distributed.ReduceOp.RedOpType):
-        return f'{{"type": "torch.distributed.ReduceOp", "value": {quoted(str(value))}}}'
+        # An object (a sum of scaled values, say) would show its address.
+        word = quoted(str(getattr(value, "op", value)))
+        return f'{{"type": "torch.distributed.ReduceOp", "value": {word}}}'
     if isinstance(value, distributed.P2POp):
         return _p2p_text(value, tensor_text)
     return None

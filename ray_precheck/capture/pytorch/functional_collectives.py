@@ -1,9 +1,9 @@
 """The functional collectives of torch in a captured step: those of DTensor, and those that a script calls.
 
-Comes in: each call of an operator of `torch.ops._c10d_functional`, in backward passes, too. Goes out: its
+Comes in: each call of an operator of the namespace `_c10d_functional`, in backward passes, too. Goes out: its
 record, `Distributed.functional.{name}.{n}`. Put on by `collectives` for the time of a captured step.
 
-Functions of `torch.distributed._functional_collectives` call these operators, some for dimension 0 alone, and
+The functions that a script imports call these operators, some for dimension 0 alone, and
 move what has arrived to its dimension afterwards: a record has what the operator got and gave. What it gave
 is there when somebody has waited for it (`wait_tensor`), as an `AsyncCollectiveTensor` does where it is used.
 """

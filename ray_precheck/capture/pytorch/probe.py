@@ -331,7 +331,7 @@ class TorchStep(HookedStep):
             self._mode = recorder.mode = CallMode(names, sink or recorder.call, below)
         self._updates: OptimizerSteps | None = None
         self._names = names
-        self._messages, self._sharded = messages, Sharded()
+        self._messages, self._sharded = messages, Sharded(recorder)
         self._data_parallel = DataParallel(recorder, module_names.of_parameter)
         self._darkness: Darkness | None = None
         if self._mode is not None and sink is None:

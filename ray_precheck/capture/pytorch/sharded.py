@@ -3,6 +3,9 @@
 Comes in: what torch calls where it gathers parameters, scatters gradients, and moves the parts of a DTensor;
 none of it has a contract. Goes out: the fields `by`, `parameters` and `placements` of the records of the
 collectives within. Put on by `probe` for the time of a captured step.
+
+What FSDP itself calls between a collective and the parameters (buffers that nobody has filled yet, views of
+them, copies into them) has no records: what a collective got and gave has.
 """
 
 import sys
@@ -12,6 +15,7 @@ from typing import Any
 
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import detour
+from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.tensors.text import placements_text
 from ray_precheck.capture.writing.elements import array, quoted
 
@@ -23,7 +27,8 @@ _TENSORS = "torch.distributed.tensor"
 class Sharded:
     """Says who makes collectives, while it is watched; `saying` adds fields to their records."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: TorchRecorder) -> None:
+        self._recorder = recorder
         # The parameters of whole gradients that FSDP has reduced, kept so that no other gets their identity.
         self._reduced: dict[int, Any] = {}
         self._reduces_flat = False
@@ -49,10 +54,11 @@ class Sharded:
             groups = _loaded(private_parts.FSDP)
             put(groups, "foreach_all_gather", lambda run: self._of_params(run, saying))
             put(groups, "foreach_reduce", lambda run: self._of_params(run, saying, reduces=True))
+            put(groups, "foreach_all_gather_copy_out", self._copying)
             handles = getattr(_loaded(private_parts.FSDP_HANDLES), "FlatParamHandle", None)
-            put(handles, "_all_gather_flat_param", lambda run: _of_handle(run, saying, 0))
+            put(handles, "_all_gather_flat_param", lambda run: self._of_flat(run, saying, 0))
             reductions = _loaded(private_parts.FSDP_REDUCTIONS)
-            put(reductions, "_reduce_grad", lambda run: self._of_flat(run, saying))
+            put(reductions, "_reduce_grad", lambda run: self._of_flat(run, saying, 1))
             if private_parts.is_loaded(private_parts.DTENSOR_MOVES):
                 for module in _having("redistribute_local_tensor"):
                     put(module, "redistribute_local_tensor", lambda run: _moving(run, saying))
@@ -69,33 +75,58 @@ class Sharded:
             names = [getattr(each, "_param_fqn", None) or "" for each in params]
             before, self.is_reducing = self.is_reducing, reduces
             try:
-                with saying(_by_fsdp(names)):
+                with saying(_by_fsdp(names)), self._aside():
                     return original(params, *args, **kwargs)
             finally:
                 self.is_reducing = before
 
         return exchange
 
-    def _of_flat(self, original: Callable[..., Any], saying: Saying) -> Callable[..., Any]:
-        reduce = _of_handle(original, saying, 1)
+    def _copying(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def copy(result: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._aside():
+                copied = original(result, params, *args, **kwargs)
+            whole = [
+                (getattr(each, "all_gather_outputs", ()), getattr(each, "_unsharded_param", None))
+                for each in params
+            ]
+            self._recorder.forget(whole)
+            if self._recorder.darkness is not None:
+                self._recorder.darkness.know(whole)
+            return copied
+
+        return copy
+
+    def _of_flat(
+        self, original: Callable[..., Any], saying: Saying, place: int
+    ) -> Callable[..., Any]:
+        """Return a function of the older FSDP that says the parameters of a handle, its argument at a
+        place."""
 
         def exchange(*args: Any, **kwargs: Any) -> Any:
             self._reduces_flat = True
-            return reduce(*args, **kwargs)
+            handle = args[place] if place < len(args) else kwargs.get("handle")
+            names = getattr(getattr(handle, "flat_param", None), "_fqns", ())
+            with saying(_by_fsdp(names)), self._aside():
+                result = original(*args, **kwargs)
+            if self._recorder.darkness is not None:
+                self._recorder.darkness.know(result)
+            return result
 
         return exchange
 
-
-def _of_handle(original: Callable[..., Any], saying: Saying, place: int) -> Callable[..., Any]:
-    """Return a function of the older FSDP that says the parameters of a handle, its argument at a place."""
-
-    def exchange(*args: Any, **kwargs: Any) -> Any:
-        handle = args[place] if place < len(args) else kwargs.get("handle")
-        names = getattr(getattr(handle, "flat_param", None), "_fqns", ())
-        with saying(_by_fsdp(names)):
-            return original(*args, **kwargs)
-
-    return exchange
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Have no records of operators; collectives have theirs."""
+        mode = self._recorder.mode
+        if mode is None:
+            yield
+            return
+        before, mode.paused = mode.paused, True
+        try:
+            yield
+        finally:
+            mode.paused = before
 
 
 def _by_fsdp(names: Iterable[str]) -> str:

@@ -34,7 +34,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.optim import Optimizer
 
-from ray_precheck.capture.pytorch.calls import CallMode, detour
+from ray_precheck.capture.pytorch.calls import EXCHANGED, CallMode, detour
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 
 # What one record may hold: to check 8.4 million elements of Adam in float32 takes 2.4 GB of memory, and
@@ -206,6 +206,7 @@ class OptimizerSteps:
                 told |= {"part": number, "parts": len(parts)}
             groups = tuple(given(entry, optimizer) for entry in part)
             fields = self._sink.before(key, groups, told | sparse(part))
+            fields += EXCHANGED if _has_partial(part) else ""
             step.records.append((key, part, fields))
 
     def _write(self, step: _Step) -> None:
@@ -214,6 +215,14 @@ class OptimizerSteps:
             output = [made(entry, step.optimizer) for entry in entries]
             fields = before + self._sink.after(key, output)
             self._sink.write(key, fields, self._sink.stack_of(caller), self._sink.parent)
+
+
+def _has_partial(entries: list[Entry]) -> bool:
+    """Return whether a gradient is this rank's part of a sum, which the step adds up with other ranks."""
+    gradients = (each.parameter.grad for entry in entries for each in entry.members)
+    return any(
+        place.is_partial() for each in gradients for place in getattr(each, "placements", ())
+    )
 
 
 def entries_of(optimizer: Optimizer, name_of: NameOf) -> tuple[list[Entry], int]:

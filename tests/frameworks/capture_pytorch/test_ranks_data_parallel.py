@@ -38,6 +38,7 @@ _VARIANTS = {
     "unused": "find_unused_parameters=True",
     "static": "static_graph=True",
     "small": "bucket_cap_mb=0.0005",
+    "without private parts": "bucket_cap_mb=0.0005",
     "accumulating": "",
     "reentrant": "",
     "sparse": "",
@@ -100,11 +101,17 @@ def train(kind, options, capture):
 @ranks_do(
     _TRAINING
     + f"""
+from ray_precheck import private_parts
+find = private_parts.find
+absent = private_parts.DDP_BUCKETS, private_parts.DDP_FINALIZED
 for kind, text in {_VARIANTS!r}.items():
     options = eval(f"dict({{text}})")
     plain = train(kind, options, lambda step: contextlib.nullcontext())
+    if kind == "without private parts":
+        private_parts.find = lambda part: None if part in absent else find(part)
     captured = train(kind, options, lambda step: Capture(
         f"{{out}}/{{kind}}/{{step}}", step_by="manual", task="tensor", level="mix"))
+    private_parts.find = find
     assert len(plain) == len(captured), kind
     assert all(map(torch.equal, plain, captured)), f"{{kind}}: the capture has changed the training"
 """

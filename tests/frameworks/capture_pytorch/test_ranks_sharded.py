@@ -138,6 +138,12 @@ def test_who_makes_a_collective_is_told_and_training_is_bit_equal(done: Path) ->
                 each.get("reduction") for key, each in found.items() if "parameters_grad" in key
             }
             assert reductions == ({None} if "parallel" in kind else {"before"}), kind
+            # Buffers that FSDP has not filled yet hold anything.
+            unfilled = [key for key in found if key.startswith(("fsdp.", "Torch.empty."))]
+            assert kind == "flat" or not unfilled, (kind, unfilled)
+            # Gradients of norms are partial sums, which the optimizer adds up.
+            update = found["Optimizer.AdamW.0.forward"]
+            assert update.get("exchanges", False) == (kind == "sequence parallel")
 
 
 def _require_told(kind: str, told: list[dict[str, Any]]) -> None:
@@ -214,6 +220,25 @@ def test_functional_collectives_are_recorded_in_both_directions(done: Path) -> N
     assert "output" in found["Distributed.functional.all_reduce.0.forward"]
     assert found["Distributed.functional.all_reduce.2.forward"]["output"] == []
     assert found["Distributed.functional.broadcast.0.forward"]["input_kwargs"]["src"]["value"] == 1
+
+
+@ranks_do("""
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+torch.manual_seed(0)
+part = distribute_tensor(torch.randn(4, 8), init_device_mesh("cpu", (world,)), [Shard(1)])
+with Capture(out, step_by="manual", task="tensor"):
+    torch.argmax(part, 1)
+    dist.all_reduce(torch.ones(2) + rank, op=dist.ReduceOp(dist.ReduceOp.MAX))
+""")
+def test_an_exchange_within_an_operator_and_an_operation_that_is_an_object_are_told(
+    done: Path,
+) -> None:
+    found = records(done, 0)
+    assert found["Torch.argmax.0.forward"]["exchanges"] is True
+    reduced = found["Distributed.all_reduce.0.forward"]
+    assert reduced["input_kwargs"]["op"]["value"] == "RedOpType.MAX"
+    assert set(_recomputed(done).values()) == {Verdict.PASS.value}
 
 
 @ranks_do("""
