@@ -306,9 +306,9 @@ def _per_batch(target: RunCalls, golden: RunCalls) -> tuple[list[ModelCall], lis
     )
     ratio = times.most_common(1)[0][0] if times else 1.0
     if ratio > 1 and ratio == int(ratio):
-        return _joined(target.calls, int(ratio), counts[1]), golden.calls
+        return _joined(target.calls, int(ratio)), golden.calls
     if 0 < ratio < 1 and 1 / ratio == int(1 / ratio):
-        return target.calls, _joined(golden.calls, int(1 / ratio), counts[0])
+        return target.calls, _joined(golden.calls, int(1 / ratio))
     return target.calls, golden.calls
 
 
@@ -316,17 +316,19 @@ def _signature(call: ModelCall) -> tuple[str, str, tuple[str, ...]]:
     return call.view.type_name, call.module, call.parameters
 
 
-def _joined(
-    calls: Iterable[ModelCall], times: int, others: Mapping[tuple[str, str, tuple[str, ...]], int]
-) -> list[ModelCall]:
-    """Return calls, of which those that stand `times` as often as on the other side are joined."""
+def _in_stage(call: ModelCall) -> Hashable:
+    return call.occurrences[0].stage, _signature(call)
+
+
+def _joined(calls: Iterable[ModelCall], times: int) -> list[ModelCall]:
+    """Return calls, of which those that a stage makes `times` as often as the other side are joined."""
     calls = list(calls)
-    counts = Counter(map(_signature, calls))
-    seen: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
-    firsts: dict[tuple[tuple[str, str, tuple[str, ...]], int], ModelCall] = {}
+    counts = Counter(map(_in_stage, calls))
+    seen: Counter[Hashable] = Counter()
+    firsts: dict[tuple[Hashable, int], ModelCall] = {}
     found = []
     for call in calls:
-        key = _signature(call)
+        key = _in_stage(call)
         each = counts[key] // times
         if counts[key] % times or call.name.startswith(UPDATE):
             found.append(call)

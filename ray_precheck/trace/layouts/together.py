@@ -129,6 +129,7 @@ class _PairWork:
     )
     sharded: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     has_no_whole: bool = False
+    far: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = field(default_factory=list)
 
     def add(self, item: Item | None, mate: Item | None) -> None:
         """Put the values of a place in both records together."""
@@ -140,8 +141,7 @@ class _PairWork:
             return
         if item.part == GRADIENTS_PART and self._is_tied(item, mate):
             for side, each in enumerate((item, mate)):
-                left = without_values(each.element or {}) | {GATHERED: _TIED}
-                self.new[side][id(each.element)] = left
+                self._leave(side, each.element or {}, mate.element or {}, _TIED)
             return
         if not (item.is_tensor and mate.is_tensor):
             self._give_value(item.element, mate.element)
@@ -151,12 +151,21 @@ class _PairWork:
         found, grids = self._made(both, elements)
         is_edge = item.part == OUTPUT if self.direction == FORWARD else item.part == INPUT
         if is_edge and (found is None or found.distance > _SAME):
+            before = elements
             found, grids, elements = self._behind(both, elements, found, grids)
+            if elements is not before and self.direction == FORWARD:
+                self._forget_own_inputs()
+        elif not is_edge and not item.state_name and (found is None or found.distance > _SAME):
+            self.far.append((item.element, mate.element))
         for side in range(2):
             first, old = elements[side][0], both[side].element or {}
+            if (
+                first is not old and "requires_grad" in old
+            ):  # What is behind may be without gradients.
+                first = {**first, "requires_grad": old["requires_grad"]}
             if found is None or grids is None:
                 self.has_no_whole = self.has_no_whole or item.part == OUTPUT
-                self.new[side][id(old)] = without_values(first) | {GATHERED: _NO_WHOLE}
+                self._leave(side, old, mate.element, _NO_WHOLE)
                 continue
             folds = (found.way.target, found.way.golden)[side]
             self._note(side, both[side], folds, grids[side])
@@ -166,6 +175,20 @@ class _PairWork:
             self.new[side][id(old)] = writer.element(
                 first, key, both[side].path, grids[side], values, note
             )
+
+    def _forget_own_inputs(self) -> None:
+        """Leave inputs that differ without values: what comes behind the call says that each rank looked up
+        what it has."""
+        for pair in self.far:
+            for side, element in enumerate(pair):
+                self._leave(side, element, pair[1], _OWN_INPUT)
+
+    def _leave(
+        self, side: int, element: Mapping[str, Any], golden: Mapping[str, Any], why: str
+    ) -> None:
+        """Leave a tensor without values, in the shape of the golden run: nothing is said of it."""
+        shape = without_values(golden).get("shape")
+        self.new[side][id(element)] = without_values(element) | {"shape": shape, GATHERED: why}
 
     def _made(
         self, both: tuple[Item, Item], elements: Sequence[Sequence[Mapping[str, Any]]]
@@ -265,9 +288,10 @@ class _PairWork:
 
 
 # What a call gives is looked for behind the calls of its run alone where it is farther off, and found where
-# it is nearer.
+#  it is nearer.
 _SAME = 1e-4
 _TIED = "stages of the pipeline have parts of the gradient of this shared parameter: not compared"
+_OWN_INPUT = "each rank looks up what it has: not compared"
 _NO_WHOLE = "the parts of the ranks make no whole of one shape: not compared"
 
 
@@ -313,7 +337,9 @@ def _write_update(
             having, elements = updates[side].elements[place]
             first = elements[0]
             if found is None:
-                made[side][place] = without_values(first) | {GATHERED: _NO_WHOLE}
+                shape = without_values(grids[1].elements[0]).get("shape")
+                left = without_values(first) | {"shape": shape, GATHERED: _NO_WHOLE}
+                made[side][place] = left
                 continue
             values = (found.target, found.golden)[side]
             path = ".".join(map(str, place))
