@@ -18,7 +18,14 @@ from typing import Any
 from ray_precheck.trace.items import GRADIENTS as GRADIENTS_PART
 from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.layouts.axes import SideLayout, layout_of, plain_name
-from ray_precheck.trace.layouts.partners import MOVES, UPDATE, ModelCall, partners_of, run_calls_of
+from ray_precheck.trace.layouts.partners import (
+    MOVES,
+    UPDATE,
+    ModelCall,
+    is_inside,
+    partners_of,
+    run_calls_of,
+)
 from ray_precheck.trace.layouts.updates import Update, update_of
 from ray_precheck.trace.layouts.wholes import SHARD, SUM, Fold, PartGrid, Role, WholeMaker, Wholes
 from ray_precheck.trace.layouts.writing import (
@@ -58,7 +65,11 @@ def put_together(
     maker = WholeMaker()
     found = partners_of(runs[0], runs[1])
     for number, direction in _in_order_of_run(writers[0], found.pairs):
-        _write_pair(writers, maker, found.pairs[number], direction, number)
+        pair = found.pairs[number]
+        if not pair[0].name.startswith(UPDATE):
+            _write_pair(writers, maker, pair, direction, number)
+        elif direction == FORWARD:
+            _write_update(writers, maker, pair, found.experts, number)
     for writer, alone in zip(writers, found.alone, strict=True):
         for call in alone:
             writer.add_alone(call)
@@ -93,10 +104,6 @@ def _write_pair(
     direction: str,
     number: int,
 ) -> None:
-    if pair[0].name.startswith(UPDATE):
-        if direction == FORWARD:
-            _write_update(writers, maker, pair, direction, number)
-        return
     sides = [writer.parts(call, direction) for writer, call in zip(writers, pair, strict=True)]
     if sides[0] is None or sides[1] is None:
         for writer, call, parts in zip(writers, pair, sides, strict=True):
@@ -306,7 +313,7 @@ def _write_update(
     writers: Sequence[WholeWriter],
     maker: WholeMaker,
     pair: tuple[ModelCall, ModelCall],
-    direction: str,
+    experts: Sequence[str],
     number: int,
 ) -> None:
     """Write the update of an optimizer: its tensors are those of parameters, which stages and ranks share."""
@@ -316,14 +323,14 @@ def _write_update(
         for number_of, name in call.occurrences:
             ranks = writer.run.layout.stages[number_of].ranks
             records.append(
-                [writer.record_of(number_of, rank, name, direction) or {} for rank in ranks]
+                [writer.record_of(number_of, rank, name, FORWARD) or {} for rank in ranks]
             )
         updates.append(
             update_of(records, [writer.run.layout.stages[at.stage] for at in call.occurrences])
         )
     made: tuple[dict[Any, dict[str, Any]], ...] = ({}, {})
     for place in updates[0].elements:
-        if place not in updates[1].elements:
+        if place not in updates[1].elements or is_inside(place.name, experts):
             continue
         grids = []
         for writer, update in zip(writers, updates, strict=True):
@@ -345,11 +352,11 @@ def _write_update(
             path = ".".join(map(str, place))
             folds = (found.way.target, found.way.golden)[side]
             note = _words(folds, having.ranks, found, is_target=side == 0)
-            key = f"{pair[side].name}.{direction}"
+            key = f"{pair[side].name}.{FORWARD}"
             made[side][place] = writers[side].element(first, key, path, grids[side], values, note)
     for side in range(2):
         record = updates[side].record(made[side], updates[1 - side])
-        writers[side].add(pair[side], direction, record, **{PAIR: number})
+        writers[side].add(pair[side], FORWARD, record, **{PAIR: number})
 
 
 def _mates(

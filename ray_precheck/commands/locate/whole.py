@@ -1,0 +1,68 @@
+"""What is known of the roots of a run that was put together of its ranks, for one of another layout.
+
+Comes in: the roots of a walk through whole tensors. Goes out: those that stay, with the ranks whose parts are
+off. Called by `search`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ray_precheck.commands.locate.plan import RunRecords
+from ray_precheck.commands.locate.walk.estimate import EstimatedEvidence
+from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind
+from ray_precheck.trace.items import Item
+
+
+def roots_of_whole(
+    roots: Sequence[Root],
+    ours: RunRecords,
+    run: GoldenRun | None,
+    estimated: EstimatedEvidence,
+    *,
+    is_first_step: bool,
+) -> list[Root]:
+    """Return the roots with what is known of the ranks whose parts make their values; in later steps without
+    gaps that are smaller than what honest updates have done to parameters."""
+    return [
+        _with_ranks(root, ours)
+        for root in roots
+        if is_first_step or not _has_drifted(root, ours, run, estimated)
+    ]
+
+
+def _has_drifted(
+    root: Root, ours: RunRecords, run: GoldenRun | None, estimated: EstimatedEvidence
+) -> bool:
+    """Return whether a gap is smaller than what updates have made of the parameters of two runs that round in
+    other ways: statistics of parts see less of that than whole tensors behind collectives show."""
+    if root.kind is not RootKind.GAP or run is None or root.key not in ours.by_key:
+        return False
+
+    def difference(key: str, item: Item) -> float:
+        other = run.records.get(run.partners.get(key, ""))
+        mate = (
+            next((each for each in other.items if each.path == item.path), None) if other else None
+        )
+        found = estimated.value(key, item, mate).difference if mate is not None else 0.0
+        return found if math.isfinite(found) else 0.0
+
+    record = ours.by_key[root.key]
+    gap = max(
+        (difference(root.key, item) for item in record.items if item.path == root.item), default=0.0
+    )
+    parameters = (
+        difference(key, item)
+        for key, each in ours.by_key.items()
+        for item in each.inputs
+        if item.state_name
+    )
+    return gap < max(parameters, default=0.0)
+
+
+def _with_ranks(root: Root, ours: RunRecords) -> Root:
+    """Return a root with what is known of the ranks whose parts make its value."""
+    record = ours.by_key.get(root.key)
+    items = record.items if record is not None else ()
+    note = next((item.put_together for item in items if item.path == root.item), "")
+    return replace(root, message="; ".join(filter(None, [root.message, note]))) if note else root
