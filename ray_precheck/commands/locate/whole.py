@@ -34,9 +34,9 @@ def roots_of_whole(
 def _has_drifted(
     root: Root, ours: RunRecords, run: GoldenRun | None, estimated: EstimatedEvidence
 ) -> bool:
-    """Return whether a gap is smaller than what updates have made of the parameters of two runs that round in
-    other ways: statistics of parts see less of that than whole tensors behind collectives show."""
-    if root.kind is not RootKind.GAP or run is None or root.key not in ours.by_key:
+    """Return whether a gap, or what another call gave, is smaller than what updates have made of the parameters
+    of two runs that round in other ways: statistics of parts see less of that than whole tensors show."""
+    if root.kind not in (RootKind.GAP, RootKind.CALL) or run is None or root.key not in ours.by_key:
         return False
 
     def difference(key: str, item: Item) -> float:

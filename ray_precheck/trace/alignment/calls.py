@@ -87,7 +87,6 @@ _SPELLED_OUT = frozenset(("linalg", "fft", "special", "sparse", "hub"))
 _ENDINGS = ("_ext_op", "_ext", "_op", "_func")
 
 # Python's operators whose name is not that of the function; those in place and reflected are derived.
-#
 _OPERATORS: dict[str, str] = _pairs(
     """
     div: truediv itruediv rtruediv idiv rdiv; floor_divide: floordiv ifloordiv rfloordiv;
@@ -98,8 +97,7 @@ _OPERATORS: dict[str, str] = _pairs(
     """
 )
 # Names of one operator within a framework: https://docs.pytorch.org/docs/stable/torch.html calls them
-#  aliases. `view` and `reshape` give the same values, and so do the casts and the products of matrices.
-#
+# aliases. `view` and `reshape` give the same values, and so do the casts and the products of matrices.
 _SYNONYMS: Mapping[str, str] = _pairs(
     """
     mul: multiply tensor_mul tensor_muls; div: divide true_divide tensor_div;
@@ -128,7 +126,7 @@ _SYNONYMS: Mapping[str, str] = _pairs(
     """
 )
 # Names whose meaning hangs on the prefix: `Functional` is mindspore.ops in dumps of MindSpore, and torch
-#  has no function of these names there.
+# has no function of these names there.
 _FULL_NAMES: Mapping[str, str] = {
     "Functional.transpose": "permute",
     "Functional.equal": "eq",
@@ -239,7 +237,6 @@ def _call(entry: RecordEntry, record: Mapping[str, Any]) -> Call:
     family = _family(entry, type_name)
     if entry.direction == BACKWARD:
         # The gradients that come in have the shapes of the outputs, those that go out of the inputs.
-        #
         return Call(
             entry.call, entry.kind, type_name, family, tuple(outputs), tuple(inputs),
             pair=_pair_of(record),

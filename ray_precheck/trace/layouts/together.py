@@ -295,7 +295,7 @@ class _PairWork:
 
 
 # What a call gives is looked for behind the calls of its run alone where it is farther off, and found where
-#  it is nearer.
+# it is nearer.
 _SAME = 1e-4
 _TIED = "stages of the pipeline have parts of the gradient of this shared parameter: not compared"
 _OWN_INPUT = "each rank looks up what it has: not compared"

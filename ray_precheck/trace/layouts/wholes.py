@@ -44,7 +44,7 @@ _AGREEING_SHARD, _AGREEING_SUM, _SHARD, _SUM, _OTHER_REPLICA, _OTHER_SCALE = (
 # The batch is mostly the first dimension.
 _LATER_DIMENSION = 0.1
 # A way whose values are so near those of the other side is taken before cheaper ones that are not: what is
-#  wrong by less is wrong in all ways.
+# wrong by less is wrong in all ways.
 _NEAR = 0.03
 _MOST_WAYS, _MOST_TRIED = 4096, 12
 # A shard that is so far off, and so many times as far as any other, is named.
