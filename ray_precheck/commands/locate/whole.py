@@ -9,9 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ray_precheck.commands.locate.plan import RunRecords
-from ray_precheck.commands.locate.walk.estimate import EstimatedEvidence
+from ray_precheck.commands.locate.walk.estimate import EstimatedEvidence, floor_of
 from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind
 from ray_precheck.trace.items import Item
+
+_GRADIENT = ".grads."
+# Gradients of honest runs of other layouts differ by so many times what one call may, as a share of the largest:
+# they were added up in other orders in all layers.
+_ROUNDINGS = 10.0
 
 
 def roots_of_whole(
@@ -27,32 +32,55 @@ def roots_of_whole(
     return [
         _with_ranks(root, ours)
         for root in roots
-        if is_first_step or not _has_drifted(root, ours, run, estimated)
+        if not _is_rounding(root, ours, run, estimated)
+        and (is_first_step or not _has_drifted(root, ours, run, estimated))
     ]
+
+
+def _is_rounding(
+    root: Root, ours: RunRecords, run: GoldenRun | None, estimated: EstimatedEvidence
+) -> bool:
+    """Return whether a gap at a gradient is no more than rounding of the largest gradient of the update, and so
+    is that of all others: the gradients of keys' biases are 0 but for that, and collectives that the golden
+    run lacks hide it."""
+    record = ours.by_key.get(root.key)
+    if root.kind is not RootKind.GAP or run is None or record is None or _GRADIENT not in root.item:
+        return False
+    gradients = [item for item in record.inputs if _GRADIENT in item.path]
+    gaps = (_difference(root.key, item, run, estimated) * (item.norm or 0.0) for item in gradients)
+    largest = max((item.norm or 0.0 for item in gradients), default=0.0)
+    limit = _ROUNDINGS * max((floor_of(item.dtype) for item in gradients), default=0.0) * largest
+    return max(gaps, default=0.0) <= limit
+
+
+def _difference(key: str, item: Item, run: GoldenRun, estimated: EstimatedEvidence) -> float:
+    """Return how much a value differs from the golden run's; 0 where that is not known."""
+    other = run.records.get(run.partners.get(key, ""))
+    items = other.items if other is not None else ()
+    mate = next((each for each in items if each.path == item.path), None)
+    found = estimated.value(key, item, mate).difference if mate is not None else 0.0
+    return found if math.isfinite(found) else 0.0
 
 
 def _has_drifted(
     root: Root, ours: RunRecords, run: GoldenRun | None, estimated: EstimatedEvidence
 ) -> bool:
-    """Return whether a gap, or what another call gave, is smaller than what updates have made of the parameters
+    """Return whether a gap, or what another call gave, is smaller than what updates have made of parameters
     of two runs that round in other ways: statistics of parts see less of that than whole tensors show."""
     if root.kind not in (RootKind.GAP, RootKind.CALL) or run is None or root.key not in ours.by_key:
         return False
 
-    def difference(key: str, item: Item) -> float:
-        other = run.records.get(run.partners.get(key, ""))
-        mate = (
-            next((each for each in other.items if each.path == item.path), None) if other else None
-        )
-        found = estimated.value(key, item, mate).difference if mate is not None else 0.0
-        return found if math.isfinite(found) else 0.0
-
     record = ours.by_key[root.key]
     gap = max(
-        (difference(root.key, item) for item in record.items if item.path == root.item), default=0.0
+        (
+            _difference(root.key, item, run, estimated)
+            for item in record.items
+            if item.path == root.item
+        ),
+        default=0.0,
     )
     parameters = (
-        difference(key, item)
+        _difference(key, item, run, estimated)
         for key, each in ours.by_key.items()
         for item in each.inputs
         if item.state_name
