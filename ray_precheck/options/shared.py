@@ -342,8 +342,8 @@ class LayoutOptions:
         "",
         "--layout",
         help="the layout of the target's ranks, the slowest axis first: dp=2,tp=2",
-        more="Without it groups of collectives, DTensors and parameters tell. Runs of other layouts are compared"
-        " by whole tensors ([other layouts](../trace/README.md#other-numbers-of-ranks-other-layouts))",
+        more="Without it groups of collectives, DTensors and parameters tell. Runs of other layouts are"
+        " compared by whole tensors ([other layouts](../trace/README.md#other-layouts))",
         takes=Takes.ONCE,
         metavar="AXES",
         rows="layout",

@@ -23,7 +23,6 @@ from ray_precheck.trace.side import CaptureSide, open_side
 
 _FOLDERS = ("target", "golden")
 # The first records of a rank have most of its parameters; a run of the same layout has the same ones.
-#
 _RECORDS = 2_000
 # A rank that has fewer than this share of the other side's parameters has a stage of the model.
 _A_STAGE = 0.75

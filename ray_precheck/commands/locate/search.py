@@ -52,6 +52,7 @@ from ray_precheck.commands.locate.walk.nouns import (
 )
 from ray_precheck.commands.locate.walk.places import DumpRoots, RootPlace
 from ray_precheck.commands.locate.walk.walk import RootWalk
+from ray_precheck.commands.locate.whole import roots_of_whole
 from ray_precheck.commands.ranks.run import RankChecks
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.dump.tensors import SKETCHES
@@ -301,7 +302,9 @@ def located_in(
     located = RootWalk(state).run(ours.records)
     located.roots += _births_that_nothing_checked(target, located, ours)
     if target.header.layout:
-        located.roots = [_with_ranks(root, ours) for root in located.roots]
+        located.roots = roots_of_whole(
+            located.roots, ours, run, estimated, is_first_step=is_first_step
+        )
     return located
 
 
@@ -317,14 +320,6 @@ def _exchanges(
         return side.record(records.by_key[key].entry) if key in records.by_key else {}
 
     return Exchanges(flow, records.by_key, meetings_of(side), module_of, raw)
-
-
-def _with_ranks(root: Root, ours: RunRecords) -> Root:
-    """Return a root with what is known of the ranks whose parts make its value."""
-    record = ours.by_key.get(root.key)
-    items = record.items if record is not None else ()
-    note = next((item.put_together for item in items if item.path == root.item), "")
-    return replace(root, message="; ".join(filter(None, [root.message, note]))) if note else root
 
 
 def _births_that_nothing_checked(

@@ -181,8 +181,9 @@ class Call(NamedTuple):
     shapes of tensors, `digests` and `norms` are of the output tensors: () where the capture has no
     digests, NaN for a norm that is not known. `recompute_of` is the name of the first call if this one
     computes it again, else "". `origins` are the names of the model's operators that it stands for, where a
-    capture of a compiled graph says so. `pair` is the number of the pair that it is of where two runs of other
-    layouts were put together (`trace.layouts`), `OF_LAYOUT` where only the layout of its run has it, else -1.
+    capture of a compiled graph says so. `pair` is the number of the pair that it is of where two runs of
+    other layouts were put together (`trace.layouts`), `OF_LAYOUT` where only the layout of its run has it,
+    else -1.
     """
 
     name: str

@@ -185,7 +185,7 @@ def _module_of(record: str) -> str:
 
 
 def _module_call(view: Call) -> tuple[str, str]:
-    """Return the name and the type of a module's call without its class: other layouts have other classes."""
+    """Return the name and the type of a module's call without its class, which other layouts change."""
     before, _, number = view.name.rpartition(".")
     middle = before.rpartition(".")[0]
     if view.kind == GRADIENTS:
@@ -202,9 +202,11 @@ def _module_call(view: Call) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Together:
-    """What belongs together: the calls of the model on both sides, and those that one side has alone."""
+    """What belongs together: the calls of the model on both sides, and those that one side has alone.
+    `experts` are modules whose experts are spread over ranks: what is inside of them is not put together."""
 
     pairs: list[tuple[ModelCall, ModelCall]] = field(default_factory=list)
+    experts: tuple[str, ...] = ()
     alone: tuple[list[ModelCall], list[ModelCall]] = field(default_factory=lambda: ([], []))
 
 
@@ -237,12 +239,16 @@ def partners_of(target: RunCalls, golden: RunCalls) -> Together:
                 paired[side].add(id(call))
                 found.alone[side].append(call)
     _pair_unique(found)
+    _leave_experts(found, (target, golden))
     _give_biases(found, ours, theirs)
     _give_tails(found, ours, theirs)
     _pair_updates(found, *updates)
     for side, layout in enumerate((target.layout, golden.layout)):
         for call in found.alone[side]:
-            call.is_of_layout = _is_of_layout(call, layout)
+            is_expert = is_inside(call.module, found.experts, call) or is_inside(
+                _path_of(call), found.experts
+            )
+            call.is_of_layout = is_expert or _is_of_layout(call, layout)
     return found
 
 
@@ -306,9 +312,9 @@ def _per_batch(target: RunCalls, golden: RunCalls) -> tuple[list[ModelCall], lis
     )
     ratio = times.most_common(1)[0][0] if times else 1.0
     if ratio > 1 and ratio == int(ratio):
-        return _joined(target.calls, int(ratio), counts[1]), golden.calls
+        return _joined(target.calls, int(ratio)), golden.calls
     if 0 < ratio < 1 and 1 / ratio == int(1 / ratio):
-        return target.calls, _joined(golden.calls, int(1 / ratio), counts[0])
+        return target.calls, _joined(golden.calls, int(1 / ratio))
     return target.calls, golden.calls
 
 
@@ -316,17 +322,19 @@ def _signature(call: ModelCall) -> tuple[str, str, tuple[str, ...]]:
     return call.view.type_name, call.module, call.parameters
 
 
-def _joined(
-    calls: Iterable[ModelCall], times: int, others: Mapping[tuple[str, str, tuple[str, ...]], int]
-) -> list[ModelCall]:
-    """Return calls, of which those that stand `times` as often as on the other side are joined."""
+def _in_stage(call: ModelCall) -> Hashable:
+    return call.occurrences[0].stage, _signature(call)
+
+
+def _joined(calls: Iterable[ModelCall], times: int) -> list[ModelCall]:
+    """Return calls, of which those that a stage makes `times` as often as the other side are joined."""
     calls = list(calls)
-    counts = Counter(map(_signature, calls))
-    seen: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
-    firsts: dict[tuple[tuple[str, str, tuple[str, ...]], int], ModelCall] = {}
+    counts = Counter(map(_in_stage, calls))
+    seen: Counter[Hashable] = Counter()
+    firsts: dict[tuple[Hashable, int], ModelCall] = {}
     found = []
     for call in calls:
-        key = _signature(call)
+        key = _in_stage(call)
         each = counts[key] // times
         if counts[key] % times or call.name.startswith(UPDATE):
             found.append(call)
@@ -343,6 +351,44 @@ def _joined(
             firsts[key, at] = call
             found.append(call)
     return found
+
+
+def _leave_experts(found: Together, runs: tuple[RunCalls, RunCalls]) -> None:
+    """Leave calls inside of modules whose experts are spread over the ranks of one side: each rank numbers
+    its own ones, and the tokens are dealt out anew."""
+    names = [{name for call in run.calls for name in call.parameters} for run in runs]
+    for side, run in enumerate(runs):
+        if not any("all_to_all" in call.name for call in run.calls):
+            continue
+        for name in names[not side] - names[side]:
+            words = name.split(".")
+            for at, word in enumerate(words):
+                begin, end = ".".join(words[:at]), ".".join(words[at + 1 :])
+                if word.isdigit() and f"{begin}.0.{end}" in names[side]:
+                    found.experts += (begin.rpartition(".")[0],)
+    found.experts = tuple(dict.fromkeys(found.experts))
+    kept = []
+    for pair in found.pairs:
+        modules = [each.module if each.view.kind == API else _path_of(each) for each in pair]
+        if any(
+            is_inside(module, found.experts, each)
+            for module, each in zip(modules, pair, strict=True)
+        ):
+            for side, call in enumerate(pair):
+                found.alone[side].append(call)
+        else:
+            kept.append(pair)
+    found.pairs = kept
+
+
+def is_inside(name: str, experts: Sequence[str], call: ModelCall | None = None) -> bool:
+    """Return whether a parameter, a module, or a call of one lies inside of a module of experts."""
+    is_call = call is not None and call.view.kind == API
+    return any(name.startswith(f"{each}.") or (is_call and name == each) for each in experts)
+
+
+def _path_of(call: ModelCall) -> str:
+    return call.view.type_name.partition(".")[2].removesuffix("parameters_grad").strip(".")
 
 
 def _pair_unique(found: Together) -> None:

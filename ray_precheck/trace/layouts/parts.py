@@ -24,7 +24,7 @@ from ray_precheck.trace.side import CaptureSide
 
 DISTRIBUTED = "global_shape"
 # Above this distance of all elements values are looked at for another order of the parts; statistics that
-#  agree within the second are those of the same values.
+# agree within the second are those of the same values.
 _MOVED, _SAME = 1e-3, 1e-4
 # Statistics of replicas differ by no more where kernels are not deterministic.
 _REPLICA = 1e-5

@@ -18,7 +18,14 @@ from typing import Any
 from ray_precheck.trace.items import GRADIENTS as GRADIENTS_PART
 from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.layouts.axes import SideLayout, layout_of, plain_name
-from ray_precheck.trace.layouts.partners import MOVES, UPDATE, ModelCall, partners_of, run_calls_of
+from ray_precheck.trace.layouts.partners import (
+    MOVES,
+    UPDATE,
+    ModelCall,
+    is_inside,
+    partners_of,
+    run_calls_of,
+)
 from ray_precheck.trace.layouts.updates import Update, update_of
 from ray_precheck.trace.layouts.wholes import SHARD, SUM, Fold, PartGrid, Role, WholeMaker, Wholes
 from ray_precheck.trace.layouts.writing import (
@@ -58,7 +65,11 @@ def put_together(
     maker = WholeMaker()
     found = partners_of(runs[0], runs[1])
     for number, direction in _in_order_of_run(writers[0], found.pairs):
-        _write_pair(writers, maker, found.pairs[number], direction, number)
+        pair = found.pairs[number]
+        if not pair[0].name.startswith(UPDATE):
+            _write_pair(writers, maker, pair, direction, number)
+        elif direction == FORWARD:
+            _write_update(writers, maker, pair, found.experts, number)
     for writer, alone in zip(writers, found.alone, strict=True):
         for call in alone:
             writer.add_alone(call)
@@ -93,10 +104,6 @@ def _write_pair(
     direction: str,
     number: int,
 ) -> None:
-    if pair[0].name.startswith(UPDATE):
-        if direction == FORWARD:
-            _write_update(writers, maker, pair, direction, number)
-        return
     sides = [writer.parts(call, direction) for writer, call in zip(writers, pair, strict=True)]
     if sides[0] is None or sides[1] is None:
         for writer, call, parts in zip(writers, pair, sides, strict=True):
@@ -129,6 +136,7 @@ class _PairWork:
     )
     sharded: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     has_no_whole: bool = False
+    far: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = field(default_factory=list)
 
     def add(self, item: Item | None, mate: Item | None) -> None:
         """Put the values of a place in both records together."""
@@ -140,8 +148,7 @@ class _PairWork:
             return
         if item.part == GRADIENTS_PART and self._is_tied(item, mate):
             for side, each in enumerate((item, mate)):
-                left = without_values(each.element or {}) | {GATHERED: _TIED}
-                self.new[side][id(each.element)] = left
+                self._leave(side, each.element or {}, mate.element or {}, _TIED)
             return
         if not (item.is_tensor and mate.is_tensor):
             self._give_value(item.element, mate.element)
@@ -151,12 +158,21 @@ class _PairWork:
         found, grids = self._made(both, elements)
         is_edge = item.part == OUTPUT if self.direction == FORWARD else item.part == INPUT
         if is_edge and (found is None or found.distance > _SAME):
+            before = elements
             found, grids, elements = self._behind(both, elements, found, grids)
+            if elements is not before and self.direction == FORWARD:
+                self._forget_own_inputs()
+        elif not is_edge and not item.state_name and (found is None or found.distance > _SAME):
+            self.far.append((item.element, mate.element))
         for side in range(2):
             first, old = elements[side][0], both[side].element or {}
+            if (
+                first is not old and "requires_grad" in old
+            ):  # What is behind may be without gradients.
+                first = {**first, "requires_grad": old["requires_grad"]}
             if found is None or grids is None:
                 self.has_no_whole = self.has_no_whole or item.part == OUTPUT
-                self.new[side][id(old)] = without_values(first) | {GATHERED: _NO_WHOLE}
+                self._leave(side, old, mate.element, _NO_WHOLE)
                 continue
             folds = (found.way.target, found.way.golden)[side]
             self._note(side, both[side], folds, grids[side])
@@ -166,6 +182,20 @@ class _PairWork:
             self.new[side][id(old)] = writer.element(
                 first, key, both[side].path, grids[side], values, note
             )
+
+    def _forget_own_inputs(self) -> None:
+        """Leave inputs that differ without values: what comes behind the call says that each rank looked up
+        what it has."""
+        for pair in self.far:
+            for side, element in enumerate(pair):
+                self._leave(side, element, pair[1], _OWN_INPUT)
+
+    def _leave(
+        self, side: int, element: Mapping[str, Any], golden: Mapping[str, Any], why: str
+    ) -> None:
+        """Leave a tensor without values, in the shape of the golden run: nothing is said of it."""
+        shape = without_values(golden).get("shape")
+        self.new[side][id(element)] = without_values(element) | {"shape": shape, GATHERED: why}
 
     def _made(
         self, both: tuple[Item, Item], elements: Sequence[Sequence[Mapping[str, Any]]]
@@ -268,6 +298,7 @@ class _PairWork:
 # it is nearer.
 _SAME = 1e-4
 _TIED = "stages of the pipeline have parts of the gradient of this shared parameter: not compared"
+_OWN_INPUT = "each rank looks up what it has: not compared"
 _NO_WHOLE = "the parts of the ranks make no whole of one shape: not compared"
 
 
@@ -282,7 +313,7 @@ def _write_update(
     writers: Sequence[WholeWriter],
     maker: WholeMaker,
     pair: tuple[ModelCall, ModelCall],
-    direction: str,
+    experts: Sequence[str],
     number: int,
 ) -> None:
     """Write the update of an optimizer: its tensors are those of parameters, which stages and ranks share."""
@@ -292,14 +323,14 @@ def _write_update(
         for number_of, name in call.occurrences:
             ranks = writer.run.layout.stages[number_of].ranks
             records.append(
-                [writer.record_of(number_of, rank, name, direction) or {} for rank in ranks]
+                [writer.record_of(number_of, rank, name, FORWARD) or {} for rank in ranks]
             )
         updates.append(
             update_of(records, [writer.run.layout.stages[at.stage] for at in call.occurrences])
         )
     made: tuple[dict[Any, dict[str, Any]], ...] = ({}, {})
     for place in updates[0].elements:
-        if place not in updates[1].elements:
+        if place not in updates[1].elements or is_inside(place.name, experts):
             continue
         grids = []
         for writer, update in zip(writers, updates, strict=True):
@@ -313,17 +344,19 @@ def _write_update(
             having, elements = updates[side].elements[place]
             first = elements[0]
             if found is None:
-                made[side][place] = without_values(first) | {GATHERED: _NO_WHOLE}
+                shape = without_values(grids[1].elements[0]).get("shape")
+                left = without_values(first) | {"shape": shape, GATHERED: _NO_WHOLE}
+                made[side][place] = left
                 continue
             values = (found.target, found.golden)[side]
             path = ".".join(map(str, place))
             folds = (found.way.target, found.way.golden)[side]
             note = _words(folds, having.ranks, found, is_target=side == 0)
-            key = f"{pair[side].name}.{direction}"
+            key = f"{pair[side].name}.{FORWARD}"
             made[side][place] = writers[side].element(first, key, path, grids[side], values, note)
     for side in range(2):
         record = updates[side].record(made[side], updates[1 - side])
-        writers[side].add(pair[side], direction, record, **{PAIR: number})
+        writers[side].add(pair[side], FORWARD, record, **{PAIR: number})
 
 
 def _mates(

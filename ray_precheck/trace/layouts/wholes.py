@@ -14,7 +14,7 @@ speak against it, so that a wrong value stays one.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ _AGREEING_SHARD, _AGREEING_SUM, _SHARD, _SUM, _OTHER_REPLICA, _OTHER_SCALE = (
 # The batch is mostly the first dimension.
 _LATER_DIMENSION = 0.1
 # A way whose values are so near those of the other side is taken before cheaper ones that are not: what is
-#  wrong by less is wrong in all ways.
+# wrong by less is wrong in all ways.
 _NEAR = 0.03
 _MOST_WAYS, _MOST_TRIED = 4096, 12
 # A shard that is so far off, and so many times as far as any other, is named.
@@ -363,6 +363,9 @@ def _folded(
                 whole = None
                 if folds[axis].kind == SUM and grid.role.whole:
                     whole = grid.files[0].values(grid.role.whole)
+                if grid.fixed[axis] is None and folds[axis].kind == SHARD:
+                    # The sketch of a distributed tensor has the indices of its own ranks alone.
+                    chosen = [replace(each, is_global=False) for each in chosen]
                 merged[first] = _merged(chosen, folds[axis], blocks, whole)
                 parts[first] = tuple(at for place in group for at in members[place])
         values, members = merged, parts

@@ -277,7 +277,8 @@ class WholeWriter:
 
 def without_values(element: Mapping[str, Any]) -> dict[str, Any]:
     """Return an element without what tells its values, and where its part lies."""
-    return {name: each for name, each in element.items() if name not in (*_OF_VALUES, *_OF_PLACES)}
+    left = {name: each for name, each in element.items() if name not in (*_OF_VALUES, *_OF_PLACES)}
+    return left | ({"shape": element[DISTRIBUTED]} if DISTRIBUTED in element else {})
 
 
 def _reduced_in(side: CaptureSide) -> dict[Any, Mapping[str, Any]]:

@@ -119,10 +119,10 @@ def test_of_a_sum_that_is_not_made_yet_nothing_is_known(tmp_path: Path) -> None:
     assert "nothing was compared: the target has no values" in first["Err_message"]
 
 
-def test_ranks_without_a_layout_are_refused(tmp_path: Path) -> None:
+def test_a_run_of_which_ranks_are_missing_is_refused(tmp_path: Path) -> None:
     write_ranks(tmp_path / "t", WHOLE, [WHOLE[0], WHOLE[0]], device_mesh=[[0, 1], [2, 3]])
     write_whole(tmp_path / "g", WHOLE, WHOLE[0])
-    with pytest.raises(UsageError, match="no layout says how tensors are distributed"):
+    with pytest.raises(UsageError, match="ranks are missing that their groups name"):
         compared(tmp_path)
 
 
