@@ -32,7 +32,9 @@ def ranks_lines(report: "RankChecks") -> Iterator[str]:
         ranks = len({each.name.rpartition("/")[2] for each in report.dumps})
         nothing = ranks < 2 or not report.groups
         yield (
-            "Nothing could be checked" if nothing else f"The {ranks} ranks agree in all that was checked"
+            "Nothing could be checked"
+            if nothing
+            else f"The {ranks} ranks agree in all that was checked"
         )
     if report.checked:
         yield "Checked:"

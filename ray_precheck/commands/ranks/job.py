@@ -70,9 +70,7 @@ def number_in(folder: str) -> int:
 
 def ranks_job(dumps: Sequence[FoundDump], *, shared_fs: bool = False) -> DumpsJob[RankPayload]:
     """Return the dumps of a folder as a job. `shared_fs`: every machine sees them by the same paths."""
-    work = DumpWork(
-        RANK_TABLES, look, _done, _BYTES_OF_A_SECOND, Verdict.SKIP, ("sketches.npy",)
-    )
+    work = DumpWork(RANK_TABLES, look, _done, _BYTES_OF_A_SECOND, Verdict.SKIP, ("sketches.npy",))
     payloads = [
         RankPayload(
             index, each.label, each.path.absolute(), number_in(each.step), number_in(each.rank)

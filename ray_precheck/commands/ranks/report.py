@@ -214,9 +214,7 @@ def _charts(findings: Sequence[RankFinding]) -> Iterator[Chart]:
         tuple(f"rank {rank}" for rank in ranks),
         tuple(kinds),
         values,
-        {
-            (ranks.index(rank), kinds.index(kind)): name for (rank, kind), name in links.items()
-        },
+        {(ranks.index(rank), kinds.index(kind)): name for (rank, kind), name in links.items()},
         float("nan"),
     )
 

@@ -193,9 +193,7 @@ class _RanksRun(Feature[DumpsJob[RankPayload], RankChecks]):
         )  # fmt: skip
 
     def _compared(self, files: RunFiles) -> RanksOutcome:
-        at = {
-            (number_in(each.step), number_in(each.rank)): each.path for each in self._found.dumps
-        }
+        at = {(number_in(each.step), number_in(each.rank)): each.path for each in self._found.dumps}
         summaries = list(_summaries(files.details))
         with closing(OpenDumps(at)) as dumps:
             return check_all(summaries, parse_layout(self._config.layout), dumps)
@@ -243,9 +241,7 @@ def _write(files: RunFiles, outcome: RanksOutcome) -> None:
         for each in sentences
     ]  # fmt: skip
     replace_file(layout_file(files), [header(_SAID_COLUMNS), *lines])
-    replace_file(
-        files.details, [header(FINDING_COLUMNS), *map(_finding_row, outcome.findings)]
-    )
+    replace_file(files.details, [header(FINDING_COLUMNS), *map(_finding_row, outcome.findings)])
 
 
 def _finding_row(each: RankFinding) -> bytes:
@@ -280,9 +276,22 @@ def read_rank_checks(files: RunFiles) -> RankChecks:
 
 
 def _finding_in(cells: Sequence[str]) -> RankFinding:
-    step, verdict, kind, name, ranks, group, expected, found, rests, module, source, message, key, dump = (
-        cells
-    )
+    (
+        step,
+        verdict,
+        kind,
+        name,
+        ranks,
+        group,
+        expected,
+        found,
+        rests,
+        module,
+        source,
+        message,
+        key,
+        dump,
+    ) = cells
     return RankFinding(
         int(step), verdict, RankFault(kind), decode_name(name), ranks, group, expected, found, rests,
         message, decode_name(module), source, decode_name(dump), decode_name(key),

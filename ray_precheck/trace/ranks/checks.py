@@ -152,9 +152,7 @@ def _linked_ranks(layout: RankLayout) -> dict[int, int]:
     return found
 
 
-def causes_first(
-    findings: Iterable[RankFinding], linked: Mapping[int, int]
-) -> list[RankFinding]:
+def causes_first(findings: Iterable[RankFinding], linked: Mapping[int, int]) -> list[RankFinding]:
     """Return findings with the likeliest cause first, the earliest, and without what follows from another one:
     of ranks that are linked nothing that is later counts, unless it may be a fault of its own."""
     ordered = sorted(
@@ -299,9 +297,7 @@ def _not_checked(
     yield from _lacking_facts(summaries, layout.groups)
 
 
-def _lacking_facts(
-    summaries: Sequence[RankSummary], groups: Sequence[RankGroup]
-) -> Iterator[str]:
+def _lacking_facts(summaries: Sequence[RankSummary], groups: Sequence[RankGroup]) -> Iterator[str]:
     if not any(each.inputs for each in summaries):
         yield "samples: no input of the model is marked in this capture"
     kinds = {group.kind for group in groups}

@@ -307,9 +307,7 @@ class FlowChecks:
             )
             place = self._at.get(self._members[0].uses.get(names[0], ""), 0)
             fact = self._members[0].inputs[names[0]]
-            yield self._row(
-                RankFault.SAMPLE, names[0], ranks[1:], message, place, (None, fact)
-            )
+            yield self._row(RankFault.SAMPLE, names[0], ranks[1:], message, place, (None, fact))
 
     def _other_samples(self, names: Sequence[str]) -> Iterator[RankFinding]:
         first = self._members[0]
@@ -434,7 +432,11 @@ class FlowChecks:
             indices = next((i for i in items if i.part == INPUT and "int" in i.dtype), None)
             table = next((i.state_name for i in items if i.state_name), "")
             given = next((i for i in items if i.part == OUTPUT and i.is_tensor), None)
-            if indices is None or given is None or self._dumps.fact(self._members[0], indices).is_constant:
+            if (
+                indices is None
+                or given is None
+                or self._dumps.fact(self._members[0], indices).is_constant
+            ):
                 continue
             fact = self._dumps.fact(self._members[0], given)
             for number in range(place + 1, min(place + _NEAR // 4, len(self._common.keys))):
@@ -470,7 +472,9 @@ class FlowChecks:
             ours, theirs = self._odd_pair(place)
             inputs = self._pairs(ours, theirs, key, INPUT)
             outputs = [
-                each for each in self._pairs(ours, theirs, key, OUTPUT) if not each[2].is_same(each[3])
+                each
+                for each in self._pairs(ours, theirs, key, OUTPUT)
+                if not each[2].is_same(each[3])
             ]
             if not inputs or not outputs or all(x.is_constant for *_, x, _ in inputs):
                 continue
@@ -528,7 +532,9 @@ class FlowChecks:
             by_input[inputs][outputs] += 1
         inputs = next(each for each, given in by_input.items() if len(given) > 1)
         usual = by_input[inputs].most_common(1)[0][0]
-        first = next(i for i, (a, b) in enumerate(zip(got, gave, strict=True)) if (a, b) == (inputs, usual))
+        first = next(
+            i for i, (a, b) in enumerate(zip(got, gave, strict=True)) if (a, b) == (inputs, usual)
+        )
         odd = next(
             i for i, (a, b) in enumerate(zip(got, gave, strict=True)) if a == inputs and b != usual
         )
@@ -547,7 +553,9 @@ class FlowChecks:
             if self._same_got[place] or not (is_bias or _SUMS.fullmatch(key)):
                 continue
             ours, theirs = self._members[0], self._other(place)
-            pairs = [each for each in self._pairs(ours, theirs, key, INPUT) if _has_gradient(each[0])]
+            pairs = [
+                each for each in self._pairs(ours, theirs, key, INPUT) if _has_gradient(each[0])
+            ]
             alike = [each for each in pairs if each[2].is_same(each[3]) and not each[2].is_constant]
             parts = [each for each in pairs if not each[2].is_same(each[3])]
             if not alike or not parts:
@@ -619,9 +627,7 @@ class FlowChecks:
         )
         pair = part[2:]
         verdict = WARNING if is_rounding(*pair) else ERROR
-        return self._row(
-            RankFault.ACTIVATION, key, [theirs.rank], message, place, pair, verdict
-        )
+        return self._row(RankFault.ACTIVATION, key, [theirs.rank], message, place, pair, verdict)
 
 
 def _has_gradient(item: Item) -> bool:
@@ -670,7 +676,9 @@ def exchanges_by_module(
         for module, operations in alike.items():
             if operations != usual:
                 like = next(other for other, done in alike.items() if done == usual)
-                yield _unlike_module(summary, module, like, (operations, usual), groups, places, modules)
+                yield _unlike_module(
+                    summary, module, like, (operations, usual), groups, places, modules
+                )
                 break
 
 
@@ -702,5 +710,7 @@ def _unlike_module(
 def _begin_of(module: str, summary: RankSummary, modules: Modules) -> int:
     """Return the place of the first record in a module; its own record stands behind them."""
     place = summary.keys.index(module)
-    inside = (at for at in range(max(0, place - _NEAR), place) if modules.of(summary.keys[at]) == module)
+    inside = (
+        at for at in range(max(0, place - _NEAR), place) if modules.of(summary.keys[at]) == module
+    )
     return next(inside, place)

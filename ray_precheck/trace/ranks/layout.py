@@ -33,6 +33,8 @@ DATA, TENSOR, PIPELINE, CONTEXT, EXPERT, UNKNOWN = "dp", "tp", "pp", "cp", "ep",
 _COPIES = ("broadcast", "scatter", "gather", "send", "recv")
 # Ranks by their numbers, of one step.
 Ranks = Mapping[int, RankSummary]
+# So many ranks of a group are asked what its collectives carry: they run one program.
+_ASKED = 8
 # A gradient that was only scaled after its collective keeps the ratios of its statistics so well.
 _SAME_RATIO = 1e-5
 
@@ -99,7 +101,13 @@ def evidence_of(steps: Sequence[Ranks]) -> dict[tuple[int, ...], Evidence]:
     """Return what the collectives carry, by the ranks of their group."""
     found: dict[tuple[int, ...], Evidence] = defaultdict(Evidence)
     for ranks in steps:
-        for summary in ranks.values():
+        seen: Counter[tuple[int, ...]] = Counter()
+        for _, summary in sorted(ranks.items()):
+            groups = {each.meeting.ranks for each in summary.exchanges if each.meeting.peer is None}
+            groups = {members for members in groups if seen[members] < _ASKED}
+            if not groups:
+                continue
+            seen.update(groups)
             gradients = _Gradients(summary)
             first_backward = next(
                 (at for at, key in enumerate(summary.keys) if ".backward" in key),
@@ -107,7 +115,7 @@ def evidence_of(steps: Sequence[Ranks]) -> dict[tuple[int, ...], Evidence]:
             )
             for each in summary.exchanges:
                 members = each.meeting.ranks
-                if each.meeting.peer is None and len(members) > 1:
+                if members in groups and each.meeting.peer is None and len(members) > 1:
                     _take(found[members], each, summary, gradients, each.place < first_backward)
     return dict(found)
 
@@ -141,7 +149,11 @@ def _take(
             if name:
                 evidence.reduced[name] = "its gradient is reduced over them"
                 return
-    if is_forward and operation not in _COPIES and any(item.part == OUTPUT and len(fact.shape) > 1 for item, fact in facts):
+    if (
+        is_forward
+        and operation not in _COPIES
+        and any(item.part == OUTPUT and len(fact.shape) > 1 for item, fact in facts)
+    ):
         evidence.forward[operation] += 1
 
 
@@ -256,7 +268,9 @@ def _meshes(step: Ranks) -> list[RankGroup]:
 def _group(members: tuple[int, ...], each: Evidence, spread: Spread) -> RankGroup:
     shown = f"process group {ranges_of(members)}"
     if each.sharded:
-        return RankGroup(DATA, members, f"{shown}, over which FSDP gathers {_parameters(each.sharded)}")
+        return RankGroup(
+            DATA, members, f"{shown}, over which FSDP gathers {_parameters(each.sharded)}"
+        )
     apart = (spread.differ - each.reduced.keys()) | (spread.differ & each.sharded)
     replicated = spread.agree | spread.constant | each.reduced.keys()
     exchanges = ", ".join(each.forward)

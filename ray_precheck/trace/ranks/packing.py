@@ -65,7 +65,9 @@ def pack(summary: RankSummary) -> PackedSummary:
         np.array(facts.statistics, "<f8").reshape(-1, 4), summary.sketches.astype("<f4"),
     ]  # fmt: skip
     said = orjson.dumps(body)
-    raw = b"".join([len(said).to_bytes(_HEADER_BYTES, "little"), said, *(a.tobytes() for a in arrays)])
+    raw = b"".join(
+        [len(said).to_bytes(_HEADER_BYTES, "little"), said, *(a.tobytes() for a in arrays)]
+    )
     digest = hashlib.sha256(keys).hexdigest()[:32]
     return PackedSummary(digest, _text(keys), _text(raw))
 
@@ -124,7 +126,14 @@ class Unpacker:
         if key not in self._facts:
             sketch = sketches[row].copy() if row >= 0 else None
             self._facts[key] = TensorFact(
-                dtype, tuple(shape), tuple(statistics), checksum, sketch, tuple(placements), mesh, zeros
+                dtype,
+                tuple(shape),
+                tuple(statistics),
+                checksum,
+                sketch,
+                tuple(placements),
+                mesh,
+                zeros,
             )
         return self._facts[key]
 

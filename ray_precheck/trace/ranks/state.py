@@ -249,7 +249,11 @@ class StateChecks:
         self._known.update(name for name, *_ in found)
         factor = _usual([each for each in factors if each])
         alike = [place for place, each in enumerate(factors) if _is_near(each, factor)]
-        if len(alike) > 1 and len(alike) >= _NEARLY_ALL * told and not _is_near(1.0, factor, _NO_FACTOR):
+        if (
+            len(alike) > 1
+            and len(alike) >= _NEARLY_ALL * told
+            and not _is_near(1.0, factor, _NO_FACTOR)
+        ):
             name, facts, most, odd_ranks = found[alike[0]]
             message = (
                 f"the gradients of {len(alike)} of {told} parameters that are copies are scaled: those of"
@@ -351,7 +355,9 @@ class StateChecks:
                 found.append((name, updates, after))
         stale = {rank for _, updates, _ in found for rank in _stale_in(updates)}
         if found and stale == {each.rank for each in updating}:
-            self._is_shared = True  # each rank updates some, as ZeRO does, and gives them to the others
+            self._is_shared = (
+                True  # each rank updates some, as ZeRO does, and gives them to the others
+            )
             return
         self._known.update(name for name, *_ in found)
         for name, updates, after in found[:1]:
@@ -411,9 +417,7 @@ class StateChecks:
                 f"{name}: {shown_ranks([each.rank for each in idle])} did not update it: its optimizer does"
                 " not have it, or it had no gradient, and the other ranks' did; it is stale"
             )
-            yield self._row(
-                idle[0], RankFault.UPDATE, name, [each.rank for each in idle], message
-            )
+            yield self._row(idle[0], RankFault.UPDATE, name, [each.rank for each in idle], message)
 
 
 def _uses_own_rows(facts: Mapping[int, TensorFact]) -> bool:
