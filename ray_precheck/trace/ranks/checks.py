@@ -1,7 +1,7 @@
 """All checks of ranks against each other, and what follows from what.
 
-Comes in: the summaries of all dumps, a layout or none, and the dumps themselves for what summaries do not tell.
-Goes out: a `RanksOutcome`. Called by the command `ranks`.
+Comes in: the summaries of all dumps, a layout or none, and the dumps themselves for what summaries do not
+tell. Goes out: a `RanksOutcome`. Called by the command `ranks`.
 """
 
 from collections import Counter
@@ -74,8 +74,8 @@ def check_all(
     layout = layout_of_axes(axes, there) if axes else infer_layout(steps, evidence)
     replicas = [replicas_of(steps, each, evidence.get(each.ranks)) for each in layout.groups]
     found: list[RankFinding] = []
-    for each in replicas:
-        found += _of_group(steps, each, layout, evidence, dumps)
+    for of_group in replicas:
+        found += _of_group(steps, of_group, layout, evidence, dumps)
     for ranks in steps:
         found += exchange_findings(ranks)
         found += option_findings(ranks, layout.groups)
@@ -153,8 +153,8 @@ def _linked_ranks(layout: RankLayout) -> dict[int, int]:
 
 
 def causes_first(findings: Iterable[RankFinding], linked: Mapping[int, int]) -> list[RankFinding]:
-    """Return findings with the likeliest cause first, the earliest, and without what follows from another one:
-    of ranks that are linked nothing that is later counts, unless it may be a fault of its own."""
+    """Return findings with the likeliest cause first, the earliest, and without what follows from another
+    one: of ranks that are linked nothing that is later counts, unless it may be a fault of its own."""
     ordered = sorted(
         findings,
         key=lambda each: (each.verdict != ERROR, each.step, each.place, _ORDER.index(each.kind)),
@@ -272,7 +272,7 @@ def _not_checked(
         return
     in_groups = {rank for group in layout.groups for rank in group.ranks}
     if alone := sorted(there - in_groups):
-        yield f"{shown_ranks(alone)} is in no group: no collective, and no agreement of parameters, tells of one"
+        yield f"{shown_ranks(alone)} is in no group: no collective and no parameters tell of one"
     if lacking := sorted(in_groups - there):
         yield f"{shown_ranks(lacking)} has no dump, and is not compared"
     for group in layout.groups:

@@ -1,8 +1,8 @@
 """Collectives of a run: whether all ranks take part, and whether what they got is what all brought.
 
 Comes in: the dumps of all ranks of a step. Goes out: findings. Called by `checks`. The values are recomputed
-from sketches, which add up, and from statistics: the mean of a sum is the sum of the means, the Max of what was
-gathered the largest Max, the square of its norm the sum of the squares. Tensors are recomputed element by
+from sketches, which add up, and from statistics: the mean of a sum is the sum of the means, the Max of what
+was gathered the largest Max, the square of its norm the sum of the squares. Tensors are recomputed element by
 element elsewhere, by the command `locate`.
 """
 
@@ -31,8 +31,8 @@ from ray_precheck.trace.ranks.replicas import odd_ones
 from ray_precheck.trace.ranks.state import is_rounding, shown_fact, shown_ranks
 from ray_precheck.trace.side import record_from_json
 
-# A sketch has a noise of 1e-7 of its tensor's norm (`numerics.sketch`), a mean in float32 that of its sum; ten
-# times that, for each rank.
+# A sketch has a noise of 1e-7 of its tensor's norm (`numerics.sketch`), a mean in float32 that of its sum;
+# ten times that, for each rank.
 _NOISE = 1e-6
 _SAME = 1e-6
 # Collectives of more ranks are recomputed where each brings a few tensors: else there are a million pairs.
@@ -62,7 +62,7 @@ def exchange_findings(ranks: Ranks) -> Iterator[RankFinding]:
     ordered = sorted(
         met.items(), key=lambda item: min(each.fact.place for each in item[1].values())
     )
-    for (name, _), taken in ordered:
+    for _, taken in ordered:
         first = next(iter(taken.values())).fact.meeting
         wanted = {0, 1} if first.peer is not None else set(first.ranks)
         if first.peer is not None:
@@ -400,4 +400,3 @@ def _row(
         summary.step, verdict, kind, fact.key, ranges_of(ranks), group, expected, found,
         rests or summary.rests_on.value, message, dump=summary.name, key=fact.key, place=fact.place,
     )  # fmt: skip
-

@@ -1,7 +1,7 @@
 """What the ranks of a group got and gave, record by record: samples, masks, activations, calls.
 
-Comes in: the dumps of a group in a step, and its `Replicas`. Goes out: findings. Called by `checks`. Checksums
-tell which records agree; of the few that say something the dumps themselves are asked (`OpenDumps`).
+Comes in: the dumps of a group in a step, and its `Replicas`. Goes out: findings. Called by `checks`.
+Checksums tell which records agree; of the few that say something the dumps themselves are asked (`OpenDumps`).
 """
 
 import re
@@ -20,7 +20,7 @@ from ray_precheck.operators.effects import UNINITIALISED
 from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.flow import is_collective
-from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
+from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.ranks.layout import (
     CONTEXT,
     DATA,
@@ -143,7 +143,8 @@ def _common(members: Sequence[RankSummary]) -> _Common:
         np.stack([getattr(each, name)[at] for each, at in zip(members, chosen, strict=True)])
         for name in ("got", "gave", "settings")
     ]
-    return _Common(keys, *stacked, places)
+    got, gave, settings = stacked
+    return _Common(keys, got, gave, settings, places)
 
 
 class FlowChecks:
@@ -451,7 +452,7 @@ class FlowChecks:
                     ranks = [each.rank for each in self._members]
                     message = (
                         f"{key}: {shown_ranks(ranks)} read the same rows of {plain_name(table) or 'a table'}"
-                        f" and add them (in {reader}) to parts of a sequence that each of them has of its own:"
+                        f" and add them (in {reader}) to parts of a sequence that each has of its own:"
                         " the positions are not offset by the rank's part"
                     )
                     yield self._row(RankFault.ACTIVATION, key, ranks[1:], message, place)
@@ -599,8 +600,8 @@ class FlowChecks:
     ) -> RankFinding:
         ranks = [each.rank for each in self._members]
         message = (
-            f"{key}: {name}, which is a copy, is added on each of {shown_ranks(ranks)} before what they have is"
-            f" summed over the ranks: the sum has it {len(ranks)} times"
+            f"{key}: {name}, which is a copy, is added on each of {shown_ranks(ranks)} before what they have"
+            f" is summed over the ranks: the sum has it {len(ranks)} times"
         )
         return self._row(RankFault.ACTIVATION, key, [theirs.rank], message, place)
 
@@ -670,15 +671,13 @@ def exchanges_by_module(
             continue
         usual, _ = max(
             counts.items(),
-            key=lambda item: (item[1], bool(item[0]), max(map(frequent.get, item[0]), default=0),
+            key=lambda item: (item[1], bool(item[0]), max((frequent[name] for name in item[0]), default=0),
                               -len(item[0])),
         )  # fmt: skip
-        for module, operations in alike.items():
-            if operations != usual:
+        for module, own in alike.items():
+            if own != usual:
                 like = next(other for other, done in alike.items() if done == usual)
-                yield _unlike_module(
-                    summary, module, like, (operations, usual), groups, places, modules
-                )
+                yield _unlike_module(summary, module, like, (own, usual), groups, places, modules)
                 break
 
 

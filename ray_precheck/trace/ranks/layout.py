@@ -201,8 +201,8 @@ def factor_of(one: TensorFact, other: TensorFact) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The parameters that all ranks of a group have in one shape, at the start of the first step: which agree,
-    which differ, and which agree but are constant, so that nothing can be told."""
+    """The parameters that all ranks of a group have in one shape, at the start of the first step: which
+    agree, which differ, and which agree but are constant, so that nothing can be told."""
 
     agree: frozenset[str] = frozenset()
     differ: frozenset[str] = frozenset()
@@ -225,7 +225,8 @@ def spread_of(step: Ranks, members: Iterable[int]) -> Spread:
             sets["differ"].add(name)
         else:
             sets["constant" if facts[0].is_constant else "agree"].add(name)
-    return Spread(*(frozenset(each) for each in sets.values()), own)
+    agree, differ, constant = (frozenset(each) for each in sets.values())
+    return Spread(agree, differ, constant, own)
 
 
 def infer_layout(

@@ -1,7 +1,7 @@
 """Summaries as text, on their way from a worker to the driver.
 
-Comes in: a `RankSummary`. Goes out: two lines of text, one for the keys of the records, which most ranks share,
-and one for the rest; and back. Called by the job of the command `ranks`.
+Comes in: a `RankSummary`. Goes out: two lines of text, one for the keys of the records, which most ranks
+share, and one for the rest; and back. Called by the job of the command `ranks`.
 """
 
 import base64
@@ -101,12 +101,26 @@ class Unpacker:
             self._fact(each, numbers, sketches)
             for each, numbers in zip(told, statistics.tolist(), strict=True)
         ]
+        named = {name: _named(body[name], facts) for name in _NAMED}
         return RankSummary(
-            body["step"], body["rank"], body["name"], self._keys[packed.digest],
-            *checksums,
+            body["step"],
+            body["rank"],
+            body["name"],
+            self._keys[packed.digest],
+            checksums[0],
+            checksums[1],
+            checksums[2],
+            parameters=named["parameters"],
+            buffers=named["buffers"],
+            gradients=named["gradients"],
+            inputs=named["inputs"],
+            reduced=frozenset(body["reduced"]),
             updates={name: _update(each, facts) for name, each in body["updates"].items()},
             options=tuple(body["options"]),
-            reduced=frozenset(body["reduced"]),
+            uses=body["uses"],
+            losses=body["losses"],
+            masks=body["masks"],
+            marks=body["marks"],
             call_meshes=tuple(body["call_meshes"]),
             own_meshes=tuple(body["own_meshes"]),
             exchanges=tuple(
@@ -116,9 +130,7 @@ class Unpacker:
             sketches=sketches,
             rests_on=RestsOn(body["rests_on"]),
             note=body["note"],
-            **{name: body[name] for name in _PLAIN},
-            **{name: _named(body[name], facts) for name in _NAMED},
-        )  # fmt: skip
+        )
 
     def _fact(self, told: Any, statistics: Any, sketches: Any) -> TensorFact:
         dtype, shape, checksum, row, placements, mesh, zeros = told

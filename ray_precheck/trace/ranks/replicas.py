@@ -182,10 +182,10 @@ def _judge_by_roles(
             found.copies[name] = f"the ranks have it alike at the start of step {step}"
     for name in found.parts:  # marks or placements say so, the values do not
         if name not in differ and name not in {each.name for each in found.odd}:
-            step = _equal_since(name, found.group, steps)
+            since = _equal_since(name, found.group, steps)
             others = [each for each in parts[role_of(name)] if each != name and each in differ]
-            if step is not None and others:
-                found.odd.append(Odd(name, step, is_copy=True, like=others[0]))
+            if since is not None and others:
+                found.odd.append(Odd(name, since, is_copy=True, like=others[0]))
 
 
 def _shape_of(name: str, steps: Sequence[Ranks]) -> tuple[int, ...] | None:

@@ -1,7 +1,7 @@
 """Parameters, buffers, gradients and updates of ranks that have copies of them.
 
-Comes in: the dumps of a group in each step, and its `Replicas`. Goes out: findings. Called by `checks`. Of what
-follows from what, the first is told: a parameter that differs at the start, a gradient that differs at the
+Comes in: the dumps of a group in each step, and its `Replicas`. Goes out: findings. Called by `checks`. Of
+what follows from what, the first is told: a parameter that differs at the start, a gradient that differs at the
 update of equal parameters, an update that makes different parameters of equal ones.
 """
 
@@ -159,8 +159,8 @@ class StateChecks:
         elif not is_first:
             when += ", though no gradient and no update told of it before"
         message = (
-            f"{name}{rest}: {shown_ranks(odd_ranks)} has other values than {shown_ranks(most)} {when}; it is a"
-            f" copy ({self._replicas.copies[name]})"
+            f"{name}{rest}: {shown_ranks(odd_ranks)} has other values than {shown_ranks(most)} {when}; it is"
+            f" a copy ({self._replicas.copies[name]})"
         )
         verdict = WARNING if is_rounding(*pair) else ERROR
         if verdict == WARNING:
@@ -293,8 +293,8 @@ class StateChecks:
         elif self._group.kind in (TENSOR, CONTEXT) and _uses_own_rows(facts):
             verdict = WARNING
             said = (
-                "each rank uses rows of its own and changes these alone, so that the copies drift apart in the"
-                " rows of others"
+                "each rank uses rows of its own and changes these alone, so that the copies drift apart in"
+                " the rows of others"
             )
         elif (other := self._others.get(name)) is not None:
             said = (
@@ -526,7 +526,7 @@ def tied_findings(
 def _same_stages(
     ours: RankSummary, theirs: RankSummary, pairs: Sequence[tuple[str, str]], group: RankGroup
 ) -> RankFinding:
-    """Return the row of stages that begin alike, which the same seed on each of them gives, too: a warning."""
+    """Return the row of stages that begin alike, as one seed on all of them makes them: a warning."""
     one, other = pairs[0]
     rest = f" (and {len(pairs) - 1} more parameters)" if len(pairs) > 1 else ""
     message = (
@@ -669,8 +669,8 @@ def _sum_for_mean(
     name = next(iter(members[0].updates), "")
     message = (
         f"the gradients of {count} parameters are {usual:.4g} times the mean of the {size} ranks': they are"
-        " summed, and not divided by the number of ranks, though each rank's loss is not divided either; right"
-        " only where the learning rate takes it into account"
+        " summed, and not divided by the number of ranks, though each rank's loss is not divided either;"
+        " right only where the learning rate takes it into account"
     )
     yield RankFinding(
         members[0].step, WARNING, RankFault.GRADIENT, name, ranges_of(group.ranks), shown_group(group),
@@ -680,8 +680,8 @@ def _sum_for_mean(
 
 
 def _scale(name: str, members: Sequence[RankSummary], group: RankGroup) -> float | None:
-    """Return what a gradient at the update is to the mean of what the backward passes left, or to their sum in
-    a tensor-parallel group, to one of them where they are the same; None where it is no multiple."""
+    """Return what a gradient at the update is to the mean of what the backward passes left, or to their sum
+    in a tensor-parallel group, to one of them where they are the same; None where it is no multiple."""
     raw = [each.gradients.get(name) for each in members]
     update = members[0].updates.get(name) if members else None
     final = update.gradient if update is not None else None

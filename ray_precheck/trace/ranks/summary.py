@@ -40,9 +40,14 @@ _GENERATOR = re.compile(rb'"generator": ?"([0-9a-f]+)"')
 _SKETCH = re.compile(rb'"sketch": ?(\d+)')
 # Fields that honestly differ between ranks with equal values.
 _OWN = re.compile(
-    rb'"(?:data_name|generator|group_id)": ?"[^"]*"|"sketch_counted": ?[a-z]+|"(?:cuda|npu|xpu|mlu|gcu|hpu|musa):\d+"'
+    rb'"(?:data_name|generator|group_id)": ?"[^"]*"|"sketch_counted": ?[a-z]+'
+    rb'|"(?:cuda|npu|xpu|mlu|gcu|hpu|musa):\d+"'
 )
-_OWN_SIGNS = (b'"data_name"', b'"generator"', b'"group_id"', b'"device')
+_GENERATOR_SIGN, _MESH_SIGN, _FLOAT_SIGN = b'"generator"', b'"device_mesh"', b'"float"'
+_MODULE_SIGN = b'"parameters": {"'
+_OWN_SIGNS = (b'"data_name"', _GENERATOR_SIGN, b'"group_id"', b'_counted"', b'"torch.device"')
+_NAME_SIGNS = (b'"parameter":', b'"buffer":', b'"argument":')
+_SIGNS = (*_OWN_SIGNS, *_NAME_SIGNS, _MESH_SIGN, _FLOAT_SIGN, _MODULE_SIGN)
 # The ranks of a group, which a meeting has, too: of 1,000 ranks most of the record.
 _GROUP = re.compile(rb', ?"group": ?\{[^{}]*\}(?=[,}])')
 _MESH = re.compile(rb'"device_mesh": ?(\[[\[\]0-9, ]*\])')
