@@ -251,7 +251,7 @@ def _wrong(
         return None
     parts = [part for piece in made.pieces for part in piece]
     is_whole = all(
-        part.start == 0 and part.length == fact.count
+        part.start == 0 and part.length == fact.size
         for part, fact in zip(parts, facts, strict=True)
     )
     if not is_whole:
@@ -287,18 +287,18 @@ def _wrong_total(
     unit = 0.0
     for each in made:
         fact = fact_at(each.rank, each.item)
-        total += fact.statistics[2] * fact.count
-        count += fact.count
+        total += fact.statistics[2] * fact.size
+        count += fact.size
         unit = max(unit, epsilon_of(fact.dtype) / 2)
         for part in (part for piece in each.pieces for part in piece):
             whole = fact_at(part.rank, part.item)
             _, length = wholes.get((part.rank, part.item.path), (whole, 0))
             wholes[part.rank, part.item.path] = whole, length + part.length
     for fact, length in wholes.values():
-        if length != fact.count:
+        if length != fact.size:
             return ""
-        brought += fact.statistics[2] * fact.count
-        norms += fact.statistics[3] * math.sqrt(fact.count)
+        brought += fact.statistics[2] * fact.size
+        norms += fact.statistics[3] * math.sqrt(fact.size)
     ranks = len(taken)
     share = 1.0 / ranks if operation == MEAN else 1.0
     allowed = ((ranks + 1) * unit + ranks * _NOISE) * norms * share
@@ -310,7 +310,7 @@ def _wrong_total(
 
 
 def _wrong_copy(got: TensorFact, one: TensorFact) -> tuple[str, RestsOn] | None:
-    if got.dtype != one.dtype or got.count != one.count:
+    if got.dtype != one.dtype or got.size != one.size:
         return None
     names = ("Max", "Min")
     for name, ours, theirs in zip(names, got.statistics, one.statistics, strict=False):
@@ -362,7 +362,7 @@ def _wrong_reduction(
             )
         return None
     right = sum(fact.statistics[2] for fact in facts) * share
-    root = math.sqrt(max(1, got.count))
+    root = math.sqrt(max(1, got.size))
     if abs(mean - right) > allowed / root + unit * abs(right):
         return f"Mean is {mean:.6g} where {right:.6g} is right", RestsOn.STATISTICS
     if norm > norms * (1 + _NOISE) + allowed:
@@ -371,7 +371,7 @@ def _wrong_reduction(
 
 
 def _wrong_gather(got: TensorFact, facts: Sequence[TensorFact]) -> tuple[str, RestsOn] | None:
-    if sum(fact.count for fact in facts) != got.count or any(f.dtype != got.dtype for f in facts):
+    if sum(fact.size for fact in facts) != got.size or any(f.dtype != got.dtype for f in facts):
         return None
     high = max(fact.statistics[0] for fact in facts)
     low = min(fact.statistics[1] for fact in facts)

@@ -1,7 +1,7 @@
 """What the ranks of a group got and gave, record by record: samples, masks, activations, calls.
 
 Comes in: the dumps of a group in a step, and its `Replicas`. Goes out: findings. Called by `checks`.
-Checksums tell which records agree; of the few that say something the dumps themselves are asked (`OpenDumps`).
+Checksums tell which records agree; of the few that say something the dumps are asked (`OpenDumps`).
 """
 
 import re
@@ -38,7 +38,7 @@ from ray_precheck.trace.ranks.nouns import (
 )
 from ray_precheck.trace.ranks.replicas import Replicas
 from ray_precheck.trace.ranks.state import is_rounding, shown_fact, shown_group, shown_ranks
-from ray_precheck.trace.ranks.summary import fact_of, plain_name
+from ray_precheck.trace.ranks.summary import OPTIMIZER, fact_of, plain_name
 from ray_precheck.trace.side import MODULE_PREFIXES, CaptureSide, open_side
 from ray_precheck.trace.sources import Modules, source_lines
 
@@ -211,7 +211,7 @@ class FlowChecks:
 
     def _is_no_call(self, key: str) -> bool:
         return (
-            key.startswith(MODULE_PREFIXES)
+            key.startswith((*MODULE_PREFIXES, OPTIMIZER))
             or is_collective(key)
             or _NO_OPERATORS.fullmatch(key) is not None
         )
@@ -243,7 +243,7 @@ class FlowChecks:
             for item in self._dumps.items(summary, key):
                 if item.part == OUTPUT and item.is_tensor:
                     given = self._dumps.fact(summary, item)
-                    if given.statistics == fact.statistics and given.count == fact.count:
+                    if given.statistics == fact.statistics and given.size == fact.size:
                         return key
         return ""
 

@@ -88,13 +88,12 @@ def layout_of_axes(axes: Sequence[tuple[str, int]], ranks: Iterable[int]) -> Ran
 @dataclass(slots=True)
 class Evidence:
     """What the collectives of a group carry: the `reduced` parameters, by whose gradients; `sharded` ones,
-    which FSDP gathers; `operations` of the forward pass; how many collectives there are in all."""
+    which FSDP gathers; the operations of the `forward` pass; the `makers` that are not the program."""
 
     reduced: dict[str, str] = field(default_factory=dict)
     sharded: set[str] = field(default_factory=set)
     forward: Counter[str] = field(default_factory=Counter)
     makers: Counter[str] = field(default_factory=Counter)
-    count: int = 0
 
 
 def evidence_of(steps: Sequence[Ranks]) -> dict[tuple[int, ...], Evidence]:
@@ -131,7 +130,6 @@ def _take(
     maker = record.get("by")
     named = record.get("parameters")
     names = [plain_name(name) for name in named if isinstance(name, str)] if named else []
-    evidence.count += 1
     operation = each.meeting.operation.removeprefix("functional.")
     if isinstance(maker, str) and maker:
         evidence.makers[maker] += 1
@@ -191,7 +189,7 @@ def factor_of(one: TensorFact, other: TensorFact) -> float:
     if one.is_constant or other.is_constant or not one.statistics[3] or one.shape != other.shape:
         return 0.0
     factor = other.statistics[3] / one.statistics[3]
-    scale = factor * one.statistics[3] / math.sqrt(max(1, one.count))
+    scale = factor * one.statistics[3] / math.sqrt(max(1, one.size))
     if not math.isfinite(scale) or not scale:
         return 0.0
     pairs = zip(one.statistics[:3], other.statistics[:3], strict=True)

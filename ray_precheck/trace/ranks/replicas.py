@@ -280,7 +280,7 @@ def relative_difference(one: TensorFact, other: TensorFact) -> float:
         size = max(float(np.linalg.norm(one.sketch)), float(np.linalg.norm(other.sketch)))
         apart = float(np.linalg.norm(one.sketch.astype(np.float64) - other.sketch))
     else:
-        root = max(1, one.count) ** 0.5
+        root = max(1, one.size) ** 0.5
         ours = [*one.statistics[:3], one.statistics[3] / root]
         theirs = [*other.statistics[:3], other.statistics[3] / root]
         pairs = [

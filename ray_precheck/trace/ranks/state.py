@@ -1,8 +1,8 @@
 """Parameters, buffers, gradients and updates of ranks that have copies of them.
 
 Comes in: the dumps of a group in each step, and its `Replicas`. Goes out: findings. Called by `checks`. Of
-what follows from what, the first is told: a parameter that differs at the start, a gradient that differs at the
-update of equal parameters, an update that makes different parameters of equal ones.
+what follows from what, the first is told: a parameter that differs at the start, a gradient that differs at
+the update of equal parameters, an update that makes different parameters of equal ones.
 """
 
 import math
@@ -58,7 +58,7 @@ _RATES = {"lr": "learning rate"}
 def is_rounding(one: TensorFact, other: TensorFact) -> bool:
     """Return whether two tensors agree but for rounding: 8 u sqrt(n) of n elements, at most 1e-3."""
     unit = epsilon_of(one.dtype) / 2
-    limit = min(_ROUNDINGS * unit * math.sqrt(max(1, one.count)), _MOST_ROUNDING)
+    limit = min(_ROUNDINGS * unit * math.sqrt(max(1, one.size)), _MOST_ROUNDING)
     return relative_difference(one, other) <= limit
 
 
@@ -424,8 +424,8 @@ def _uses_own_rows(facts: Mapping[int, TensorFact]) -> bool:
     """Return whether the gradients of a table can have no element in common that is not 0."""
     first = next(iter(facts.values()))
     known = [fact.zeros for fact in facts.values()]
-    used = sum(first.count - zeros for zeros in known)
-    return len(first.shape) > 1 and min(known) > 0 and used <= first.count
+    used = sum(first.size - zeros for zeros in known)
+    return len(first.shape) > 1 and min(known) > 0 and used <= first.size
 
 
 def _same_starts(updates: Mapping[int, UpdateFact]) -> bool:

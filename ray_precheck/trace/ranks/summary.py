@@ -282,8 +282,10 @@ class _Reading:
 
 def fact_of(item: Item, sketch: Array | None = None) -> TensorFact:
     """Return what the element of a tensor says of its values."""
-    numbers = [item.number(name) for name in FIELDS]
-    statistics = tuple(float("nan") if each is None else each for each in numbers)
+    high, low, mean, norm = (
+        float("nan") if (found := item.number(name)) is None else found for name in FIELDS
+    )
+    statistics = high, low, mean, norm
     shape = item.shape or ()
     said = [item.dtype, shape, [repr(each) for each in statistics], item.digest]
     checksum = zlib.crc32(orjson.dumps(said))
@@ -303,7 +305,7 @@ def fact_of(item: Item, sketch: Array | None = None) -> TensorFact:
         sketch,
         placed,
         shown_mesh,
-        zeros,  # type: ignore[arg-type]
+        zeros,
     )
 
 
