@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR
+from ray_precheck.trace.ranks.activations import ActivationChecks
+from ray_precheck.trace.ranks.agreement import shown_group, shown_ranks
+from ray_precheck.trace.ranks.dumps import OpenDumps
 from ray_precheck.trace.ranks.exchanges import exchange_findings
-from ray_precheck.trace.ranks.flow import FlowChecks, OpenDumps, exchanges_by_module
 from ray_precheck.trace.ranks.layout import (
     CONTEXT,
     DATA,
@@ -24,6 +26,8 @@ from ray_precheck.trace.ranks.layout import (
     infer_layout,
     layout_of_axes,
 )
+from ray_precheck.trace.ranks.linked import option_findings, tied_findings
+from ray_precheck.trace.ranks.modules import exchanges_by_module
 from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
@@ -34,14 +38,8 @@ from ray_precheck.trace.ranks.nouns import (
     RestsOn,
 )
 from ray_precheck.trace.ranks.replicas import Replicas, members_of, replicas_of
-from ray_precheck.trace.ranks.state import (
-    StateChecks,
-    option_findings,
-    scale_findings,
-    shown_group,
-    shown_ranks,
-    tied_findings,
-)
+from ray_precheck.trace.ranks.scales import scale_findings
+from ray_precheck.trace.ranks.state import StateChecks
 
 # Of one kind in one step there are so many rows at most; a sentence counts the others.
 _MOST_ALIKE = 10
@@ -118,7 +116,7 @@ def _of_group(
         members = members_of(ranks, group)
         if len(members) < 2:
             continue
-        flow = FlowChecks(members, replicas, own, dumps)
+        flow = ActivationChecks(members, replicas, own, dumps)
         yield from flow.findings()
         step = members[0].step
         if any(

@@ -18,6 +18,7 @@ from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.exchange import LARGEST, MEAN, SMALLEST, SUM, Made, RankRecord, made_by
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
+from ray_precheck.trace.ranks.agreement import is_rounding, odd_ones, shown_fact, shown_ranks
 from ray_precheck.trace.ranks.layout import Ranks, exchanged_fact
 from ray_precheck.trace.ranks.nouns import (
     ExchangeFact,
@@ -27,8 +28,6 @@ from ray_precheck.trace.ranks.nouns import (
     RestsOn,
     TensorFact,
 )
-from ray_precheck.trace.ranks.replicas import odd_ones
-from ray_precheck.trace.ranks.state import is_rounding, shown_fact, shown_ranks
 from ray_precheck.trace.side import record_from_json
 
 # A sketch has a noise of 1e-7 of its tensor's norm (`numerics.sketch`), a mean in float32 that of its sum;

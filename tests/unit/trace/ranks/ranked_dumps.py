@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_precheck.numerics.sketch import sketch
 from ray_precheck.trace.ranks.checks import check_all
-from ray_precheck.trace.ranks.flow import OpenDumps
+from ray_precheck.trace.ranks.dumps import OpenDumps
 from ray_precheck.trace.ranks.nouns import RankFinding, RanksOutcome
 from ray_precheck.trace.ranks.packing import Unpacker, pack
 from ray_precheck.trace.ranks.summary import summarize
