@@ -37,7 +37,7 @@ _SAME = 1e-6
 # Collectives of more ranks are recomputed where each brings a few tensors: else there are a million pairs.
 _MOST_RANKS, _FEW_TENSORS = 64, 8
 # All ranks get the same of these.
-_FOR_ALL = ("all_reduce", "all_gather", "broadcast", "ddp_broadcast")
+_FOR_ALL = ("all_reduce", "ddp_all_reduce", "all_gather", "broadcast", "ddp_broadcast")
 _SENDS = "from "
 
 
@@ -166,8 +166,8 @@ def _judged(taken: Mapping[int, _Taken]) -> Iterator[RankFinding]:
         most, odd, pair = unlike
         verdict = WARNING if is_rounding(*pair) else ERROR
         message = (
-            f"{first.fact.key}: {shown_ranks(odd)} got something else than {shown_ranks(most)}, where all"
-            " ranks get the same"
+            f"{first.fact.key}: what {shown_ranks(odd)} got is not what {shown_ranks(most)} got,"
+            " where all ranks get the same"
         )
         yield _row(
             taken[odd[0]], RankFault.COLLECTIVE, odd, message, first.fact.meeting.group,

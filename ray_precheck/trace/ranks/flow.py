@@ -208,12 +208,18 @@ class GroupFlow:
             return
 
     def _is_summed(self, key: str) -> bool:
-        """Return whether a sum over the ranks follows on the reader of an input, so that they read one."""
+        """Return whether the first exchange after the reader of an input is a sum, so that all ranks read
+        one: each has rows of the table. Where a sequence was divided before, a gathering comes first."""
         place = self._at.get(key)
         if place is None:
             return False
-        near = self._common.keys[place : place + NEAR // 4]
-        return any("all_reduce" in each or "reduce_scatter" in each for each in near)
+        exchanges = (
+            each
+            for each in self._common.keys[place:]
+            if is_collective(each) and "broadcast" not in each
+        )
+        first = next(exchanges, "")
+        return "all_reduce" in first or "reduce_scatter" in first
 
     def _settings(self) -> Iterator[RankFinding]:
         """Yield functions whose numbers (a dropout's share, an epsilon) differ between ranks."""

@@ -183,7 +183,11 @@ def _judge_by_roles(
     for name in found.parts:  # marks or placements say so, the values do not
         if name not in differ and name not in {each.name for each in found.odd}:
             since = _equal_since(name, found.group, steps)
-            others = [each for each in parts[role_of(name)] if each != name and each in differ]
+            others = [
+                each
+                for each in parts[role_of(name)]
+                if each != name and _equal_since(each, found.group, steps) is None
+            ]
             if since is not None and others:
                 found.odd.append(Odd(name, since, is_copy=True, like=others[0]))
 

@@ -262,7 +262,7 @@ class StateChecks:
             )
         elif factor and not is_near(factor, 1.0, NO_FACTOR):
             said = f"{shown_ranks(odd_ranks)}'s gradient is {factor:.4g} times that of {shown_ranks(most)}"
-        elif len(own) == len(facts):
+        elif len(own) == len(facts) or self._likes_are_reduced(name):
             said = f"{shown_ranks(odd_ranks)}'s gradient was not reduced with {shown_ranks(most)}'s"
         else:
             said = f"{shown_ranks(odd_ranks)} has another gradient than {shown_ranks(most)}"
@@ -271,6 +271,13 @@ class StateChecks:
             by_rank[odd_ranks[0]], RankFault.GRADIENT, name, odd_ranks,
             f"{name}: {said}; it is a copy ({basis})", pair, verdict,
         )  # fmt: skip
+
+    def _likes_are_reduced(self, name: str) -> bool:
+        """Return whether the collectives of the group reduce gradients of the role, and not this one."""
+        copies = self._replicas.copies
+        return "reduc" not in copies[name] and any(
+            "reduc" in basis and role_of(other) == role_of(name) for other, basis in copies.items()
+        )
 
     def _all_gradients(
         self,
