@@ -3,8 +3,8 @@
 `precheck` runs a dump of msprobe's and returns a `PrecheckReport`; `rerun` checks one API again
 that a run with `-save_error_data` saved; `run_ranks` runs the dumps that `find_dumps` finds below a
 folder; `compare_captures` compares two captures, `locate_captures` finds the operator to blame,
-`diagnose_captures` does both and more; `check_ranks` compares the ranks of one run; `reference` declares a bench of one's own. Everything
-that can go wrong is a `PrecheckError`.
+`diagnose_captures` does both and more; `check_ranks` compares the ranks of one run; `reference`
+declares a bench of one's own. Everything that can go wrong is a `PrecheckError`.
 """
 
 from importlib import import_module

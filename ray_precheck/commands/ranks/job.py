@@ -1,8 +1,8 @@
 """Summaries of dumps as a job: a piece is the dump of one rank in one step.
 
-Comes in: the dumps of a folder. Goes out: a `Job`, and rows in the two tables `RANK_TABLES`: one for each dump,
-and, while the run goes on, its summary in two rows of the table that has the findings in the end. The session
-`run` makes the job; where the dumps are few and small it needs no worker.
+Comes in: the dumps of a folder. Goes out: a `Job`, and rows in the two tables `RANK_TABLES`: one for each
+dump, and, while the run goes on, its summary in two rows of the table that has the findings in the end.
+The session `run` makes the job; where the dumps are few and small it needs no worker.
 """
 
 import re

@@ -58,7 +58,7 @@ from ray_precheck.store.tables import (
     replace_file,
 )
 from ray_precheck.trace.ranks.checks import check_all
-from ray_precheck.trace.ranks.flow import OpenDumps
+from ray_precheck.trace.ranks.dumps import OpenDumps
 from ray_precheck.trace.ranks.layout import layout_of_axes, parse_layout
 from ray_precheck.trace.ranks.nouns import RankFault, RankFinding, RanksOutcome, RankSummary
 from ray_precheck.trace.ranks.packing import PackedSummary, Unpacker

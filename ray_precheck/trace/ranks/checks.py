@@ -1,7 +1,7 @@
 """All checks of ranks against each other, and what follows from what.
 
-Comes in: the summaries of all dumps, a layout or none, and the dumps themselves for what summaries do not tell.
-Goes out: a `RanksOutcome`. Called by the command `ranks`.
+Comes in: the summaries of all dumps, a layout or none, and the dumps themselves for what summaries do not
+tell. Goes out: a `RanksOutcome`. Called by the command `ranks`.
 """
 
 from collections import Counter
@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR
+from ray_precheck.trace.ranks.activations import ActivationChecks
+from ray_precheck.trace.ranks.agreement import shown_group, shown_ranks
+from ray_precheck.trace.ranks.dumps import OpenDumps
 from ray_precheck.trace.ranks.exchanges import exchange_findings
-from ray_precheck.trace.ranks.flow import FlowChecks, OpenDumps, exchanges_by_module
 from ray_precheck.trace.ranks.layout import (
     CONTEXT,
     DATA,
@@ -24,6 +26,8 @@ from ray_precheck.trace.ranks.layout import (
     infer_layout,
     layout_of_axes,
 )
+from ray_precheck.trace.ranks.linked import option_findings, tied_findings
+from ray_precheck.trace.ranks.modules import exchanges_by_module
 from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
@@ -34,14 +38,8 @@ from ray_precheck.trace.ranks.nouns import (
     RestsOn,
 )
 from ray_precheck.trace.ranks.replicas import Replicas, members_of, replicas_of
-from ray_precheck.trace.ranks.state import (
-    StateChecks,
-    option_findings,
-    scale_findings,
-    shown_group,
-    shown_ranks,
-    tied_findings,
-)
+from ray_precheck.trace.ranks.scales import scale_findings
+from ray_precheck.trace.ranks.state import StateChecks
 
 # Of one kind in one step there are so many rows at most; a sentence counts the others.
 _MOST_ALIKE = 10
@@ -74,8 +72,8 @@ def check_all(
     layout = layout_of_axes(axes, there) if axes else infer_layout(steps, evidence)
     replicas = [replicas_of(steps, each, evidence.get(each.ranks)) for each in layout.groups]
     found: list[RankFinding] = []
-    for each in replicas:
-        found += _of_group(steps, each, layout, evidence, dumps)
+    for of_group in replicas:
+        found += _of_group(steps, of_group, layout, evidence, dumps)
     for ranks in steps:
         found += exchange_findings(ranks)
         found += option_findings(ranks, layout.groups)
@@ -118,7 +116,7 @@ def _of_group(
         members = members_of(ranks, group)
         if len(members) < 2:
             continue
-        flow = FlowChecks(members, replicas, own, dumps)
+        flow = ActivationChecks(members, replicas, own, dumps)
         yield from flow.findings()
         step = members[0].step
         if any(
@@ -152,11 +150,9 @@ def _linked_ranks(layout: RankLayout) -> dict[int, int]:
     return found
 
 
-def causes_first(
-    findings: Iterable[RankFinding], linked: Mapping[int, int]
-) -> list[RankFinding]:
-    """Return findings with the likeliest cause first, the earliest, and without what follows from another one:
-    of ranks that are linked nothing that is later counts, unless it may be a fault of its own."""
+def causes_first(findings: Iterable[RankFinding], linked: Mapping[int, int]) -> list[RankFinding]:
+    """Return findings with the likeliest cause first, the earliest, and without what follows from another
+    one: of ranks that are linked nothing that is later counts, unless it may be a fault of its own."""
     ordered = sorted(
         findings,
         key=lambda each: (each.verdict != ERROR, each.step, each.place, _ORDER.index(each.kind)),
@@ -274,7 +270,7 @@ def _not_checked(
         return
     in_groups = {rank for group in layout.groups for rank in group.ranks}
     if alone := sorted(there - in_groups):
-        yield f"{shown_ranks(alone)} is in no group: no collective, and no agreement of parameters, tells of one"
+        yield f"{shown_ranks(alone)} is in no group: no collective and no parameters tell of one"
     if lacking := sorted(in_groups - there):
         yield f"{shown_ranks(lacking)} has no dump, and is not compared"
     for group in layout.groups:
@@ -299,9 +295,7 @@ def _not_checked(
     yield from _lacking_facts(summaries, layout.groups)
 
 
-def _lacking_facts(
-    summaries: Sequence[RankSummary], groups: Sequence[RankGroup]
-) -> Iterator[str]:
+def _lacking_facts(summaries: Sequence[RankSummary], groups: Sequence[RankGroup]) -> Iterator[str]:
     if not any(each.inputs for each in summaries):
         yield "samples: no input of the model is marked in this capture"
     kinds = {group.kind for group in groups}

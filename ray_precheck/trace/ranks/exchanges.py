@@ -1,14 +1,14 @@
 """Collectives of a run: whether all ranks take part, and whether what they got is what all brought.
 
 Comes in: the dumps of all ranks of a step. Goes out: findings. Called by `checks`. The values are recomputed
-from sketches, which add up, and from statistics: the mean of a sum is the sum of the means, the Max of what was
-gathered the largest Max, the square of its norm the sum of the squares. Tensors are recomputed element by
+from sketches, which add up, and from statistics: the mean of a sum is the sum of the means, the Max of what
+was gathered the largest Max, the square of its norm the sum of the squares. Tensors are recomputed element by
 element elsewhere, by the command `locate`.
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.exchange import LARGEST, MEAN, SMALLEST, SUM, Made, RankRecord, made_by
-from ray_precheck.trace.items import Item, items_of
+from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
+from ray_precheck.trace.ranks.agreement import is_rounding, odd_ones, shown_fact, shown_ranks
 from ray_precheck.trace.ranks.layout import Ranks, exchanged_fact
 from ray_precheck.trace.ranks.nouns import (
     ExchangeFact,
@@ -27,16 +28,16 @@ from ray_precheck.trace.ranks.nouns import (
     RestsOn,
     TensorFact,
 )
-from ray_precheck.trace.ranks.replicas import odd_ones
-from ray_precheck.trace.ranks.state import is_rounding, shown_fact, shown_ranks
 from ray_precheck.trace.side import record_from_json
 
-# A sketch has a noise of 1e-7 of its tensor's norm (`numerics.sketch`), a mean in float32 that of its sum; ten
-# times that, for each rank.
+# A sketch has a noise of 1e-7 of its tensor's norm (`numerics.sketch`), a mean in float32 that of its sum;
+# ten times that, for each rank.
 _NOISE = 1e-6
 _SAME = 1e-6
+# Collectives of more ranks are recomputed where each brings a few tensors: else there are a million pairs.
+_MOST_RANKS, _FEW_TENSORS = 64, 8
 # All ranks get the same of these.
-_FOR_ALL = ("all_reduce", "all_gather", "broadcast", "ddp_broadcast")
+_FOR_ALL = ("all_reduce", "ddp_all_reduce", "all_gather", "broadcast", "ddp_broadcast")
 _SENDS = "from "
 
 
@@ -53,19 +54,21 @@ def exchange_findings(ranks: Ranks) -> Iterator[RankFinding]:
     for rank, summary in sorted(ranks.items()):
         for each in summary.exchanges:
             meeting = each.meeting
-            met[meeting.name_on(rank), meeting.operation if meeting.peer is None else ""][rank] = _Taken(
-                summary, each
+            met[meeting.name_on(rank), meeting.operation if meeting.peer is None else ""][rank] = (
+                _Taken(summary, each)
             )
     yield from _counts(ranks)
-    ordered = sorted(met.items(), key=lambda item: min(each.fact.place for each in item[1].values()))
-    for (name, _), taken in ordered:
+    ordered = sorted(
+        met.items(), key=lambda item: min(each.fact.place for each in item[1].values())
+    )
+    for _, taken in ordered:
         first = next(iter(taken.values())).fact.meeting
         wanted = {0, 1} if first.peer is not None else set(first.ranks)
         if first.peer is not None:
             if len(taken) == len(wanted):
-                yield from _judged(name, taken)
+                yield from _judged(taken)
         elif wanted and set(taken) == wanted:
-            yield from _judged(name, taken)
+            yield from _judged(taken)
 
 
 def _counts(ranks: Ranks) -> Iterator[RankFinding]:
@@ -101,9 +104,7 @@ def _counts(ranks: Ranks) -> Iterator[RankFinding]:
         yield _row(last[operation, group, most], RankFault.COLLECTIVE, odd, message, group)
     for (sender, receiver), by_end in ends.items():
         if by_end["sent"] != by_end["got"] and sender in ranks and receiver in ranks:
-            taken = next(
-                t for (_, name, _), t in last.items() if name == str((sender, receiver))
-            )
+            taken = next(t for (_, name, _), t in last.items() if name == str((sender, receiver)))
             message = (
                 f"rank {sender} sent {by_end['sent']} tensors to rank {receiver}, which received"
                 f" {by_end['got']} from it: sends and receives of this step are unpaired"
@@ -114,25 +115,36 @@ def _counts(ranks: Ranks) -> Iterator[RankFinding]:
             )  # fmt: skip
 
 
-def _judged(name: str, taken: Mapping[int, _Taken]) -> Iterator[RankFinding]:
+def _judged(taken: Mapping[int, _Taken]) -> Iterator[RankFinding]:
     """Yield what is wrong with one collective whose ranks are all there: the first of its outputs."""
     first = next(iter(taken.values()))
     records = [RankRecord(rank, record_from_json(each.fact.raw)) for rank, each in taken.items()]
-    yield from _unlike(name, taken, records)
+    items = {each.rank: items_of(each.record) for each in records}
+    yield from _unlike(taken, items)
     operation = first.fact.meeting.operation
-    made = made_by(operation, records)
+    facts: dict[tuple[int, str], TensorFact] = {}
+
+    def fact_at(rank: int, item: Item) -> TensorFact:
+        if (rank, item.path) not in facts:
+            facts[rank, item.path] = exchanged_fact(item, taken[rank].summary)
+        return facts[rank, item.path]
+
+    unlike = _outputs_unlike(operation, items, fact_at)
+    made = made_by(operation, records) if len(taken) <= _MOST_RANKS or _is_one(records) else []
     wrong: dict[int, tuple[Made, str, TensorFact, RestsOn]] = {}
+    judged: dict[tuple[int, int], tuple[str, RestsOn] | None] = {}
+
     for each in made:
-        fact = exchanged_fact(each.item, taken[each.rank].summary)
-        parts = [
-            [exchanged_fact(part.item, taken[part.rank].summary) for part in piece]
-            for piece in each.pieces
-        ]
-        found = _wrong(each, fact, parts)
+        fact = fact_at(each.rank, each.item)
+        # What is the same for all ranks is judged once: of 1,000 ranks each brings a part of each sum.
+        key = id(each.pieces[0]) if len(each.pieces) == 1 else id(each), fact.checksum
+        if key not in judged:
+            parts = [[fact_at(part.rank, part.item) for part in piece] for piece in each.pieces]
+            judged[key] = _wrong(each, fact, parts)
+        found = judged[key]
         if found is not None and each.rank not in wrong:
             wrong[each.rank] = each, found[0], fact, found[1]
-    unlike = _outputs_unlike(operation, taken, records)
-    if not wrong and (said := _wrong_total(made, taken)):
+    if not wrong and (said := _wrong_total(made, taken, fact_at)):
         message = (
             f"{first.fact.key}: what the ranks got all together is not what they brought ({said}): at least"
             " one of them got something wrong"
@@ -154,8 +166,8 @@ def _judged(name: str, taken: Mapping[int, _Taken]) -> Iterator[RankFinding]:
         most, odd, pair = unlike
         verdict = WARNING if is_rounding(*pair) else ERROR
         message = (
-            f"{first.fact.key}: {shown_ranks(odd)} got something else than {shown_ranks(most)}, where all"
-            " ranks get the same"
+            f"{first.fact.key}: what {shown_ranks(odd)} got is not what {shown_ranks(most)} got,"
+            " where all ranks get the same"
         )
         yield _row(
             taken[odd[0]], RankFault.COLLECTIVE, odd, message, first.fact.meeting.group,
@@ -164,32 +176,31 @@ def _judged(name: str, taken: Mapping[int, _Taken]) -> Iterator[RankFinding]:
 
 
 def _unlike(
-    name: str, taken: Mapping[int, _Taken], records: Sequence[RankRecord]
+    taken: Mapping[int, _Taken], items: Mapping[int, Sequence[Item]]
 ) -> Iterator[RankFinding]:
     """Yield where the ranks call one collective with other reductions or dtypes."""
     said: dict[str, list[int]] = defaultdict(list)
     dtypes: dict[str, list[int]] = defaultdict(list)
-    for each in records:
-        said[_op_of(each)].append(each.rank)
-        for item in items_of(each.record):
-            if item.is_tensor:
-                dtypes[item.dtype].append(each.rank)
-                break
+    for rank, each in items.items():
+        said[_op_of(each)].append(rank)
+        dtype = next((item.dtype for item in each if item.is_tensor), "")
+        dtypes[dtype].append(rank)
     first = next(iter(taken.values()))
     for what, values in (("the reduction", said), ("the dtype", dtypes)):
         if len(values) > 1:
             by_count = sorted(values.items(), key=lambda item: (-len(item[1]), item[1]))
             shown = ", ".join(f"{value or 'SUM'} on {shown_ranks(on)}" for value, on in by_count)
             odd = by_count[1][1]
-            message = f"{first.fact.key}: {what} differs between the ranks of the collective: {shown}"
+            message = (
+                f"{first.fact.key}: {what} differs between the ranks of the collective: {shown}"
+            )
             yield _row(taken[odd[0]], RankFault.COLLECTIVE, odd, message, first.fact.meeting.group)
 
 
-def _op_of(each: RankRecord) -> str:
-    for item in items_of(each.record):
-        value = item.statistic("value")
+def _op_of(items: Sequence[Item]) -> str:
+    for item in items:
         if "ReduceOp" in item.type_name or item.path.endswith(".op"):
-            return str(value).rpartition(".")[2].upper()
+            return str(item.statistic("value")).rpartition(".")[2].upper()
     return ""
 
 
@@ -199,19 +210,25 @@ def _shown_operation(made: Made) -> str:
 
 
 def _outputs_unlike(
-    operation: str, taken: Mapping[int, _Taken], records: Sequence[RankRecord]
+    operation: str,
+    items: Mapping[int, Sequence[Item]],
+    fact_at: Callable[[int, Item], TensorFact],
 ) -> tuple[list[int], list[int], tuple[TensorFact, TensorFact]] | None:
     """Return the ranks that got the same, those that got something else, and what both got."""
     if not operation.removeprefix("functional.").startswith(_FOR_ALL):
         return None
     outputs: dict[int, list[TensorFact]] = {}
-    for each in records:
-        items = [item for item in items_of(each.record) if item.part == "output" and item.is_tensor]
-        inputs = [item.path for item in items_of(each.record) if item.part == "input" and item.is_tensor]
-        if "all_gather" in operation and len(items) > 1:
-            ends = {path.partition(".")[2] for path in inputs}
-            items = [item for item in items if item.path.partition(".")[2] not in ends] or items
-        outputs[each.rank] = [exchanged_fact(item, taken[each.rank].summary) for item in items]
+    for rank, each in items.items():
+        given = [item for item in each if item.part == OUTPUT and item.is_tensor]
+        if "all_gather" in operation and len(given) > 1:
+            brought = {
+                item.path.partition(".")[2]
+                for item in each
+                if item.part == INPUT and item.is_tensor
+            }
+            others = [item for item in given if item.path.partition(".")[2] not in brought]
+            given = others or given
+        outputs[rank] = [fact_at(rank, item) for item in given]
     if len({len(facts) for facts in outputs.values()}) > 1:
         return None
     for place in range(len(next(iter(outputs.values()), []))):
@@ -233,7 +250,7 @@ def _wrong(
         return None
     parts = [part for piece in made.pieces for part in piece]
     is_whole = all(
-        part.start == 0 and part.length == fact.count
+        part.start == 0 and part.length == fact.size
         for part, fact in zip(parts, facts, strict=True)
     )
     if not is_whole:
@@ -247,30 +264,40 @@ def _wrong(
     return None
 
 
-def _wrong_total(made: Sequence[Made], taken: Mapping[int, _Taken]) -> str:
+def _is_one(records: Sequence[RankRecord]) -> bool:
+    """Return whether each rank brings and gets a few tensors, not one of each other rank."""
+    return len(items_of(records[0].record)) <= _FEW_TENSORS
+
+
+def _wrong_total(
+    made: Sequence[Made],
+    taken: Mapping[int, _Taken],
+    fact_at: Callable[[int, Item], TensorFact],
+) -> str:
     """Return what is wrong with the sum of all that the ranks got of a collective that divides what was
     brought; "" where nothing can be told to be."""
     if not made or len({each.operation for each in made}) > 1 or len(made) < len(taken):
         return ""
     operation, total, brought, norms, count = made[0].operation, 0.0, 0.0, 0.0, 0
-    if operation not in (SUM, MEAN):
-        return ""
+    parts = {id(piece) for each in made for piece in each.pieces}
+    if operation not in (SUM, MEAN) or len(parts) < len(made):
+        return ""  # all get the same, which was judged already
     wholes: dict[tuple[int, str], tuple[TensorFact, int]] = {}
     unit = 0.0
     for each in made:
-        fact = exchanged_fact(each.item, taken[each.rank].summary)
-        total += fact.statistics[2] * fact.count
-        count += fact.count
+        fact = fact_at(each.rank, each.item)
+        total += fact.statistics[2] * fact.size
+        count += fact.size
         unit = max(unit, epsilon_of(fact.dtype) / 2)
         for part in (part for piece in each.pieces for part in piece):
-            whole = exchanged_fact(part.item, taken[part.rank].summary)
+            whole = fact_at(part.rank, part.item)
             _, length = wholes.get((part.rank, part.item.path), (whole, 0))
             wholes[part.rank, part.item.path] = whole, length + part.length
     for fact, length in wholes.values():
-        if length != fact.count:
+        if length != fact.size:
             return ""
-        brought += fact.statistics[2] * fact.count
-        norms += fact.statistics[3] * math.sqrt(fact.count)
+        brought += fact.statistics[2] * fact.size
+        norms += fact.statistics[3] * math.sqrt(fact.size)
     ranks = len(taken)
     share = 1.0 / ranks if operation == MEAN else 1.0
     allowed = ((ranks + 1) * unit + ranks * _NOISE) * norms * share
@@ -282,7 +309,7 @@ def _wrong_total(made: Sequence[Made], taken: Mapping[int, _Taken]) -> str:
 
 
 def _wrong_copy(got: TensorFact, one: TensorFact) -> tuple[str, RestsOn] | None:
-    if got.dtype != one.dtype or got.count != one.count:
+    if got.dtype != one.dtype or got.size != one.size:
         return None
     names = ("Max", "Min")
     for name, ours, theirs in zip(names, got.statistics, one.statistics, strict=False):
@@ -308,11 +335,15 @@ def _wrong_reduction(
     if operation == LARGEST:
         least = max(fact.statistics[0] for fact in facts)
         wrong = high != least
-        return (f"Max is {high:.6g} where {least:.6g} is right", RestsOn.STATISTICS) if wrong else None
+        return (
+            (f"Max is {high:.6g} where {least:.6g} is right", RestsOn.STATISTICS) if wrong else None
+        )
     if operation == SMALLEST:
         most = min(fact.statistics[1] for fact in facts)
         wrong = low != most
-        return (f"Min is {low:.6g} where {most:.6g} is right", RestsOn.STATISTICS) if wrong else None
+        return (
+            (f"Min is {low:.6g} where {most:.6g} is right", RestsOn.STATISTICS) if wrong else None
+        )
     if operation not in (SUM, MEAN) or not epsilon_of(got.dtype):
         return None
     share = 1.0 / len(facts) if operation == MEAN else 1.0
@@ -330,7 +361,7 @@ def _wrong_reduction(
             )
         return None
     right = sum(fact.statistics[2] for fact in facts) * share
-    root = math.sqrt(max(1, got.count))
+    root = math.sqrt(max(1, got.size))
     if abs(mean - right) > allowed / root + unit * abs(right):
         return f"Mean is {mean:.6g} where {right:.6g} is right", RestsOn.STATISTICS
     if norm > norms * (1 + _NOISE) + allowed:
@@ -338,10 +369,8 @@ def _wrong_reduction(
     return None
 
 
-def _wrong_gather(
-    got: TensorFact, facts: Sequence[TensorFact]
-) -> tuple[str, RestsOn] | None:
-    if sum(fact.count for fact in facts) != got.count or any(f.dtype != got.dtype for f in facts):
+def _wrong_gather(got: TensorFact, facts: Sequence[TensorFact]) -> tuple[str, RestsOn] | None:
+    if sum(fact.size for fact in facts) != got.size or any(f.dtype != got.dtype for f in facts):
         return None
     high = max(fact.statistics[0] for fact in facts)
     low = min(fact.statistics[1] for fact in facts)
@@ -370,9 +399,3 @@ def _row(
         summary.step, verdict, kind, fact.key, ranges_of(ranks), group, expected, found,
         rests or summary.rests_on.value, message, dump=summary.name, key=fact.key, place=fact.place,
     )  # fmt: skip
-
-
-def tensors_in(taken: ExchangeFact, summary: RankSummary) -> list[tuple[Item, TensorFact]]:
-    """Return the tensors of a collective's record, with what it says of them."""
-    items = items_of(record_from_json(taken.raw))
-    return [(item, exchanged_fact(item, summary)) for item in items if item.is_tensor]

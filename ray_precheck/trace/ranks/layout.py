@@ -33,6 +33,8 @@ DATA, TENSOR, PIPELINE, CONTEXT, EXPERT, UNKNOWN = "dp", "tp", "pp", "cp", "ep",
 _COPIES = ("broadcast", "scatter", "gather", "send", "recv")
 # Ranks by their numbers, of one step.
 Ranks = Mapping[int, RankSummary]
+# So many ranks of a group are asked what its collectives carry: they run one program.
+_ASKED = 8
 # A gradient that was only scaled after its collective keeps the ratios of its statistics so well.
 _SAME_RATIO = 1e-5
 
@@ -86,20 +88,25 @@ def layout_of_axes(axes: Sequence[tuple[str, int]], ranks: Iterable[int]) -> Ran
 @dataclass(slots=True)
 class Evidence:
     """What the collectives of a group carry: the `reduced` parameters, by whose gradients; `sharded` ones,
-    which FSDP gathers; `operations` of the forward pass; how many collectives there are in all."""
+    which FSDP gathers; the operations of the `forward` pass; the `makers` that are not the program."""
 
     reduced: dict[str, str] = field(default_factory=dict)
     sharded: set[str] = field(default_factory=set)
     forward: Counter[str] = field(default_factory=Counter)
     makers: Counter[str] = field(default_factory=Counter)
-    count: int = 0
 
 
 def evidence_of(steps: Sequence[Ranks]) -> dict[tuple[int, ...], Evidence]:
     """Return what the collectives carry, by the ranks of their group."""
     found: dict[tuple[int, ...], Evidence] = defaultdict(Evidence)
     for ranks in steps:
-        for summary in ranks.values():
+        seen: Counter[tuple[int, ...]] = Counter()
+        for _, summary in sorted(ranks.items()):
+            groups = {each.meeting.ranks for each in summary.exchanges if each.meeting.peer is None}
+            groups = {members for members in groups if seen[members] < _ASKED}
+            if not groups:
+                continue
+            seen.update(groups)
             gradients = _Gradients(summary)
             first_backward = next(
                 (at for at, key in enumerate(summary.keys) if ".backward" in key),
@@ -107,7 +114,7 @@ def evidence_of(steps: Sequence[Ranks]) -> dict[tuple[int, ...], Evidence]:
             )
             for each in summary.exchanges:
                 members = each.meeting.ranks
-                if each.meeting.peer is None and len(members) > 1:
+                if members in groups and each.meeting.peer is None and len(members) > 1:
                     _take(found[members], each, summary, gradients, each.place < first_backward)
     return dict(found)
 
@@ -123,7 +130,6 @@ def _take(
     maker = record.get("by")
     named = record.get("parameters")
     names = [plain_name(name) for name in named if isinstance(name, str)] if named else []
-    evidence.count += 1
     operation = each.meeting.operation.removeprefix("functional.")
     if isinstance(maker, str) and maker:
         evidence.makers[maker] += 1
@@ -141,7 +147,11 @@ def _take(
             if name:
                 evidence.reduced[name] = "its gradient is reduced over them"
                 return
-    if is_forward and operation not in _COPIES and any(item.part == OUTPUT and len(fact.shape) > 1 for item, fact in facts):
+    if (
+        is_forward
+        and operation not in _COPIES
+        and any(item.part == OUTPUT and len(fact.shape) > 1 for item, fact in facts)
+    ):
         evidence.forward[operation] += 1
 
 
@@ -179,7 +189,7 @@ def factor_of(one: TensorFact, other: TensorFact) -> float:
     if one.is_constant or other.is_constant or not one.statistics[3] or one.shape != other.shape:
         return 0.0
     factor = other.statistics[3] / one.statistics[3]
-    scale = factor * one.statistics[3] / math.sqrt(max(1, one.count))
+    scale = factor * one.statistics[3] / math.sqrt(max(1, one.size))
     if not math.isfinite(scale) or not scale:
         return 0.0
     pairs = zip(one.statistics[:3], other.statistics[:3], strict=True)
@@ -189,8 +199,8 @@ def factor_of(one: TensorFact, other: TensorFact) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The parameters that all ranks of a group have in one shape, at the start of the first step: which agree,
-    which differ, and which agree but are constant, so that nothing can be told."""
+    """The parameters that all ranks of a group have in one shape, at the start of the first step: which
+    agree, which differ, and which agree but are constant, so that nothing can be told."""
 
     agree: frozenset[str] = frozenset()
     differ: frozenset[str] = frozenset()
@@ -213,7 +223,8 @@ def spread_of(step: Ranks, members: Iterable[int]) -> Spread:
             sets["differ"].add(name)
         else:
             sets["constant" if facts[0].is_constant else "agree"].add(name)
-    return Spread(*(frozenset(each) for each in sets.values()), own)
+    agree, differ, constant = (frozenset(each) for each in sets.values())
+    return Spread(agree, differ, constant, own)
 
 
 def infer_layout(
@@ -256,7 +267,9 @@ def _meshes(step: Ranks) -> list[RankGroup]:
 def _group(members: tuple[int, ...], each: Evidence, spread: Spread) -> RankGroup:
     shown = f"process group {ranges_of(members)}"
     if each.sharded:
-        return RankGroup(DATA, members, f"{shown}, over which FSDP gathers {_parameters(each.sharded)}")
+        return RankGroup(
+            DATA, members, f"{shown}, over which FSDP gathers {_parameters(each.sharded)}"
+        )
     apart = (spread.differ - each.reduced.keys()) | (spread.differ & each.sharded)
     replicated = spread.agree | spread.constant | each.reduced.keys()
     exchanges = ", ".join(each.forward)

@@ -106,10 +106,10 @@ class TensorFact(NamedTuple):
     def is_constant(self) -> bool:
         """Whether all elements are the same, or nothing is known of them: an equality says nothing."""
         highest, lowest, *_ = self.statistics
-        return not highest > lowest and not (self.count == 1 and highest not in (0.0, 1.0))
+        return not highest > lowest and not (self.size == 1 and highest not in (0.0, 1.0))
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many elements it has."""
         return math.prod(self.shape)
 

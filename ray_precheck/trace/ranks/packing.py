@@ -1,7 +1,7 @@
 """Summaries as text, on their way from a worker to the driver.
 
-Comes in: a `RankSummary`. Goes out: two lines of text, one for the keys of the records, which most ranks share,
-and one for the rest; and back. Called by the job of the command `ranks`.
+Comes in: a `RankSummary`. Goes out: two lines of text, one for the keys of the records, which most ranks
+share, and one for the rest; and back. Called by the job of the command `ranks`.
 """
 
 import base64
@@ -65,7 +65,9 @@ def pack(summary: RankSummary) -> PackedSummary:
         np.array(facts.statistics, "<f8").reshape(-1, 4), summary.sketches.astype("<f4"),
     ]  # fmt: skip
     said = orjson.dumps(body)
-    raw = b"".join([len(said).to_bytes(_HEADER_BYTES, "little"), said, *(a.tobytes() for a in arrays)])
+    raw = b"".join(
+        [len(said).to_bytes(_HEADER_BYTES, "little"), said, *(a.tobytes() for a in arrays)]
+    )
     digest = hashlib.sha256(keys).hexdigest()[:32]
     return PackedSummary(digest, _text(keys), _text(raw))
 
@@ -99,12 +101,26 @@ class Unpacker:
             self._fact(each, numbers, sketches)
             for each, numbers in zip(told, statistics.tolist(), strict=True)
         ]
+        named = {name: _named(body[name], facts) for name in _NAMED}
         return RankSummary(
-            body["step"], body["rank"], body["name"], self._keys[packed.digest],
-            *checksums,
+            body["step"],
+            body["rank"],
+            body["name"],
+            self._keys[packed.digest],
+            checksums[0],
+            checksums[1],
+            checksums[2],
+            parameters=named["parameters"],
+            buffers=named["buffers"],
+            gradients=named["gradients"],
+            inputs=named["inputs"],
+            reduced=frozenset(body["reduced"]),
             updates={name: _update(each, facts) for name, each in body["updates"].items()},
             options=tuple(body["options"]),
-            reduced=frozenset(body["reduced"]),
+            uses=body["uses"],
+            losses=body["losses"],
+            masks=body["masks"],
+            marks=body["marks"],
             call_meshes=tuple(body["call_meshes"]),
             own_meshes=tuple(body["own_meshes"]),
             exchanges=tuple(
@@ -114,9 +130,7 @@ class Unpacker:
             sketches=sketches,
             rests_on=RestsOn(body["rests_on"]),
             note=body["note"],
-            **{name: body[name] for name in _PLAIN},
-            **{name: _named(body[name], facts) for name in _NAMED},
-        )  # fmt: skip
+        )
 
     def _fact(self, told: Any, statistics: Any, sketches: Any) -> TensorFact:
         dtype, shape, checksum, row, placements, mesh, zeros = told
@@ -124,7 +138,14 @@ class Unpacker:
         if key not in self._facts:
             sketch = sketches[row].copy() if row >= 0 else None
             self._facts[key] = TensorFact(
-                dtype, tuple(shape), tuple(statistics), checksum, sketch, tuple(placements), mesh, zeros
+                dtype,
+                tuple(shape),
+                tuple(statistics),
+                checksum,
+                sketch,
+                tuple(placements),
+                mesh,
+                zeros,
             )
         return self._facts[key]
 

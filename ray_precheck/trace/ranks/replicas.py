@@ -182,10 +182,14 @@ def _judge_by_roles(
             found.copies[name] = f"the ranks have it alike at the start of step {step}"
     for name in found.parts:  # marks or placements say so, the values do not
         if name not in differ and name not in {each.name for each in found.odd}:
-            step = _equal_since(name, found.group, steps)
-            others = [each for each in parts[role_of(name)] if each != name and each in differ]
-            if step is not None and others:
-                found.odd.append(Odd(name, step, is_copy=True, like=others[0]))
+            since = _equal_since(name, found.group, steps)
+            others = [
+                each
+                for each in parts[role_of(name)]
+                if each != name and _equal_since(each, found.group, steps) is None
+            ]
+            if since is not None and others:
+                found.odd.append(Odd(name, since, is_copy=True, like=others[0]))
 
 
 def _shape_of(name: str, steps: Sequence[Ranks]) -> tuple[int, ...] | None:
@@ -261,33 +265,3 @@ def _operator_is_copied(name: str, steps: Sequence[Ranks], group: RankGroup) -> 
         if seen:
             return len(seen) == 1
     return False
-
-
-def odd_ones(facts: Mapping[int, TensorFact]) -> tuple[list[int], list[int]]:
-    """Return the ranks that have what most of them have, and those that have something else; where no value
-    is the most frequent one, the first rank alone is in the first list."""
-    by_value: dict[int, list[int]] = defaultdict(list)
-    for rank, fact in facts.items():
-        by_value[fact.checksum].append(rank)
-    most = max(by_value.values(), key=lambda members: (len(members), -members[0]))
-    return most, [rank for rank in facts if rank not in most]
-
-
-def relative_difference(one: TensorFact, other: TensorFact) -> float:
-    """Return how far two tensors are apart, relative to the larger one: in L2 as their sketches estimate it,
-    else the largest difference of Max, Min, Mean and of Norm for each element. NaN counts as infinite."""
-    if one.sketch is not None and other.sketch is not None:
-        size = max(float(np.linalg.norm(one.sketch)), float(np.linalg.norm(other.sketch)))
-        apart = float(np.linalg.norm(one.sketch.astype(np.float64) - other.sketch))
-    else:
-        root = max(1, one.count) ** 0.5
-        ours = [*one.statistics[:3], one.statistics[3] / root]
-        theirs = [*other.statistics[:3], other.statistics[3] / root]
-        pairs = [
-            (a, b) for a, b in zip(ours, theirs, strict=True) if not (np.isnan(a) and np.isnan(b))
-        ]
-        size = max((abs(each) for pair in pairs for each in pair), default=0.0)
-        apart = max((abs(a - b) if a != b else 0.0 for a, b in pairs), default=0.0)
-    if not np.isfinite(apart) or not np.isfinite(size):
-        return float("inf")
-    return apart / size if size else 0.0

@@ -1,29 +1,26 @@
 """Parameters, buffers, gradients and updates of ranks that have copies of them.
 
-Comes in: the dumps of a group in each step, and its `Replicas`. Goes out: findings. Called by `checks`. Of what
-follows from what, the first is told: a parameter that differs at the start, a gradient that differs at the
-update of equal parameters, an update that makes different parameters of equal ones.
+Comes in: the dumps of a group in each step, and its `Replicas`. Goes out: findings. Called by `checks`. Of
+what follows from what, the first is told: a parameter that differs at the start, a gradient that differs at
+the update of equal parameters, an update that makes different parameters of equal ones.
 """
 
-import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
-from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR, WARNING
-from ray_precheck.trace.ranks.layout import (
-    CONTEXT,
-    DATA,
-    EXPERT,
-    PIPELINE,
-    TENSOR,
-    Evidence,
-    Ranks,
-    factor_of,
+from ray_precheck.trace.ranks.agreement import (
+    NO_FACTOR,
+    factor_between,
+    is_near,
+    is_rounding,
+    odd_ones,
+    shown_fact,
+    shown_group,
+    shown_ranks,
+    usual_of,
 )
+from ray_precheck.trace.ranks.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Ranks
 from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
@@ -32,52 +29,14 @@ from ray_precheck.trace.ranks.nouns import (
     TensorFact,
     UpdateFact,
 )
-from ray_precheck.trace.ranks.replicas import (
-    Replicas,
-    members_of,
-    odd_ones,
-    relative_difference,
-    role_of,
-)
-from ray_precheck.trace.ranks.summary import OPTIMIZER, named_tensors
+from ray_precheck.trace.ranks.replicas import Replicas, members_of, role_of
+from ray_precheck.trace.ranks.summary import named_tensors
 
-# Two kernels that add n terms in another order are about u sqrt(n) apart (Higham, Accuracy and Stability of
-# Numerical Algorithms, 2nd ed., section 4.2 and 2.8); 8 of them, and no more than a thousandth.
-_ROUNDINGS, _MOST_ROUNDING = 8.0, 1e-3
 # Beyond so many rows of one kind in a step there is one for all.
 _MOST_ROWS = 8
-# A sketch of a factor has no more than this beside it, relative to the tensor.
-_NO_FACTOR = 1e-3
-_SAME_SCALE = 1e-2
 _PARTIAL = "Partial"
 # So many of the copies have one factor where a norm scaled them all.
 _NEARLY_ALL = 0.8
-_RATES = {"lr": "learning rate"}
-
-
-def is_rounding(one: TensorFact, other: TensorFact) -> bool:
-    """Return whether two tensors agree but for rounding: 8 u sqrt(n) of n elements, at most 1e-3."""
-    unit = epsilon_of(one.dtype) / 2
-    limit = min(_ROUNDINGS * unit * math.sqrt(max(1, one.count)), _MOST_ROUNDING)
-    return relative_difference(one, other) <= limit
-
-
-def shown_group(group: RankGroup) -> str:
-    """Return a group as a cell: `dp 0-1`."""
-    return f"{group.kind} {ranges_of(group.ranks)}"
-
-
-def shown_fact(fact: TensorFact | None) -> str:
-    """Return the statistics of a tensor as a cell."""
-    if fact is None:
-        return "none"
-    high, low, mean, norm = fact.statistics
-    return f"Max {high:.6g}, Min {low:.6g}, Mean {mean:.6g}, Norm {norm:.6g}"
-
-
-def shown_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks in words: `rank 1`, `ranks 0-3`."""
-    return f"rank{'' if len(ranks) == 1 else 's'} {ranges_of(ranks)}"
 
 
 class StateChecks:
@@ -159,8 +118,8 @@ class StateChecks:
         elif not is_first:
             when += ", though no gradient and no update told of it before"
         message = (
-            f"{name}{rest}: {shown_ranks(odd_ranks)} has other values than {shown_ranks(most)} {when}; it is a"
-            f" copy ({self._replicas.copies[name]})"
+            f"{name}{rest}: {shown_ranks(odd_ranks)} has other values than {shown_ranks(most)} {when}; it is"
+            f" a copy ({self._replicas.copies[name]})"
         )
         verdict = WARNING if is_rounding(*pair) else ERROR
         if verdict == WARNING:
@@ -245,11 +204,15 @@ class StateChecks:
             most, odd_ranks = odd_ones(facts)
             if odd_ranks:
                 found.append((name, facts, most, odd_ranks))
-        factors = [_factor(facts[most[0]], facts[odd[0]]) for _, facts, most, odd in found]
+        factors = [factor_between(facts[most[0]], facts[odd[0]]) for _, facts, most, odd in found]
         self._known.update(name for name, *_ in found)
-        factor = _usual([each for each in factors if each])
-        alike = [place for place, each in enumerate(factors) if _is_near(each, factor)]
-        if len(alike) > 1 and len(alike) >= _NEARLY_ALL * told and not _is_near(1.0, factor, _NO_FACTOR):
+        factor = usual_of([each for each in factors if each])
+        alike = [place for place, each in enumerate(factors) if is_near(each, factor)]
+        if (
+            len(alike) > 1
+            and len(alike) >= _NEARLY_ALL * told
+            and not is_near(1.0, factor, NO_FACTOR)
+        ):
             name, facts, most, odd_ranks = found[alike[0]]
             message = (
                 f"the gradients of {len(alike)} of {told} parameters that are copies are scaled: those of"
@@ -281,7 +244,7 @@ class StateChecks:
         own = [
             rank for rank in facts
             if (raw := by_rank[rank].gradients.get(name)) is not None
-            and _factor(raw, facts[rank])
+            and factor_between(raw, facts[rank])
             and name not in by_rank[rank].reduced
         ]  # fmt: skip
         if verdict == WARNING:
@@ -289,17 +252,17 @@ class StateChecks:
         elif self._group.kind in (TENSOR, CONTEXT) and _uses_own_rows(facts):
             verdict = WARNING
             said = (
-                "each rank uses rows of its own and changes these alone, so that the copies drift apart in the"
-                " rows of others"
+                "each rank uses rows of its own and changes these alone, so that the copies drift apart in"
+                " the rows of others"
             )
         elif (other := self._others.get(name)) is not None:
             said = (
                 f"{shown_ranks(odd_ranks)}'s gradient was not reduced with {shown_ranks(most)}'s; it was"
                 f" reduced in the group {shown_group(other)}"
             )
-        elif factor and not _is_near(factor, 1.0, _NO_FACTOR):
+        elif factor and not is_near(factor, 1.0, NO_FACTOR):
             said = f"{shown_ranks(odd_ranks)}'s gradient is {factor:.4g} times that of {shown_ranks(most)}"
-        elif len(own) == len(facts):
+        elif len(own) == len(facts) or self._likes_are_reduced(name):
             said = f"{shown_ranks(odd_ranks)}'s gradient was not reduced with {shown_ranks(most)}'s"
         else:
             said = f"{shown_ranks(odd_ranks)} has another gradient than {shown_ranks(most)}"
@@ -308,6 +271,13 @@ class StateChecks:
             by_rank[odd_ranks[0]], RankFault.GRADIENT, name, odd_ranks,
             f"{name}: {said}; it is a copy ({basis})", pair, verdict,
         )  # fmt: skip
+
+    def _likes_are_reduced(self, name: str) -> bool:
+        """Return whether the collectives of the group reduce gradients of the role, and not this one."""
+        copies = self._replicas.copies
+        return "reduc" not in copies[name] and any(
+            "reduc" in basis and role_of(other) == role_of(name) for other, basis in copies.items()
+        )
 
     def _all_gradients(
         self,
@@ -351,7 +321,9 @@ class StateChecks:
                 found.append((name, updates, after))
         stale = {rank for _, updates, _ in found for rank in _stale_in(updates)}
         if found and stale == {each.rank for each in updating}:
-            self._is_shared = True  # each rank updates some, as ZeRO does, and gives them to the others
+            self._is_shared = (
+                True  # each rank updates some, as ZeRO does, and gives them to the others
+            )
             return
         self._known.update(name for name, *_ in found)
         for name, updates, after in found[:1]:
@@ -411,17 +383,15 @@ class StateChecks:
                 f"{name}: {shown_ranks([each.rank for each in idle])} did not update it: its optimizer does"
                 " not have it, or it had no gradient, and the other ranks' did; it is stale"
             )
-            yield self._row(
-                idle[0], RankFault.UPDATE, name, [each.rank for each in idle], message
-            )
+            yield self._row(idle[0], RankFault.UPDATE, name, [each.rank for each in idle], message)
 
 
 def _uses_own_rows(facts: Mapping[int, TensorFact]) -> bool:
     """Return whether the gradients of a table can have no element in common that is not 0."""
     first = next(iter(facts.values()))
     known = [fact.zeros for fact in facts.values()]
-    used = sum(first.count - zeros for zeros in known)
-    return len(first.shape) > 1 and min(known) > 0 and used <= first.count
+    used = sum(first.size - zeros for zeros in known)
+    return len(first.shape) > 1 and min(known) > 0 and used <= first.size
 
 
 def _same_starts(updates: Mapping[int, UpdateFact]) -> bool:
@@ -436,277 +406,3 @@ def _stale_in(updates: Mapping[int, UpdateFact]) -> list[int]:
         for rank, each in updates.items()
         if each.before is not None and each.after is not None and each.before.is_same(each.after)
     ]
-
-
-def option_findings(ranks: Ranks, groups: Sequence[RankGroup]) -> Iterator[RankFinding]:
-    """Yield options of optimizers that linked ranks have otherwise: learning rate, weight decay, ...
-
-    Stages of a pipeline may have rates of their own: of these it is a warning."""
-    for linked, kinds in _linked(groups):
-        members = [ranks[rank] for rank in sorted(linked) if rank in ranks and ranks[rank].options]
-        if len(members) < 2:
-            continue
-        first = members[0]
-        values: dict[str, dict[int, str]] = defaultdict(dict)
-        for each in members:
-            for number, at in _option_pairs(first, each):
-                ours, theirs = first.options[at], each.options[number]
-                for option in ours.keys() & theirs.keys():
-                    if ours[option] != theirs[option] or each is first:
-                        values[option][each.rank] = _plain(theirs[option])
-        for option, by_rank in sorted(values.items()):
-            if len(set(by_rank.values())) > 1:
-                yield _option(option, by_rank, members, kinds)
-
-
-def _option(
-    option: str, by_rank: Mapping[int, str], members: Sequence[RankSummary], kinds: set[str]
-) -> RankFinding:
-    own: dict[str, list[int]] = defaultdict(list)
-    usual = by_rank[members[0].rank]
-    for each in members:
-        own[by_rank.get(each.rank, usual)].append(each.rank)
-    by_count = sorted(own.items(), key=lambda item: (-len(item[1]), item[1]))
-    shown = ", ".join(f"{value} on {shown_ranks(ranks)}" for value, ranks in by_count)
-    odd = [rank for _, ranks in by_count[1:] for rank in ranks]
-    summary = next(each for each in members if each.rank == odd[0])
-    words = f"the {_RATES[option]} ({option})" if option in _RATES else f"the option {option}"
-    key = next((each for each in summary.keys if each.startswith(OPTIMIZER)), "")
-    return RankFinding(
-        summary.step, WARNING if PIPELINE in kinds else ERROR, RankFault.CONFIGURATION, option,
-        ranges_of(odd), f"{'/'.join(sorted(kinds))} {ranges_of(each.rank for each in members)}",
-        by_count[0][0], by_count[1][0], "the options of the optimizer",
-        f"{words} of the optimizer differs between the ranks: {shown}",
-        dump=summary.name, key=key, place=len(summary.keys),
-    )  # fmt: skip
-
-
-def _linked(groups: Sequence[RankGroup]) -> list[tuple[set[int], set[str]]]:
-    """Return the ranks that groups link to each other, with the kinds of these groups."""
-    found: list[tuple[set[int], set[str]]] = []
-    for group in groups:
-        ranks, kinds = set(group.ranks), {group.kind}
-        for each in [each for each in found if each[0] & ranks]:
-            found.remove(each)
-            ranks, kinds = ranks | each[0], kinds | each[1]
-        found.append((ranks, kinds))
-    return found
-
-
-def tied_findings(
-    steps: Sequence[Ranks], group: RankGroup, evidence: Evidence | None
-) -> Iterator[RankFinding]:
-    """Yield what is wrong with parameters of two stages of a pipeline that are one, such as the embedding and
-    the head: they begin alike, or their gradients are reduced together."""
-    reduced = set(evidence.reduced) if evidence is not None else set()
-    known: set[tuple[str, str]] = set()
-    copied: dict[tuple[int, int], list[tuple[str, str]]] = defaultdict(list)
-    for ranks in steps:
-        members = members_of(ranks, group)
-        for place, ours in enumerate(members):
-            for theirs in members[place + 1 :]:
-                for one, other in _tied(ours, theirs, reduced):
-                    if role_of(one) == role_of(other):
-                        copied[ours.rank, theirs.rank].append((one, other))
-                        continue
-                    is_sure = one in reduced and other in reduced
-                    found = _untied(ours, one, theirs, other, group)
-                    if found is not None and (one, other) not in known:
-                        known.add((one, other))
-                        yield found if is_sure else found._replace(verdict=WARNING)
-        for (rank, other_rank), pairs in copied.items():
-            if ranks is steps[0]:
-                yield _same_stages(ranks[rank], ranks[other_rank], pairs, group)
-
-
-def _same_stages(
-    ours: RankSummary, theirs: RankSummary, pairs: Sequence[tuple[str, str]], group: RankGroup
-) -> RankFinding:
-    """Return the row of stages that begin alike, which the same seed on each of them gives, too: a warning."""
-    one, other = pairs[0]
-    rest = f" (and {len(pairs) - 1} more parameters)" if len(pairs) > 1 else ""
-    message = (
-        f"{other}{rest}: rank {theirs.rank} has the values of {one} of rank {ours.rank}, another part of the"
-        " model: the wrong part of a checkpoint, or one seed for the first weights of all stages"
-    )
-    return RankFinding(
-        theirs.step, WARNING, RankFault.PARAMETER, other, str(theirs.rank), shown_group(group), "",
-        shown_fact(dict(named_tensors(theirs)).get(other)), theirs.rests_on.value, message,
-        dump=theirs.name, key=theirs.uses.get(other, ""),
-    )  # fmt: skip
-
-
-def _tied(ours: RankSummary, theirs: RankSummary, reduced: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the names that two stages have for one parameter."""
-    others = dict(named_tensors(theirs))
-    mine = dict(named_tensors(ours))
-    for name, fact in mine.items():
-        for other, their_fact in others.items():
-            if name in others or other in mine or fact.shape != their_fact.shape:
-                continue
-            is_same = not fact.is_constant and fact.is_same(their_fact)
-            if is_same or (name in reduced and other in reduced):
-                yield name, other
-
-
-def _untied(
-    ours: RankSummary, one: str, theirs: RankSummary, other: str, group: RankGroup
-) -> RankFinding | None:
-    said = f"{one} of rank {ours.rank} and {other} of rank {theirs.rank} are one parameter"
-    update, their_update = ours.updates.get(one), theirs.updates.get(other)
-    pairs = [
-        (RankFault.PARAMETER, "their values differ at the start of the step",
-         dict(named_tensors(ours)).get(one), dict(named_tensors(theirs)).get(other)),
-    ]  # fmt: skip
-    if update is not None and their_update is not None:
-        pairs.append((
-            RankFault.GRADIENT, "their gradients differ at the update: they were not reduced together",
-            update.gradient, their_update.gradient,
-        ))  # fmt: skip
-    for kind, words, fact, their_fact in pairs:
-        if fact is None or their_fact is None or fact.is_same(their_fact):
-            continue
-        verdict = WARNING if is_rounding(fact, their_fact) else ERROR
-        return RankFinding(
-            theirs.step, verdict, kind, other, ranges_of((ours.rank, theirs.rank)), shown_group(group),
-            shown_fact(fact), shown_fact(their_fact), theirs.rests_on.value, f"{said}, and {words}",
-            dump=theirs.name, key=theirs.uses.get(other, ""),
-            place=len(theirs.keys) if kind is RankFault.GRADIENT else 0,
-        )  # fmt: skip
-    return None
-
-
-def _option_pairs(first: RankSummary, other: RankSummary) -> Iterator[tuple[int, int]]:
-    """Yield which group of options of one rank is which of another: those of a common parameter, else those
-    of the same place where there are as many."""
-    pairs = {
-        (update.options, first.updates[name].options)
-        for name, update in other.updates.items()
-        if name in first.updates
-    }
-    if not pairs and len(first.options) == len(other.options):
-        pairs = {(number, number) for number in range(len(first.options))}
-    yield from sorted(pairs)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, Mapping):
-        return str(value.get("value"))
-    if isinstance(value, list):
-        return f"({', '.join(map(_plain, value))})"
-    return str(value)
-
-
-def _factor(one: TensorFact, other: TensorFact) -> float:
-    """Return by which factor a tensor is another one, as sketches or statistics tell; 0.0 for no factor."""
-    if one.sketch is None or other.sketch is None:
-        return factor_of(one, other)
-    ours, theirs = one.sketch.astype(np.float64), other.sketch.astype(np.float64)
-    square = float(ours @ ours)
-    factor = float(ours @ theirs) / square if square else 0.0
-    rest = float(np.linalg.norm(theirs - factor * ours))
-    return factor if rest <= _NO_FACTOR * float(np.linalg.norm(theirs)) else 0.0
-
-
-def _is_near(one: float, other: float, share: float = 1e-2) -> bool:
-    return bool(other) and abs(one / other - 1) <= share
-
-
-def scale_findings(steps: Sequence[Ranks], replicas: Replicas) -> Iterator[RankFinding]:
-    """Yield the gradients that a reduction scaled otherwise than those of other parameters: reduced twice, or
-    not divided. A factor that all of them have, as clipping gives, is none; that of a sum in the place of a
-    mean is a warning, because a loss may be divided by the samples of all ranks."""
-    group = replicas.group
-    for ranks in steps:
-        members = members_of(ranks, group)
-        scales = {
-            name: scale
-            for name in replicas.copies
-            if (scale := _scale(name, members, group)) is not None
-        }
-        if len(scales) < 2:
-            continue
-        usual = _usual(list(scales.values()))
-        rests = members[0].rests_on.value
-        found = []
-        for name, scale in scales.items():
-            if usual and abs(scale / usual - 1) > _SAME_SCALE:
-                fact = members[0].updates[name].gradient
-                of = "sum" if group.kind == TENSOR else "mean"
-                message = (
-                    f"{name}: the gradient that the update gets is {scale / usual:.4g} times what those of"
-                    f" {len(scales) - 1} other parameters are to the {of} of the ranks' gradients: it is"
-                    " scaled, or reduced twice"
-                )
-                found.append(RankFinding(
-                    members[0].step, ERROR, RankFault.GRADIENT, name, ranges_of(group.ranks),
-                    shown_group(group), "", shown_fact(fact), rests, message, dump=members[0].name,
-                    key=members[0].uses.get(name, ""), place=len(members[0].keys),
-                ))  # fmt: skip
-        if found:
-            if len(found) <= len(scales) // 2:
-                yield from found
-            return
-        yield from _sum_for_mean(members, group, usual, len(scales))
-        return
-
-
-def _sum_for_mean(
-    members: Sequence[RankSummary], group: RankGroup, usual: float, count: int
-) -> Iterator[RankFinding]:
-    size = len(group.ranks)
-    starts = {each for summary in members for each in summary.losses.values()}
-    passes = {1.0 / len(summary.losses) for summary in members if summary.losses}
-    if group.kind not in (DATA, EXPERT) or starts != passes or len(members) < size:
-        return
-    times = usual / size
-    if times < 1 - _SAME_SCALE or abs(usual - 1) <= _SAME_SCALE:
-        return
-    name = next(iter(members[0].updates), "")
-    message = (
-        f"the gradients of {count} parameters are {usual:.4g} times the mean of the {size} ranks': they are"
-        " summed, and not divided by the number of ranks, though each rank's loss is not divided either; right"
-        " only where the learning rate takes it into account"
-    )
-    yield RankFinding(
-        members[0].step, WARNING, RankFault.GRADIENT, name, ranges_of(group.ranks), shown_group(group),
-        "", "", members[0].rests_on.value, message, dump=members[0].name,
-        key=members[0].uses.get(name, ""), place=len(members[0].keys),
-    )  # fmt: skip
-
-
-def _scale(name: str, members: Sequence[RankSummary], group: RankGroup) -> float | None:
-    """Return what a gradient at the update is to the mean of what the backward passes left, or to their sum in
-    a tensor-parallel group, to one of them where they are the same; None where it is no multiple."""
-    raw = [each.gradients.get(name) for each in members]
-    update = members[0].updates.get(name) if members else None
-    final = update.gradient if update is not None else None
-    if final is None or final.sketch is None or len(raw) < 2:
-        return None
-    sketches = [each.sketch for each in raw if each is not None and each.sketch is not None]
-    if len(sketches) < len(members) or any(name in each.reduced for each in members):
-        return None
-    if any(each is None or each.shape != final.shape for each in raw):
-        return None
-    stacked = np.stack(sketches).astype(np.float64)
-    same = all(each is not None and raw[0] is not None and each.is_same(raw[0]) for each in raw)
-    brought = stacked[0] if same or group.kind != TENSOR else stacked.sum(axis=0)
-    if not same and group.kind != TENSOR:
-        brought = stacked.mean(axis=0)
-    square = float(brought @ brought)
-    if not square:
-        return None
-    got = final.sketch.astype(np.float64)
-    scale = float(brought @ got) / square
-    rest = float(np.linalg.norm(got - scale * brought))
-    return scale if scale and rest <= _NO_FACTOR * float(np.linalg.norm(got)) else None
-
-
-def _usual(scales: Sequence[float]) -> float:
-    """Return the scale that most have, 0.0 where none is usual."""
-    best, count = 0.0, 0
-    for scale in scales:
-        near = sum(abs(other / scale - 1) <= _SAME_SCALE for other in scales)
-        if near > count:
-            best, count = scale, near
-    return best if 2 * count > len(scales) else 0.0

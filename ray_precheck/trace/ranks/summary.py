@@ -6,6 +6,7 @@ each dump. Of most records nothing is decoded: two checksums are made of their b
 and stacks, names of files, indices of devices, random states; a sketch itself counts.
 """
 
+import mmap
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -39,9 +40,16 @@ _GENERATOR = re.compile(rb'"generator": ?"([0-9a-f]+)"')
 _SKETCH = re.compile(rb'"sketch": ?(\d+)')
 # Fields that honestly differ between ranks with equal values.
 _OWN = re.compile(
-    rb'"(?:data_name|generator|group_id)": ?"[^"]*"|"sketch_counted": ?[a-z]+|"(?:cuda|npu|xpu|mlu|gcu|hpu|musa):\d+"'
+    rb'"(?:data_name|generator|group_id)": ?"[^"]*"|"sketch_counted": ?[a-z]+'
+    rb'|"(?:cuda|npu|xpu|mlu|gcu|hpu|musa):\d+"'
 )
-_OWN_SIGNS = (b'"data_name"', b'"generator"', b'"group_id"', b'"device')
+_GENERATOR_SIGN, _MESH_SIGN, _FLOAT_SIGN = b'"generator"', b'"device_mesh"', b'"float"'
+_MODULE_SIGN = b'"parameters": {"'
+_OWN_SIGNS = (b'"data_name"', _GENERATOR_SIGN, b'"group_id"', b'_counted"', b'"torch.device"')
+_NAME_SIGNS = (b'"parameter":', b'"buffer":', b'"argument":')
+_SIGNS = (*_OWN_SIGNS, *_NAME_SIGNS, _MESH_SIGN, _FLOAT_SIGN, _MODULE_SIGN)
+# The ranks of a group, which a meeting has, too: of 1,000 ranks most of the record.
+_GROUP = re.compile(rb', ?"group": ?\{[^{}]*\}(?=[,}])')
 _MESH = re.compile(rb'"device_mesh": ?(\[[\[\]0-9, ]*\])')
 _FLOAT = re.compile(rb'"type": ?"float", ?"value": ?([^}]*)\}')
 # Floats among the arguments of these functions set how they work; those of others may be counts of samples.
@@ -80,6 +88,10 @@ class _Reading:
         self._rows: list[int] = []
         self._row_of: dict[int, int] = {}
         self._seen: set[bytes] = set()
+        # What the file has nowhere is looked for in no record.
+        self._there = _signs_in(side)
+        self._has_own = bool(self._there.intersection(_OWN_SIGNS))
+        self._has_names = bool(self._there.intersection(_NAME_SIGNS))
         self.parameters: dict[str, TensorFact] = {}
         self.buffers: dict[str, TensorFact] = {}
         self.inputs: dict[str, TensorFact] = {}
@@ -100,13 +112,14 @@ class _Reading:
         got, gave, settings = np.zeros((3, len(side.entries)), np.uint32)
         meetings = meetings_of(side)
         exchanges = []
+        has_floats = _FLOAT_SIGN in self._there
         for place, entry in enumerate(side.entries):
             raw = side.raw(entry)
             got[place], gave[place] = self._checksums(raw)
-            if b'"float"' in raw and entry.key.startswith(_SET):
+            if has_floats and entry.key.startswith(_SET) and _FLOAT_SIGN in raw:
                 settings[place] = zlib.crc32(b",".join(_FLOAT.findall(raw)))
             if entry.key in meetings:
-                kept = _SKETCH.sub(self._kept_row, raw)
+                kept = _GROUP.sub(b"", _SKETCH.sub(self._kept_row, raw))
                 exchanges.append(ExchangeFact(entry.key, place, meetings[entry.key], kept))
             self._take(entry, raw)
         found.keys = tuple(entry.key for entry in side.entries)
@@ -142,7 +155,7 @@ class _Reading:
     def _checksums(self, raw: bytes) -> tuple[int, int]:
         if self._marks:
             raw = _SKETCH.sub(self._mark_of, raw)
-        if any(sign in raw for sign in _OWN_SIGNS):
+        if self._has_own:
             raw = _OWN.sub(b"", raw)
         cut = raw.rfind(b'"output"')
         if cut < 0:
@@ -157,13 +170,14 @@ class _Reading:
     def _take(self, entry: RecordEntry, raw: bytes) -> None:
         """Take what a record says of parameters, buffers, inputs, gradients, updates and random states."""
         key = entry.key
-        self.is_backward |= ".backward" in key
-        if b'"device_mesh"' in raw:
+        is_backward = key.endswith(".backward")
+        self.is_backward |= is_backward
+        if _MESH_SIGN in self._there and _MESH_SIGN in raw:
             # Behind the forward pass calls get distributed gradients, too, to clip them.
             is_own = self.is_backward or key.startswith((OPTIMIZER, *MODULE_PREFIXES))
             meshes = self.own_meshes if is_own else self.call_meshes
             meshes.update(dict.fromkeys(mesh.decode() for mesh in _MESH.findall(raw)))
-        if _LOSSES.fullmatch(key):
+        if is_backward and _LOSSES.fullmatch(key):
             for item in items_of(self._side.record(entry), key)[:1]:
                 self.losses[key] = item.mean if item.mean is not None else float("nan")
         if key.startswith(OPTIMIZER):
@@ -172,11 +186,11 @@ class _Reading:
         if f".{GRADIENTS}" in key:
             self._take_gradients(entry)
             return
-        if b'"generator"' in raw and (drawn := _GENERATOR.search(raw)):
+        if _GENERATOR_SIGN in self._there and (drawn := _GENERATOR.search(raw)):
             self.masks[key] = drawn[1].decode()
-        if b'"parameters": {"' in raw and key.startswith(MODULE_PREFIXES):
+        if _MODULE_SIGN in self._there and _MODULE_SIGN in raw and key.startswith(MODULE_PREFIXES):
             self._take_parameters_of(entry)
-        names = _NAMED.findall(raw)
+        names = _NAMED.findall(raw) if self._has_names else ()
         if not self._seen.issuperset(names):
             self._seen.update(names)
             for item in items_of(self._side.record(entry), key):
@@ -268,8 +282,10 @@ class _Reading:
 
 def fact_of(item: Item, sketch: Array | None = None) -> TensorFact:
     """Return what the element of a tensor says of its values."""
-    numbers = [item.number(name) for name in FIELDS]
-    statistics = tuple(float("nan") if each is None else each for each in numbers)
+    high, low, mean, norm = (
+        float("nan") if (found := item.number(name)) is None else found for name in FIELDS
+    )
+    statistics = high, low, mean, norm
     shape = item.shape or ()
     said = [item.dtype, shape, [repr(each) for each in statistics], item.digest]
     checksum = zlib.crc32(orjson.dumps(said))
@@ -282,13 +298,26 @@ def fact_of(item: Item, sketch: Array | None = None) -> TensorFact:
     health = item.statistic("health")
     zeros = health.get("zero", 0) if isinstance(health, dict) else 0 if sketch is not None else -1
     return TensorFact(
-        item.dtype, shape, statistics, checksum, sketch, placed, shown_mesh, zeros  # type: ignore[arg-type]
+        item.dtype,
+        shape,
+        statistics,
+        checksum,
+        sketch,
+        placed,
+        shown_mesh,
+        zeros,
     )
 
 
 def _placement(told: Any) -> str:
     """Return a placement of a distributed tensor: Shard, Replicate, Partial."""
     return str(next(iter(told), "")) if isinstance(told, dict) else str(told).partition("(")[0]
+
+
+def _signs_in(side: CaptureSide) -> frozenset[bytes]:
+    """Return which of the signs of fields a dump has anywhere."""
+    with mmap.mmap(side.file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return frozenset(sign for sign in _SIGNS if data.find(sign) >= 0)
 
 
 def _marks_of(sketches: Array) -> list[bytes]:
@@ -311,4 +340,3 @@ def named_tensors(summary: RankSummary) -> Iterator[tuple[str, TensorFact]]:
     for name, fact in summary.parameters.items():
         if name not in summary.updates:
             yield name, fact
-

@@ -1,0 +1,70 @@
+"""The command `ranks`, from dumps to files, exit codes and a view."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_precheck.cli.command_line import main
+from ray_precheck.commands.ranks.report import view
+from ray_precheck.commands.ranks.run import check_ranks
+from ray_precheck.errors import UsageError
+from ray_precheck.running.views import found_run
+from ray_precheck.schema.view import Tone
+
+
+def write_ranks(folder: Path, rates: tuple[float, ...]) -> Path:
+    """Write the dumps of ranks whose optimizers have these learning rates; returns their folder."""
+    for rank, rate in enumerate(rates):
+        tensor: dict[str, Any] = {
+            "type": "torch.Tensor", "dtype": "torch.float32", "shape": [4], "requires_grad": True,
+            "Max": 1.5, "Min": -0.5, "Mean": 0.25, "Norm": 2.0,
+        }  # fmt: skip
+        group = {
+            "lr": {"type": "float", "value": rate},
+            "names": [{"type": "str", "value": "a.weight"}], "params": [tensor], "grads": [tensor],
+        }  # fmt: skip
+        moved = {**tensor, "Max": 1.5 - rate}
+        record = {"input_args": [group], "input_kwargs": {}, "output": [{"params": [moved]}]}
+        path = folder / "step0" / f"rank{rank}" / "dump.json"
+        path.parent.mkdir(parents=True)
+        header = {"task": "statistics", "level": "L1", "framework": "pytorch"}
+        data = {"Optimizer.SGD.0.forward": record}
+        path.write_text(json.dumps({**header, "data": data}), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(("rates", "code"), [((0.1, 0.1), 0), ((0.1, 0.2), 1), ((0.1,), 4)])
+def test_the_exit_code_says_what_was_found(
+    tmp_path: Path, rates: tuple[float, ...], code: int
+) -> None:
+    dumps = write_ranks(tmp_path / "dumps", rates)
+    assert main(["ranks", str(dumps), "-o", str(tmp_path / "out")]) == code
+
+
+def test_findings_stand_in_the_files_in_the_place_of_summaries(tmp_path: Path) -> None:
+    dumps = write_ranks(tmp_path / "dumps", (0.1, 0.2, 0.1))
+    report = check_ranks(dumps, out=tmp_path / "out")
+    assert report.completed
+    assert [(each.name, each.ranks) for each in report.findings] == [("lr", "1")]
+    assert report.groups == ("dp 0, 1, 2: agreement of 1 of 1 parameters",)
+    rows = report.files.details.read_text(encoding="utf-8-sig").splitlines()
+    assert len(rows) == 2
+    assert "summary" not in rows[1]
+
+
+def test_the_view_has_a_card_for_each_finding(tmp_path: Path) -> None:
+    dumps = write_ranks(tmp_path / "dumps", (0.1, 0.2))
+    report = check_ranks(dumps, out=tmp_path / "out")
+    seen = view([found_run(report.files.details)])
+    assert (seen.tone, seen.exit_code) == (Tone.ERROR, 1)
+    assert [card.name for card in seen.cards] == ["lr"]
+    assert any("four statistics" in note for note in seen.notes)
+
+
+def test_a_layout_that_does_not_fit_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    dumps = write_ranks(tmp_path / "dumps", (0.1, 0.1, 0.1))
+    with pytest.raises(UsageError, match="capture has rank 2"):
+        check_ranks(dumps, out=tmp_path / "out", layout="dp=2")
+    assert not (tmp_path / "out").exists()
