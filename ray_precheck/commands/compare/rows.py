@@ -34,9 +34,11 @@ from ray_precheck.trace.difference.rows import (
 )
 from ray_precheck.trace.difference.standards.base import CaptureStandard
 from ray_precheck.trace.difference.standards.registry import judge_rows
-from ray_precheck.trace.difference.unsteady import NEVER, Unsteady
-from ray_precheck.trace.items import OUTPUT, Item, items_of
+from ray_precheck.trace.difference.unsteady import NEVER, OPTIMIZER, Unsteady
+from ray_precheck.trace.flow import is_collective, operation_of, unnumbered_meeting
+from ray_precheck.trace.items import OUTPUT, Item, items_of, parameter_names, parameter_place
 from ray_precheck.trace.side import CaptureSide, RecordEntry, record_from_json
+from ray_precheck.trace.terms import differing_terms, group_in_words, terms_of
 
 TARGET, GOLDEN, NOISE = "target", "golden", "noise"
 Records = tuple[tuple[str, bytes], ...]
@@ -171,6 +173,7 @@ class ComparisonInputFiles:
 
 
 _INSIDE = "between the operators of a fusion, of which the other side has one"
+_OF_PARAMETER = "of the parameter "
 _NOT_MAPPED = "the file of -am lists no partner for it"
 
 
@@ -210,8 +213,9 @@ def rows_of_piece(
     target, golden = payload.target.decoded(), payload.golden.decoded()
     if not (target and golden):
         rows = _lone_rows(target, golden, reading.pair)
-        _mark(rows, UNMATCHED, payload.note)
-        return _piece_rows(payload, rows, reading.pair.mode)
+        told = _of_one_run(payload)
+        _mark(rows, UNMATCHED, told or payload.note)
+        return _piece_rows(payload, rows, reading.pair.mode, told)
     inner: list[TensorRow] = []
     if len(target) == len(golden) == 1:
         rows, inner = _rows_of_pair(
@@ -227,7 +231,53 @@ def rows_of_piece(
     if reading.noise is not None and payload.noise.records and len(golden) == 1:
         noise = _noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)
     judge_rows(rows, standard, reading.pair.mode, noise)
-    return _piece_rows(payload, [*rows, *inner], reading.pair.mode)
+    _name_parameters(rows, target[0].items)
+    told = _told(payload)
+    if told and rows:
+        rows[0].messages.append(told)
+    return _piece_rows(payload, [*rows, *inner], reading.pair.mode, told)
+
+
+def _of_one_run(payload: ComparisonPayload) -> str:
+    """Return what is said of a collective or an update that one run alone has; "" for other calls."""
+    records, lacks = (payload.target.records, "golden run") if payload.target.records else (
+        payload.golden.records, "target"
+    )  # fmt: skip
+    key, raw = records[0]
+    call = key.rpartition(".")[0]
+    if not (is_collective(call) or call.startswith(OPTIMIZER)):
+        return ""
+    has = "target" if lacks == "golden run" else "golden run"
+    where = [group_in_words(unnumbered_meeting(call, record_from_json(raw)))]
+    module = payload.module.removeprefix("Module.")
+    said = ", ".join(
+        [*(where if is_collective(call) else ()), *([f"in {module}"] if module else [])]
+    )
+    return f"the {has} has {call}{f' ({said})' if said else ''} here; the {lacks} has none"
+
+
+def _told(payload: ComparisonPayload) -> str:
+    """Return how two collectives were asked to do something else, "" where they were not."""
+    if len(payload.target.records) != 1 or len(payload.golden.records) != 1:
+        return ""
+    found = []
+    for key, raw in (payload.target.records[0], payload.golden.records[0]):
+        call, record = key.rpartition(".")[0], record_from_json(raw)
+        if not is_collective(call):
+            return ""
+        found.append((operation_of(call), terms_of(call, record, unnumbered_meeting(call, record))))
+    (operation, mine), (other, theirs) = found
+    said = [f"it {sentence}" for _, sentence in differing_terms(mine, theirs)]
+    return "; ".join(said) if operation == other else ""
+
+
+def _name_parameters(rows: Iterable[TensorRow], items: Sequence[Item]) -> None:
+    """Say of the rows of an update that differ which parameter they are of: their names have its number."""
+    names = parameter_names(items)
+    for row in rows if names else ():
+        place = parameter_place(row.item)
+        if row.result in (ERROR, WARNING) and place is not None and place in names:
+            row.messages.append(f"{_OF_PARAMETER}{names[place]}")
 
 
 def _give_saved(rows: Sequence[TensorRow], payload: ComparisonPayload, reading: Reading) -> None:
@@ -387,7 +437,7 @@ def _named(key: str, item: Item) -> str:
 
 
 def _piece_rows(
-    payload: ComparisonPayload, rows: Sequence[TensorRow], mode: ComparisonMode
+    payload: ComparisonPayload, rows: Sequence[TensorRow], mode: ComparisonMode, told: str = ""
 ) -> PieceRows:
     stack = "\n".join(payload.stack)
     lines = [
@@ -397,6 +447,7 @@ def _piece_rows(
     results = [row.result for row in rows]
     # The worst of them, where something was compared.
     result = next((each for each in (ERROR, WARNING, PASS) if each in results), UNMATCHED)
+    said = _message(rows, result, told or payload.note)
     distances = [row.relative_l2 for row in rows if row.relative_l2 is not None and row.is_output]
     worst = max(distances, default=None, key=lambda each: (each != each, each))
     return PieceRows(
@@ -406,7 +457,7 @@ def _piece_rows(
         results.count(WARNING),
         results.count(UNMATCHED),
         "" if worst is None else f"{worst:.6g}",
-        _message(rows, result, payload.note),
+        f"{told}; {said}" if told and result in (ERROR, WARNING) else said,
         encode_rows(lines),
     )
 
@@ -421,6 +472,8 @@ def _message(rows: Sequence[TensorRow], result: str, note: str) -> str:
             name = row.item.model_name
             key = row.name.removesuffix(f".{path}")
             where = f"{path} ({name})" if name else with_name(key, path)
+            named = (each for each in row.messages if each.startswith(_OF_PARAMETER))
+            where = " ".join([where, *named])
             own = (each for each in row.messages if each.startswith(f"{result}: "))
             return f"{where}: {next(own, row.messages[0]).removeprefix(f'{result}: ')}"
     return note

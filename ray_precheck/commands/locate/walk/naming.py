@@ -13,6 +13,7 @@ from typing import Any
 from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, is_collective, operation_of
 from ray_precheck.trace.items import Item, bare_name, parameter_names, parameter_place
+from ray_precheck.trace.terms import group_in_words
 
 _OPTIMIZER = "Optimizer."
 # What the lists in the record of an update hold, in words.
@@ -67,16 +68,6 @@ def module_in_words(key: str) -> str:
     """Return the name of a module by its record, `Module.layers.0.o.Linear.forward.0`: `layers.0.o`."""
     parts = key.removeprefix("Module.").split(".")
     return bare_name(".".join(parts[:-3])) if len(parts) > 3 else ""
-
-
-def group_in_words(meeting: Meeting | None) -> str:
-    """Return where a collective ran: `group 0-1`, or `to rank 1` of a message."""
-    if meeting is None:
-        return ""
-    if meeting.peer is not None:
-        way = "to" if meeting.operation in ("send", "isend") else "from"
-        return f"{way} rank {meeting.peer}"
-    return f"group {meeting.group}" if meeting.group != "world" else "all ranks"
 
 
 @dataclass(frozen=True)
