@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from ray_precheck.trace.flow import Meeting, operation_of
 
+# The reduction that DDP leaves to a communication hook of the program.
+BY_A_HOOK = "a hook"
 # What a reduction does, in words.
 _REDUCTIONS = {
     "SUM": "sums",
@@ -51,7 +53,7 @@ def differing_terms(mine: Terms, theirs: Terms) -> Iterator[tuple[str, str]]:
             _REDUCTIONS.get(each, f"reduces by {each or 'a hook of the program'}")
             for each in (mine.reduction, theirs.reduction)
         )
-        cause = f"{mine.reduction or 'a hook'} for {theirs.reduction or 'a hook'}"
+        cause = f"{mine.reduction or BY_A_HOOK} for {theirs.reduction or BY_A_HOOK}"
         yield cause, f"{ours} where that of the golden run {others} ({cause})"
     for verb, own, other in (
         ("sends", mine.source, theirs.source),

@@ -57,6 +57,7 @@ from ray_precheck.trace.difference.measuring import pair_items
 from ray_precheck.trace.flow import FlowRecord, is_collective, mark_of, writes_in_place
 from ray_precheck.trace.items import INPUT, OUTPUT, PARAMETERS, Item
 from ray_precheck.trace.side import BACKWARD, FORWARD
+from ray_precheck.trace.terms import BY_A_HOOK
 
 # A weight that differs by so much was moved by an optimizer that makes whole steps of rounding (`unsteady`).
 # Statistics do not show how far it has moved what is computed with it: an estimate is one of guilt from the
@@ -296,7 +297,9 @@ class RootWalk:
         roots = list(asked_otherwise(self.state, seen))
         roots = roots or list(self._roots(seen, is_affected=bool(upstream)))
         self.found.roots += roots
-        shared = shared_record(self.state, seen, is_affected=bool(roots or upstream))
+        # What a hook of the program gives is looked at all the same: nobody knows what it is to give.
+        told = [root for root in roots if not root.cause.startswith(BY_A_HOOK)]
+        shared = shared_record(self.state, seen, is_affected=bool(told or upstream))
         arrived = []
         if shared is not None:
             self.found.shared.append(shared)
