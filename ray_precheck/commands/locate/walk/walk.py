@@ -350,7 +350,9 @@ class RootWalk:
         if seen.golden is not None and not is_affected:
             given = given_roots(self.state, seen, self._way.least_in_gaps())
             found = [*given, *lacking_parameters(seen)]
-            if not self._unset.gives_nothing(seen):
+            # Where a list of parameters lacks one, its other arguments are shifted.
+            is_shifted = any(root.kind is RootKind.CONFIGURATION for root in found)
+            if not (is_shifted or self._unset.gives_nothing(seen)):
                 found += argument_roots(seen)
             found = [root for root in found if not self._may_be_downstream(root)]
             changed = [other_operator(self.state, seen), other_gradient(self.state, seen)]
