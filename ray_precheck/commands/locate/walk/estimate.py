@@ -114,6 +114,7 @@ def is_other(difference: float, *, by_sums: bool) -> bool:
     return difference > (_SAME_SUMS if by_sums else 0.0)
 
 
+_PLACEMENTS = "placements"
 # So far apart are tensors whose elements have changed places, at least.
 _MOVED, _REORDERED = 1e-3, "the same values in another order"
 # Values beyond this stand for a mask of attention: their norm says nothing of the values beside them.
@@ -521,7 +522,8 @@ class EstimatedEvidence:
         if by_statistics.difference == math.inf:
             return by_statistics
         distance = sketched_distance((self.target, self.golden), target, golden)
-        if distance is None:
+        # The sketch of a shard has the places in the whole tensor; that of a plain tensor its own.
+        if distance is None or (_PLACEMENTS in mine) != (_PLACEMENTS in other):
             return by_statistics
         # Sketches tell places, statistics do not: all four agree where nothing but the places differ.
         is_moved = distance > _MOVED and golden.norm and by_statistics.difference <= _SAME_SUMS
