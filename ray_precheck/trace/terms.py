@@ -1,4 +1,5 @@
-"""What a collective was asked to do, in words: its group, its reduction, the rank that sends or gets.
+"""What a collective was asked to do, in words: its group, its reduction, the rank that sends or gets; and the
+name of a module.
 
 Comes in: a record of a collective as it stands in the dump. Goes out: its `Terms`, and how those of two runs
 differ. Called by the rows of a comparison and by the walk of `locate`.
@@ -8,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ray_precheck.trace.flow import Meeting, operation_of
+from ray_precheck.trace.items import bare_name
 
 # The reduction that DDP leaves to a communication hook of the program.
 BY_A_HOOK = "a hook"
@@ -110,3 +112,9 @@ def group_in_words(meeting: Meeting | None) -> str:
         way = "to" if meeting.operation in ("send", "isend") else "from"
         return f"{way} rank {meeting.peer}"
     return f"group {meeting.group}" if meeting.group != "world" else "all ranks"
+
+
+def module_in_words(key: str) -> str:
+    """Return the name of a module by its record, `Module.layers.0.o.Linear.forward.0`: `layers.0.o`."""
+    parts = key.removeprefix("Module.").split(".")
+    return bare_name(".".join(parts[:-3])) if len(parts) > 3 else ""

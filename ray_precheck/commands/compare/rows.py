@@ -15,6 +15,12 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from ray_precheck.commands.compare.pairing import NameMapping
+from ray_precheck.commands.compare.told import (
+    OF_PARAMETER,
+    asked_of_both,
+    name_parameters,
+    of_one_run,
+)
 from ray_precheck.dump.tensors import FolderFiles, Shipped, ShippedFiles, TensorFiles
 from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.operators.table import with_name
@@ -34,11 +40,9 @@ from ray_precheck.trace.difference.rows import (
 )
 from ray_precheck.trace.difference.standards.base import CaptureStandard
 from ray_precheck.trace.difference.standards.registry import judge_rows
-from ray_precheck.trace.difference.unsteady import NEVER, OPTIMIZER, Unsteady
-from ray_precheck.trace.flow import is_collective, operation_of, unnumbered_meeting
-from ray_precheck.trace.items import OUTPUT, Item, items_of, parameter_names, parameter_place
+from ray_precheck.trace.difference.unsteady import NEVER, Unsteady
+from ray_precheck.trace.items import OUTPUT, Item, items_of
 from ray_precheck.trace.side import CaptureSide, RecordEntry, record_from_json
-from ray_precheck.trace.terms import differing_terms, group_in_words, terms_of
 
 TARGET, GOLDEN, NOISE = "target", "golden", "noise"
 Records = tuple[tuple[str, bytes], ...]
@@ -173,7 +177,6 @@ class ComparisonInputFiles:
 
 
 _INSIDE = "between the operators of a fusion, of which the other side has one"
-_OF_PARAMETER = "of the parameter "
 _NOT_MAPPED = "the file of -am lists no partner for it"
 
 
@@ -213,7 +216,7 @@ def rows_of_piece(
     target, golden = payload.target.decoded(), payload.golden.decoded()
     if not (target and golden):
         rows = _lone_rows(target, golden, reading.pair)
-        told = _of_one_run(payload)
+        told = of_one_run(payload.target.records, payload.golden.records, payload.module)
         _mark(rows, UNMATCHED, told or payload.note)
         return _piece_rows(payload, rows, reading.pair.mode, told)
     inner: list[TensorRow] = []
@@ -231,53 +234,11 @@ def rows_of_piece(
     if reading.noise is not None and payload.noise.records and len(golden) == 1:
         noise = _noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)
     judge_rows(rows, standard, reading.pair.mode, noise)
-    _name_parameters(rows, target[0].items)
-    told = _told(payload)
+    name_parameters(rows, target[0].items)
+    told = asked_of_both(payload.target.records, payload.golden.records)
     if told and rows:
         rows[0].messages.append(told)
     return _piece_rows(payload, [*rows, *inner], reading.pair.mode, told)
-
-
-def _of_one_run(payload: ComparisonPayload) -> str:
-    """Return what is said of a collective or an update that one run alone has; "" for other calls."""
-    records, lacks = (payload.target.records, "golden run") if payload.target.records else (
-        payload.golden.records, "target"
-    )  # fmt: skip
-    key, raw = records[0]
-    call = key.rpartition(".")[0]
-    if not (is_collective(call) or call.startswith(OPTIMIZER)):
-        return ""
-    has = "target" if lacks == "golden run" else "golden run"
-    where = [group_in_words(unnumbered_meeting(call, record_from_json(raw)))]
-    module = payload.module.removeprefix("Module.")
-    said = ", ".join(
-        [*(where if is_collective(call) else ()), *([f"in {module}"] if module else [])]
-    )
-    return f"the {has} has {call}{f' ({said})' if said else ''} here; the {lacks} has none"
-
-
-def _told(payload: ComparisonPayload) -> str:
-    """Return how two collectives were asked to do something else, "" where they were not."""
-    if len(payload.target.records) != 1 or len(payload.golden.records) != 1:
-        return ""
-    found = []
-    for key, raw in (payload.target.records[0], payload.golden.records[0]):
-        call, record = key.rpartition(".")[0], record_from_json(raw)
-        if not is_collective(call):
-            return ""
-        found.append((operation_of(call), terms_of(call, record, unnumbered_meeting(call, record))))
-    (operation, mine), (other, theirs) = found
-    said = [f"it {sentence}" for _, sentence in differing_terms(mine, theirs)]
-    return "; ".join(said) if operation == other else ""
-
-
-def _name_parameters(rows: Iterable[TensorRow], items: Sequence[Item]) -> None:
-    """Say of the rows of an update that differ which parameter they are of: their names have its number."""
-    names = parameter_names(items)
-    for row in rows if names else ():
-        place = parameter_place(row.item)
-        if row.result in (ERROR, WARNING) and place is not None and place in names:
-            row.messages.append(f"{_OF_PARAMETER}{names[place]}")
 
 
 def _give_saved(rows: Sequence[TensorRow], payload: ComparisonPayload, reading: Reading) -> None:
@@ -472,7 +433,7 @@ def _message(rows: Sequence[TensorRow], result: str, note: str) -> str:
             name = row.item.model_name
             key = row.name.removesuffix(f".{path}")
             where = f"{path} ({name})" if name else with_name(key, path)
-            named = (each for each in row.messages if each.startswith(_OF_PARAMETER))
+            named = (each for each in row.messages if each.startswith(OF_PARAMETER))
             where = " ".join([where, *named])
             own = (each for each in row.messages if each.startswith(f"{result}: "))
             return f"{where}: {next(own, row.messages[0]).removeprefix(f'{result}: ')}"

@@ -13,7 +13,7 @@ from typing import Any
 from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, is_collective, operation_of
 from ray_precheck.trace.items import Item, bare_name, parameter_names, parameter_place
-from ray_precheck.trace.terms import group_in_words
+from ray_precheck.trace.terms import group_in_words, module_in_words
 
 _OPTIMIZER = "Optimizer."
 # What the lists in the record of an update hold, in words.
@@ -62,12 +62,6 @@ def listed(names: Sequence[str]) -> str:
     """Return names in a sentence: the first three, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"
-
-
-def module_in_words(key: str) -> str:
-    """Return the name of a module by its record, `Module.layers.0.o.Linear.forward.0`: `layers.0.o`."""
-    parts = key.removeprefix("Module.").split(".")
-    return bare_name(".".join(parts[:-3])) if len(parts) > 3 else ""
 
 
 @dataclass(frozen=True)
