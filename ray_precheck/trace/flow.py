@@ -270,9 +270,7 @@ def meetings_of(side: CaptureSide) -> dict[str, Meeting]:
         if not is_collective(entry.call):
             continue
         record = side.record(entry)
-        operation = operation_of(entry.call)
-        group = _group_name(record)
-        peer = _peer(operation, items_of(record, entry.key), ranks_in(group))
+        operation, group, _, peer, *_ = unnumbered_meeting(entry.call, record)
         sequence = record.get("sequence")
         if peer is not None and type(sequence) is int:
             found[entry.key] = Meeting(operation, group, sequence, peer, from_start=True)
@@ -286,6 +284,13 @@ def meetings_of(side: CaptureSide) -> dict[str, Meeting]:
             if each.peer is not None and not each.from_start:
                 found[key] = each._replace(unpaired=True)
     return found
+
+
+def unnumbered_meeting(call: str, record: Mapping[str, Any]) -> Meeting:
+    """Return what a record alone tells of its collective; its number is 0."""
+    operation, group = operation_of(call), _group_name(record)
+    peer = _peer(operation, items_of(record), ranks_in(group))
+    return Meeting(operation, group, 0, peer)
 
 
 def uneven_ends(meetings: Iterable[tuple[int, Meeting]]) -> frozenset[tuple[tuple[int, int], str]]:

@@ -15,6 +15,12 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from ray_precheck.commands.compare.pairing import NameMapping
+from ray_precheck.commands.compare.told import (
+    OF_PARAMETER,
+    asked_of_both,
+    name_parameters,
+    of_one_run,
+)
 from ray_precheck.dump.tensors import FolderFiles, Shipped, ShippedFiles, TensorFiles
 from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.operators.table import with_name
@@ -210,8 +216,9 @@ def rows_of_piece(
     target, golden = payload.target.decoded(), payload.golden.decoded()
     if not (target and golden):
         rows = _lone_rows(target, golden, reading.pair)
-        _mark(rows, UNMATCHED, payload.note)
-        return _piece_rows(payload, rows, reading.pair.mode)
+        told = of_one_run(payload.target.records, payload.golden.records, payload.module)
+        _mark(rows, UNMATCHED, told or payload.note)
+        return _piece_rows(payload, rows, reading.pair.mode, told)
     inner: list[TensorRow] = []
     if len(target) == len(golden) == 1:
         rows, inner = _rows_of_pair(
@@ -230,7 +237,11 @@ def rows_of_piece(
     for row in rows:
         if row.result in (ERROR, WARNING) and (note := row.item.put_together):
             row.messages.append(note)
-    return _piece_rows(payload, [*rows, *inner], reading.pair.mode)
+    name_parameters(rows, target[0].items)
+    told = asked_of_both(payload.target.records, payload.golden.records)
+    if told and rows:
+        rows[0].messages.append(told)
+    return _piece_rows(payload, [*rows, *inner], reading.pair.mode, told)
 
 
 def _give_saved(rows: Sequence[TensorRow], payload: ComparisonPayload, reading: Reading) -> None:
@@ -390,7 +401,7 @@ def _named(key: str, item: Item) -> str:
 
 
 def _piece_rows(
-    payload: ComparisonPayload, rows: Sequence[TensorRow], mode: ComparisonMode
+    payload: ComparisonPayload, rows: Sequence[TensorRow], mode: ComparisonMode, told: str = ""
 ) -> PieceRows:
     stack = "\n".join(payload.stack)
     lines = [
@@ -400,6 +411,7 @@ def _piece_rows(
     results = [row.result for row in rows]
     # The worst of them, where something was compared.
     result = next((each for each in (ERROR, WARNING, PASS) if each in results), UNMATCHED)
+    said = _message(rows, result, told or payload.note)
     distances = [row.relative_l2 for row in rows if row.relative_l2 is not None and row.is_output]
     worst = max(distances, default=None, key=lambda each: (each != each, each))
     return PieceRows(
@@ -409,7 +421,7 @@ def _piece_rows(
         results.count(WARNING),
         results.count(UNMATCHED),
         "" if worst is None else f"{worst:.6g}",
-        _message(rows, result, payload.note),
+        f"{told}; {said}" if told and result in (ERROR, WARNING) else said,
         encode_rows(lines),
     )
 
@@ -424,6 +436,8 @@ def _message(rows: Sequence[TensorRow], result: str, note: str) -> str:
             name = row.item.model_name
             key = row.name.removesuffix(f".{path}")
             where = f"{path} ({name})" if name else with_name(key, path)
+            named = (each for each in row.messages if each.startswith(OF_PARAMETER))
+            where = " ".join([where, *named])
             own = (each for each in row.messages if each.startswith(f"{result}: "))
             return f"{where}: {next(own, row.messages[0]).removeprefix(f'{result}: ')}"
     return note

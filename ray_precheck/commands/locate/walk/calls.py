@@ -181,7 +181,7 @@ def _told(
         [each for each in records if is_collective(each.entry.call)] for records in (ours, theirs)
     )
     if sent and not missed:
-        said = f"the target has {mine.in_words(sent[0].entry.key)} here; the golden run has none"
+        said = f"{mine.in_words(sent[0].entry.key)} runs only in the target; the golden run has none here"
         return sent[0], True, "extra collective", said
     if missed and not sent:
         said = f"the golden run has {other.in_words(missed[0].entry.key)} here; the target has none"

@@ -34,6 +34,8 @@ from ray_precheck.trace.items import Item
 
 # As for a single record: an output that differs by more than so many times what explains it is wrong.
 _SUSPICIOUS = 10.0
+# Whole numbers have no rounding.
+_SMALLEST = 1e-300
 # What an error that arrived brings forth, or seems to: estimates, values whose giver nobody knows, and calls
 # that only one run has, which differences point out.
 _BROUGHT = (RootKind.ESTIMATE, RootKind.GAP, RootKind.CALL)
@@ -160,14 +162,16 @@ class _Joining:
         if is_explained:
             return None  # The result is the sum of what came in: rounding that cancellation made large.
         absent = sorted(set(meeting.ranks) - self._ranks[dump.step])
-        if absent and not senders:
+        if meeting.unpaired:
+            said, kind = _unpaired(shared), RootKind.GAP
+        elif absent and not senders:
             said = _absent(shared, absent)
             kind = RootKind.GAP
         else:
             said, kind = self._wrong(dump, shared, others), RootKind.COLLECTIVE
         return Root(
             kind, shared.key, shared.direction, shared.place, shared.item,
-            own=shared.gave / max(shared.floor, shared.got), message=said,
+            own=shared.gave / max(shared.floor, shared.got, _SMALLEST), message=said,
         )  # fmt: skip
 
     def _wrong(self, dump: DumpRoots, shared: SharedRecord, others: Iterable[_Met]) -> str:
@@ -255,6 +259,13 @@ def _inherited(
     own, inherited = (root.own, root.inherited) if root is not None else (None, None)
     said = f"inherited from rank {cause.rank} ({cause.key})"
     return Passed(INHERITED, key, direction, place, own, inherited, said)
+
+
+def _unpaired(shared: SharedRecord) -> str:
+    return (
+        f"it gave what differs by {shared.gave:.3g} of its norm, while this rank got the same as in the"
+        " golden run: which message of which rank arrived here is not known (it is unpaired)"
+    )
 
 
 def _absent(shared: SharedRecord, absent: Sequence[int]) -> str:

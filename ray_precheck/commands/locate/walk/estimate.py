@@ -114,6 +114,9 @@ def is_other(difference: float, *, by_sums: bool) -> bool:
     return difference > (_SAME_SUMS if by_sums else 0.0)
 
 
+_PLACEMENTS = "placements"
+# So far apart are tensors whose elements have changed places, at least.
+_MOVED, _REORDERED = 1e-3, "the same values in another order"
 # Values beyond this stand for a mask of attention: their norm says nothing of the values beside them.
 MASKED = 1e30
 
@@ -519,7 +522,12 @@ class EstimatedEvidence:
         if by_statistics.difference == math.inf:
             return by_statistics
         distance = sketched_distance((self.target, self.golden), target, golden)
-        return by_statistics if distance is None else ValueEvidence(distance)
+        # The sketch of a shard has the places in the whole tensor; that of a plain tensor its own.
+        if distance is None or (_PLACEMENTS in mine) != (_PLACEMENTS in other):
+            return by_statistics
+        # Sketches tell places, statistics do not: all four agree where nothing but the places differ.
+        is_moved = distance > _MOVED and golden.norm and by_statistics.difference <= _SAME_SUMS
+        return ValueEvidence(distance, order=_REORDERED if is_moved else "")
 
     def own(self, key: str) -> OwnError | None:
         """Return None: nothing was replayed."""

@@ -6,51 +6,22 @@ roots. Called by `walk`.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
 
 from ray_precheck.commands.locate.walk.naming import (
     Exchanges,
     factor_between,
     factor_in_words,
-    group_in_words,
     listed,
 )
 from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind, SeenRecord, WalkState
-from ray_precheck.trace.flow import Meeting, is_collective, operation_of
+from ray_precheck.trace.flow import is_collective, operation_of
 from ray_precheck.trace.items import OUTPUT, bare_name
 from ray_precheck.trace.side import FORWARD
+from ray_precheck.trace.terms import Terms, differing_terms, group_in_words, terms_of
 
-# What a reduction does, in words.
-_REDUCTIONS = {
-    "SUM": "sums",
-    "AVG": "averages",
-    "MAX": "takes the largest",
-    "MIN": "takes the smallest",
-    "PRODUCT": "multiplies",
-}
-# Where collectives have their reduction and the rank that sends or gets, by position.
-_PLACES: Mapping[str, Mapping[str, int]] = {
-    "all_reduce": {"op": 1},
-    "reduce": {"dst": 1, "op": 2},
-    "broadcast": {"src": 1},
-    "reduce_scatter": {"op": 2},
-    "reduce_scatter_tensor": {"op": 2},
-    "gather": {"dst": 2},
-    "scatter": {"src": 2},
-}
-_REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
 _OPTIMIZER = "Optimizer."
 _ONE_SIDED = ("missing collective", "extra collective")
-
-
-class _Terms(NamedTuple):
-    """What a collective was asked to do: its group in words, its reduction, and who sends or gets."""
-
-    group: str
-    reduction: str
-    source: str
-    goal: str
 
 
 def asked_otherwise(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
@@ -65,7 +36,7 @@ def asked_otherwise(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
     mine = _terms(entry.call, entry.key, state.exchanges)
     theirs = _terms(other.call, other.key, golden.exchanges)
     what = state.exchanges.in_words(entry.key)
-    for cause, said in _differences(mine, theirs):
+    for cause, said in differing_terms(mine, theirs):
         times = factor_in_words(_factor(seen))
         more = f"; it gives {times[1:]} times what the golden run's gives" if times else ""
         yield seen.root(
@@ -87,6 +58,10 @@ def asked_otherwise(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
         )  # fmt: skip
 
 
+def _terms(call: str, key: str, exchanges: Exchanges) -> Terms:
+    return terms_of(call, exchanges.raw(key), exchanges.meetings.get(key))
+
+
 def _bucket(exchanges: Exchanges, key: str) -> list[str]:
     """Return the parameters that a collective carries, as its record says."""
     names = exchanges.raw(key).get("parameters")
@@ -104,67 +79,6 @@ def _factor(seen: SeenRecord) -> float | None:
     first = min(found, default=None)
     is_one = first is not None and all(math.isclose(each, first, rel_tol=1e-3) for each in found)
     return first if is_one else None
-
-
-def _differences(mine: _Terms, theirs: _Terms) -> Iterator[tuple[str, str]]:
-    """Yield a cause and a sentence for each of the terms that differ."""
-    if mine.group != theirs.group and mine.group and theirs.group:
-        if mine.group.startswith(("to ", "from ")):
-            yield "another rank", f"goes {mine.group} (golden: {theirs.group})"
-        else:
-            yield "another group", f"ran in {mine.group} (golden: {theirs.group})"
-    if mine.reduction != theirs.reduction:
-        ours, others = (
-            _REDUCTIONS.get(each, f"reduces by {each or 'a hook of the program'}")
-            for each in (mine.reduction, theirs.reduction)
-        )
-        cause = f"{mine.reduction or 'a hook'} for {theirs.reduction or 'a hook'}"
-        yield cause, f"{ours} where that of the golden run {others} ({cause})"
-    for verb, own, other in (
-        ("sends", mine.source, theirs.source),
-        ("gets", mine.goal, theirs.goal),
-    ):
-        if own != other:
-            yield (
-                "another source" if verb == "sends" else "another destination",
-                f"has another rank that {verb}: rank {own or 'unknown'} (golden: {other or 'unknown'})",
-            )
-
-
-def _terms(call: str, key: str, exchanges: Exchanges) -> _Terms:
-    operation = operation_of(call)
-    record, meeting = exchanges.raw(key), exchanges.meetings.get(key)
-    reduction = _argument(record, operation, "op").rpartition(".")[2]
-    if not reduction and operation.rpartition(".")[2] in _REDUCING:
-        reduction = "SUM"
-    return _Terms(
-        group_in_words(meeting),
-        {"PROD": "PRODUCT"}.get(reduction.upper(), reduction.upper()),
-        _rank(record, operation, "src", meeting),
-        _rank(record, operation, "dst", meeting),
-    )
-
-
-def _rank(record: Mapping[str, Any], operation: str, name: str, meeting: Meeting | None) -> str:
-    """Return the rank that sends or gets, among all ranks, as text; "" for collectives that have none."""
-    if meeting is None or meeting.peer is not None:
-        return ""
-    inner = _argument(record, operation, f"group_{name}")
-    ranks = meeting.ranks
-    if inner.isdigit() and int(inner) < len(ranks):
-        return str(ranks[int(inner)])
-    return _argument(record, operation, name)
-
-
-def _argument(record: Mapping[str, Any], operation: str, name: str) -> str:
-    """Return an argument that is no tensor, as text; "" where it was not passed."""
-    named, args = record.get("input_kwargs"), record.get("input_args")
-    value = named.get(name) if isinstance(named, dict) else None
-    place = _PLACES.get(operation, {}).get(name)
-    if value is None and place is not None and isinstance(args, list) and place < len(args):
-        value = args[place]
-    found = value.get("value") if isinstance(value, dict) else None
-    return str(found) if isinstance(found, str | int) else ""
 
 
 def in_one_run_alone(state: WalkState, named: Iterable[Root]) -> Iterator[Root]:
@@ -190,7 +104,7 @@ def in_one_run_alone(state: WalkState, named: Iterable[Root]) -> Iterator[Root]:
 def _extra(state: WalkState, golden: GoldenRun) -> Iterator[Root]:
     for key, record in state.records.items():
         if record.entry.call in golden.alone[0] and _counts(key):
-            said = f"the target has {state.exchanges.in_words(key)} here; the golden run has none"
+            said = f"{state.exchanges.in_words(key)} runs only in the target; the golden run has none here"
             yield Root(
                 RootKind.CALL, key, FORWARD, state.places[key], cause=_cause(key, "extra"), message=said
             )  # fmt: skip

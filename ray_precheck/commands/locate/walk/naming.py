@@ -13,6 +13,7 @@ from typing import Any
 from ray_precheck.numerics.arrays import epsilon_of
 from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, is_collective, operation_of
 from ray_precheck.trace.items import Item, bare_name, parameter_names, parameter_place
+from ray_precheck.trace.terms import group_in_words, module_in_words
 
 _OPTIMIZER = "Optimizer."
 # What the lists in the record of an update hold, in words.
@@ -63,22 +64,6 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMED])}{more}"
 
 
-def module_in_words(key: str) -> str:
-    """Return the name of a module by its record, `Module.layers.0.o.Linear.forward.0`: `layers.0.o`."""
-    parts = key.removeprefix("Module.").split(".")
-    return bare_name(".".join(parts[:-3])) if len(parts) > 3 else ""
-
-
-def group_in_words(meeting: Meeting | None) -> str:
-    """Return where a collective ran: `group 0-1`, or `to rank 1` of a message."""
-    if meeting is None:
-        return ""
-    if meeting.peer is not None:
-        way = "to" if meeting.operation in ("send", "isend") else "from"
-        return f"{way} rank {meeting.peer}"
-    return f"group {meeting.group}" if meeting.group != "world" else "all ranks"
-
-
 @dataclass(frozen=True)
 class Exchanges:
     """The collectives of one run: its data flow, asked for where it is needed, its records by key, the
@@ -96,11 +81,11 @@ class Exchanges:
         call = key.rpartition(".")[0]
         if not is_collective(call):
             return call
-        names = self.parameters.get(key, ())
+        names = self.parameters.get(key) or self._named(key, self._gradients)
         module = self._where(key) if len(names) < 2 else ""
         of = f"the gradient{'s' if len(names) > 1 else ''} of "
         if not names or "reduce" not in operation_of(call):
-            names, of = names or self._weights(key), ""
+            names, of = names or self._named(key, self.updated), ""
         said = [
             group_in_words(self.meetings.get(key)),
             module,
@@ -140,23 +125,32 @@ class Exchanges:
                 return giver.key
         return None
 
-    def _weights(self, key: str) -> Sequence[str]:
-        """Return the parameters that a collective exchanges, by their values before or after an update."""
+    def _named(self, key: str, known: Mapping[tuple[object, ...], str]) -> Sequence[str]:
+        """Return the parameters of what a collective gets, by its values."""
         record = self.records.get(key)
         marks = [item.mark for item in record.inputs if item.is_tensor] if record else []
-        return [name for mark in marks if (name := self.updated.get(mark))]
+        return [name for mark in marks if (name := known.get(mark))]
 
     @cached_property
     def updated(self) -> Mapping[tuple[object, ...], str]:
-        """The parameters of all updates by their values, "" where several are alike."""
+        """The parameters of all updates, before and after them, by their values; "" where some are alike."""
+        return self._in_updates("params")
+
+    @cached_property
+    def _gradients(self) -> Mapping[tuple[object, ...], str]:
+        """The parameters by the gradients that updates get: an update may reduce those of DTensors."""
+        return self._in_updates("grads")
+
+    def _in_updates(self, wanted: str) -> Mapping[tuple[object, ...], str]:
         found: dict[tuple[object, ...], str] = {}
         for key, record in self.records.items():
             if not key.startswith(_OPTIMIZER):
                 continue
             names = parameter_names(record.items)
             for item in record.items:
-                if ".params." in item.path and (place := parameter_place(item)) in names:
-                    name = names[place] if place is not None else ""
+                place = parameter_place(item) if f".{wanted}." in item.path else None
+                if place is not None and place in names:
+                    name = names[place]
                     found[item.mark] = name if found.setdefault(item.mark, name) == name else ""
         return found
 

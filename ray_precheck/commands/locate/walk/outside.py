@@ -96,16 +96,23 @@ def _was_looked_at(state: WalkState, seen: SeenRecord, target: Item, golden: Ite
 def _other_parameter(state: WalkState, seen: SeenRecord, target: Item, golden: Item) -> Root | None:
     """Return the root of a record that gets another parameter than in the golden run, as where a list of
     them lacks one; None where both are the same or not known."""
-    mine = bare_name(target.state_name) or state.weights.name_of(target)
+    mine = _parameter_of(state, target)
     theirs = bare_name(golden.state_name)
     if not theirs and state.golden is not None:
         theirs = state.golden.exchanges.updated.get(golden.mark, "")
     if not (mine and theirs) or mine == theirs:
         return None
+    key = seen.record.entry.key
+    said = f"{key}.{target.path} is {mine}, where that of the golden run is {theirs}"
+    if theirs not in {_parameter_of(state, item) for item in seen.record.inputs if item.is_tensor}:
+        said = f"{key} lacks {theirs}, which that of the golden run gets as {golden.path}"
     return seen.root(
-        RootKind.CONFIGURATION, target.path, cause="another parameter",
-        message=f"{seen.record.entry.key}.{target.path} is {mine}, where that of the golden run is {theirs}",
+        RootKind.CONFIGURATION, target.path, cause="another parameter", message=said
     )  # fmt: skip
+
+
+def _parameter_of(state: WalkState, item: Item) -> str:
+    return bare_name(item.state_name) or state.weights.name_of(item)
 
 
 def _is_state(seen: SeenRecord, item: Item) -> bool:
@@ -230,7 +237,7 @@ def _gap(
     before = before or state.around.before(item)
     between = f"between {before} and {entry.key}" if before else f"before {entry.key}"
     said = f"{value_in_words(seen.record, item)} {differs_in_words(difference, item, golden)}, "
-    cause = factor_in_words(factor_between(item, golden))
+    cause = factor_in_words(factor_between(item, golden)) or seen.values[item.path].order
     if is_extra:
         said += f"and is what {before} gave, of which the golden run has no record"
     elif giver is not None and _is_raw_gradient(state, seen, golden, giver.key):

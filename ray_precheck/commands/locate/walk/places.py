@@ -79,12 +79,31 @@ def ranked(dumps: Iterable[DumpRoots]) -> list[RootPlace]:
         for each in alike.values()
     ]
     found.sort(key=lambda each: _order(*each[:2]))
+    found = _repeats_last(found)
     first = min((_number_in(dump.step) for dump, _, _ in found), default=0)
     found = [(dump, _doubted(dump, root, first), ranks) for dump, root, ranks in found]
     return [
         RootPlace(place, dump, root, ranks, of_ranks[dump.step])
         for place, (dump, root, ranks) in enumerate(found, 1)
     ]
+
+
+_Found = tuple[DumpRoots, Root, tuple[str, ...]]
+
+
+def _repeats_last(found: Sequence[_Found]) -> list[_Found]:
+    """Return roots in their order, those that an earlier step has just so behind all others."""
+    steps: dict[tuple[RootKind, str, str, str], int] = {}
+    for dump, root, _ in found:
+        alike, step = _same_root(root), _number_in(dump.step)
+        steps[alike] = min(step, steps.get(alike, step))
+    is_first = [_number_in(dump.step) == steps[_same_root(root)] for dump, root, _ in found]
+    firsts = [each for each, first in zip(found, is_first, strict=True) if first]
+    return firsts + [each for each, first in zip(found, is_first, strict=True) if not first]
+
+
+def _same_root(root: Root) -> tuple[RootKind, str, str, str]:
+    return root.kind, root.name, root.item, root.cause
 
 
 def _doubted(dump: DumpRoots, root: Root, first_step: int) -> Root:

@@ -17,7 +17,6 @@ pass.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ray_precheck.commands.locate.walk.calls import (
     named_by_calls,
@@ -31,7 +30,6 @@ from ray_precheck.commands.locate.walk.estimate import (
     floor_of,
     has_half_digits,
     is_masked,
-    is_view,
     suspicious,
 )
 from ray_precheck.commands.locate.walk.exchanged import asked_otherwise, in_one_run_alone
@@ -53,10 +51,12 @@ from ray_precheck.commands.locate.walk.outside import (
     lacking_parameters,
 )
 from ray_precheck.commands.locate.walk.places import reached_from
+from ray_precheck.commands.locate.walk.unset import UnsetMemory
 from ray_precheck.trace.difference.measuring import pair_items
-from ray_precheck.trace.flow import FlowRecord, is_collective, mark_of, writes_in_place
-from ray_precheck.trace.items import INPUT, OUTPUT, PARAMETERS, Item
+from ray_precheck.trace.flow import FlowRecord, is_collective
+from ray_precheck.trace.items import INPUT, OUTPUT, PARAMETERS
 from ray_precheck.trace.side import BACKWARD, FORWARD
+from ray_precheck.trace.terms import BY_A_HOOK
 
 # A weight that differs by so much was moved by an optimizer that makes whole steps of rounding (`unsteady`).
 # Statistics do not show how far it has moved what is computed with it: an estimate is one of guilt from the
@@ -169,68 +169,6 @@ class WayOfRounding:
         )
 
 
-# The tensors that a call writes into, by its keyword.
-_WRITTEN = f"{INPUT}.out"
-
-
-class UnsetMemory:
-    """The values of a run that stood in memory, by key and path, and what their statistics are."""
-
-    def __init__(self, state: WalkState) -> None:
-        self._state = state
-        self._values: set[tuple[str, str]] = set()
-        self._marks: set[tuple[Any, ...]] = set()
-
-    def look_ahead(self, records: Iterable[FlowRecord]) -> None:
-        """Take note of the tensors that a later record only writes into (`out`), and of views of these:
-        buffers whose memory was given back, as those of FSDP between two gathers, hold anything."""
-        for record in records:
-            key = record.entry.key
-            for item in record.inputs:
-                if not item.path.startswith(_WRITTEN):
-                    continue
-                self._values.add((key, item.path))
-                giver = self._state.flow.producer(key, item.path)
-                while giver is not None and is_view(self._state.records[giver.key].entry.call):
-                    view = self._state.records[giver.key]
-                    first = view.inputs[0].path if view.inputs else ""
-                    self._values |= {(giver.key, giver.path), (giver.key, first)}
-                    giver = self._state.flow.producer(giver.key, first)
-
-    def leave_out(self, seen: SeenRecord) -> None:
-        """Leave out the values that are whatever stood in memory, and those of the record that gets them."""
-        record = seen.record
-        key = record.entry.key
-        self._values |= {(key, path) for path in self._state.meaningless(record)}
-        if not self._values:
-            return
-        for path in [path for path in seen.values if (key, path) in self._values]:
-            del seen.values[path]
-        self._marks |= {
-            mark_of(item) for item in record.outputs if (key, item.path) in self._values
-        }
-        for item in record.inputs:
-            if self._is_unset(seen, item):
-                seen.values.pop(item.path, None)
-                seen.is_partly_unset = True
-
-    def gives_nothing(self, seen: SeenRecord) -> bool:
-        """Return whether all that a record gives is memory that nothing has written: what is written there
-        has the shape, too."""
-        given = [item for item in seen.record.outputs if item.is_tensor]
-        key = seen.record.entry.key
-        return bool(given) and all((key, item.path) in self._values for item in given)
-
-    def _is_unset(self, seen: SeenRecord, item: Item) -> bool:
-        """Return whether a value is what stood in memory. What is written into may hold, by chance, what
-        another record gave, so that its statistics count and not its giver."""
-        giver = self._state.flow.producer(seen.record.entry.key, item.path)
-        if giver is not None and (giver.key, giver.path) in self._values:
-            return True
-        is_written = item is seen.record.inputs[0] and writes_in_place(seen.record.entry.call)
-        return is_written and item.is_tensor and mark_of(item) in self._marks
-
-
 # A random mask of another seed changes an output by at least this share of its norm: one element in 400.
 _OTHER_MASK = 0.05
 # What is downstream of a root differs by up to so many times what estimates of amplification explain.
@@ -296,7 +234,9 @@ class RootWalk:
         roots = list(asked_otherwise(self.state, seen))
         roots = roots or list(self._roots(seen, is_affected=bool(upstream)))
         self.found.roots += roots
-        shared = shared_record(self.state, seen, is_affected=bool(roots or upstream))
+        # What a hook of the program gives is looked at all the same: nobody knows what it is to give.
+        told = [root for root in roots if not root.cause.startswith(BY_A_HOOK)]
+        shared = shared_record(self.state, seen, is_affected=bool(told or upstream))
         arrived = []
         if shared is not None:
             self.found.shared.append(shared)
@@ -347,7 +287,9 @@ class RootWalk:
         if seen.golden is not None and not is_affected:
             given = given_roots(self.state, seen, self._way.least_in_gaps())
             found = [*given, *lacking_parameters(seen)]
-            if not self._unset.gives_nothing(seen):
+            # Where a list of parameters lacks one, its other arguments are shifted.
+            is_shifted = any(root.kind is RootKind.CONFIGURATION for root in found)
+            if not (is_shifted or self._unset.gives_nothing(seen)):
                 found += argument_roots(seen)
             found = [root for root in found if not self._may_be_downstream(root)]
             changed = [other_operator(self.state, seen), other_gradient(self.state, seen)]

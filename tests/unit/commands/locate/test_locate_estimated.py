@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ray_precheck.commands.locate.walk import estimate
@@ -10,6 +11,7 @@ from ray_precheck.commands.locate.walk.estimate import (
     EstimatedEvidence,
     statistics_difference,
 )
+from ray_precheck.trace.difference.measuring import Source
 from ray_precheck.trace.items import Item
 from tests.unit.commands.locate.run_records import tensor
 
@@ -65,3 +67,16 @@ def test_an_extreme_of_a_half_type_may_be_rounded_to_its_neighbour() -> None:
     single = tensor(1.0), tensor(1.0, Max=1 + 2.0**-23)
     ours, theirs = (Item("output.0", "output", each) for each in single)
     assert statistics_difference(theirs, ours).slack == 0.0
+
+
+def test_sketches_tell_of_another_order_where_statistics_agree() -> None:
+    sketches = np.eye(2, 64)
+    evidence = EstimatedEvidence(Source(sketches=sketches), Source(sketches=sketches))
+    mine, other = _item(sketch=0), _item(sketch=1)
+    found = evidence.value("", mine, other)
+    assert (found.order, found.difference > 0.0) == ("the same values in another order", True)
+    assert evidence.value("", mine, mine).order == ""
+    assert evidence.value("", _item(sketch=0, Mean=0.5), other).order == ""
+    # A shard's sketch has the places in the whole tensor.
+    shard = _item(sketch=0, placements=[{"Shard": {"dim": 0}}])
+    assert evidence.value("", shard, other).difference == 0.0
