@@ -3,13 +3,15 @@
     python -m scripts.speed.bench capture [--pairs N] [--kinds L1 mix ...]
 
 Comes in: a decoder of four layers (rotary positions, grouped heads, RMS norms, gated layers), hidden size
-256, with its optimizer, on one thread of the CPU. Goes out: for each kind of capture the median of the ratios
+256, with its optimizer, on one thread of the CPU; and a stack of small layers of two widths under
+DistributedDataParallel, two processes with gloo. Goes out: for each kind of capture the median of the ratios
 of a captured step and a plain one, which run one right after the other, and both wall and processor time.
 
 The captured step is measured from where it begins to where its dump is written: hooks, records, stacks,
 gradients, the optimizer's update and the files are all in it.
 """
 
+import multiprocessing
 import statistics
 import tempfile
 import time
@@ -18,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed
 from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from ray_precheck.capture import Capture
 
@@ -31,15 +35,30 @@ KINDS: dict[str, dict[str, Any]] = {
     "sketch": {"level": "L1", "sketch": True},
     "tensor": {"level": "L1", "task": "tensor"},
 }
+# Two processes, with layers of so many features.
+WIDTHS = {"ddp 32": 32, "ddp 256": 256, "ddp 32 mix": 32, "ddp 256 mix": 256}
+KINDS |= {name: {"level": "mix" if name.endswith("mix") else "L1"} for name in WIDTHS}
 # What the ratio must not exceed.
-LIMITS = {"L1": 1.6, "mix": 1.7, "L0": 1.2, "sketch": 1.8, "tensor": 3.65}
+LIMITS = {
+    "L1": 1.6,
+    "mix": 1.7,
+    "L0": 1.2,
+    "sketch": 1.8,
+    "tensor": 3.65,
+    "ddp 32": 4.5,
+    "ddp 256": 2.2,
+    "ddp 32 mix": 5.5,
+    "ddp 256 mix": 2.7,
+}
+_RANKS = 2
+# One rank's rows of a batch, and its layers.
+_ROWS, _LAYERS = 8, 24
 
 
 def report_costs(kinds: Sequence[str], pairs: int) -> bool:
     """Measure kinds of captures, print a table, and return whether each is within its limit."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model, step = training()
     print(f"torch {torch.__version__}, one thread, {pairs} pairs")
     print(f"{'kind':20} {'plain ms':>9} {'ratio':>6} {'processor':>9} {'limit':>6}")
     good = True
@@ -48,7 +67,10 @@ def report_costs(kinds: Sequence[str], pairs: int) -> bool:
     with tempfile.TemporaryDirectory(prefix="capture_cost_") as folder:
         for kind in kinds:
             path = Path(folder) / kind.replace(" ", "_")
-            plain_s, ratio, processor = measure_cost(model, step, KINDS[kind], pairs, path)
+            if kind in WIDTHS:
+                plain_s, ratio, processor = measure_ranks(kind, pairs, path)
+            else:
+                plain_s, ratio, processor = measure_cost(*training(), KINDS[kind], pairs, path)
             good = good and ratio <= LIMITS[kind]
             shown = f"{plain_s * 1e3:9.1f} {ratio:6.2f} {processor:9.2f} {LIMITS[kind]:6.2f}"
             print(f"{kind:20} {shown}", flush=True)
@@ -88,23 +110,69 @@ def timed(action: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - processor
 
 
+def measure_ranks(kind: str, pairs: int, path: Path) -> tuple[float, float, float]:
+    """Return what `measure_cost` does, of two processes that train together, of each figure the larger."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    ranks = [
+        context.Process(target=_measure_rank, args=(rank, kind, pairs, path, queue))
+        for rank in range(_RANKS)
+    ]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+    if any(each.exitcode for each in ranks):
+        raise SystemExit(f"a rank of {kind} ended with an error, which stands above")
+    found = [queue.get() for _ in range(_RANKS)]
+    return tuple(map(max, zip(*found, strict=True)))
+
+
+def _measure_rank(rank: int, kind: str, pairs: int, path: Path, queue: Any) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{path}.rendezvous", rank=rank, world_size=_RANKS
+    )
+    queue.put(measure_cost(*ranked_training(WIDTHS[kind], rank), KINDS[kind], pairs, path))
+    torch.distributed.destroy_process_group()
+
+
+def ranked_training(width: int, rank: int) -> tuple[nn.Module, Callable[[], object]]:
+    """Return a model of small layers, and a step of its training with the other ranks."""
+    torch.manual_seed(0)
+    layers = [
+        part
+        for _ in range(_LAYERS)
+        for part in (nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+    ]
+    model = DistributedDataParallel(nn.Sequential(*layers))
+    torch.manual_seed(rank)
+    rows, labels = torch.randn(2, _ROWS, width)
+    return model, _step(model, lambda: functional.mse_loss(model(rows), labels))
+
+
 def training() -> tuple[nn.Module, Callable[[], object]]:
     """Return a model, and a step of its training: forward, backward, update."""
     model = Decoder(layers=4)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     tokens = torch.randint(0, VOCABULARY, (2, 128))
     labels = torch.randint(0, VOCABULARY, (2, 128))
+    return model, _step(model, lambda: model(tokens, labels))
+
+
+def _step(model: nn.Module, forward: Callable[[], torch.Tensor]) -> Callable[[], object]:
+    """Return a step that was made three times: the loss, its gradients, the update."""
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
 
     def step() -> object:
-        loss = model(tokens, labels)
-        loss.backward()
+        loss = forward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         return loss
 
     for _ in range(3):
         step()
-    return model, step
+    return step
 
 
 class Norm(nn.Module):

@@ -23,7 +23,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -36,7 +36,6 @@ from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.tensors.text import UNDER_WAY, tensors_in
 from ray_precheck.capture.recording.recorder import SeenCall
 
-_NOTHING: AbstractContextManager[Any] = nullcontext()
 # Torch's own files between a caller and an operator that is written in Python.
 _WRAPPERS = frozenset(
     module.__file__
@@ -88,6 +87,8 @@ class CallMode(TorchFunctionMode):
         self._operator = threading.local()
         # Paused in the step of an optimizer, quiet while the capture itself computes.
         self.paused = self.quiet = False
+        # It was taken off its stack, because it is paused.
+        self._is_resting = False
         # Takes what functions give that have no record.
         self.darkness: Any = None
         # Its captured step is not under way, whatever stack it is still on.
@@ -101,13 +102,16 @@ class CallMode(TorchFunctionMode):
     ) -> Any:
         """Record a call if its function is recorded, and make it."""
         kwargs = kwargs or {}
-        is_off = self.paused or self.quiet or self._is_over or is_compiling()
-        name = None if is_off else self._names[func]
+        if self.paused or self.quiet or self._is_over:
+            return func(*args, **kwargs)
+        name = self._names[func]
         if name is None:
             result = func(*args, **kwargs)
-            if self.darkness is not None and not is_off:
+            if self.darkness is not None:
                 self.darkness.gave(func, args, result)
             return result
+        if is_compiling():
+            return func(*args, **kwargs)
         if func in _SPLIT:
             with self:
                 return _SPLIT[func](*args)
@@ -149,8 +153,25 @@ class CallMode(TorchFunctionMode):
             with self:
                 yield
 
+    def pause(self, paused: bool) -> bool:
+        """Record nothing, or go on with it, and return what it was.
+
+        A paused mode that is uppermost is taken off: the step of an optimizer calls a dozen operators for
+        each parameter, and each way through a mode takes 2 us.
+        """
+        before, self.paused = self.paused, paused
+        if paused and not before:
+            self._is_resting = self.leave()
+        elif before and not paused and self._is_resting:
+            self._is_resting = False
+            if self not in modes_on():  # the capture may have begun anew meanwhile
+                self.enter_again()
+        return before
+
     def leave(self) -> bool:
-        """Take the mode off if it is the uppermost one; returns whether it was."""
+        """Take the mode off if it is the uppermost one; returns whether it was, or is off already."""
+        if self._is_resting:
+            return True
         current = private_parts.find(private_parts.FUNCTION_MODE)
         if current is not None and current() is not self:
             return False
@@ -159,17 +180,19 @@ class CallMode(TorchFunctionMode):
 
     def enter_again(self) -> None:
         """Put the mode on again after `leave`."""
-        self.__enter__()  # type: ignore[no-untyped-call]
+        if not self._is_resting:
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     @contextmanager
     def operators_named(self) -> Iterator[None]:
         """Let the operators of Python say which one was written, for the time of a captured step."""
         # torch makes this table once, when it is asked for: not of functions that have taken a detour.
         torch.overrides.get_overridable_functions()
-        with ExitStack() as detours:
-            for dunders in _DETOURS.values():
-                for dunder in dunders:
-                    detours.enter_context(detour(torch.Tensor, dunder, self._detour(dunder)))
+        with detour_all(
+            (torch.Tensor, dunder, self._detour(dunder))
+            for dunders in _DETOURS.values()
+            for dunder in dunders
+        ):
             yield
 
     def _detour(self, dunder: str) -> Callable[..., Any]:
@@ -196,18 +219,26 @@ def sweep_modes() -> None:
         _take_modes_off(lambda mode: isinstance(mode, CallMode) and mode._is_over)
 
 
-@contextmanager
-def detour(owner: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
+def detour(owner: Any, name: str, by: Callable[..., Any]) -> AbstractContextManager[None]:
     """Put a function in the place of an attribute, and take it away again."""
-    own = vars(owner).get(name)
-    setattr(owner, name, by)
+    return detour_all([(owner, name, by)])
+
+
+@contextmanager
+def detour_all(wanted: Iterable[tuple[Any, str, Callable[..., Any]]]) -> Iterator[None]:
+    """Put functions in the places of attributes, each of its owner and name, and take them away again."""
+    before: list[tuple[Any, str, Any]] = []
     try:
+        for owner, name, by in wanted:
+            before.append((owner, name, vars(owner).get(name)))
+            setattr(owner, name, by)
         yield
     finally:
-        if own is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
+        for owner, name, own in reversed(before):
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
 
 
 def _divided_by(tensor: torch.Tensor, other: Any) -> Any:
@@ -278,13 +309,13 @@ class Aside:
         self._trace = find(private_parts.TRACE)
         self._set_trace = find(private_parts.SET_TRACE)
 
-    def __call__(self) -> AbstractContextManager[Any]:
-        """Return the context, which costs next to nothing where nothing looks on."""
+    def __call__(self) -> AbstractContextManager[Any] | None:
+        """Return the context, None where nothing looks on."""
         transformed = self._transform is not None and self._transform() is not None
         watched = self._modes is not None and self._modes() > 0
         traced = self._trace is not None and self._trace() is not None
         if not (transformed or watched or traced):
-            return _NOTHING
+            return None
         hidden = ExitStack()
         if traced and self._set_trace is not None:
             hidden.callback(self._set_trace, self._trace())  # type: ignore[misc]

@@ -6,7 +6,7 @@ and for the values that a script saves by name.
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +34,8 @@ from ray_precheck.capture.writing.log import TENSORS
 _MARKS = ("tensor_model_parallel", "partition_dim", "sequence_parallel", "allreduce")
 # What msprobe writes of arguments with these names, whatever their type.
 _DEVICES, _DTYPES = frozenset({"device"}), frozenset({"dtype", "output_dtype"})
+# Of lists of so many values tensors are written together.
+_MANY = 8
 _MEMORY_FORMATS = {
     torch.contiguous_format: "contiguous_format",
     torch.channels_last: "channels_last",
@@ -47,7 +49,7 @@ def _device(value: torch.device) -> str:
 
 
 class Elements(PlainElements):
-    """Writes values of a PyTorch program."""
+    """Writes values of a PyTorch program; `of_many` writes those of a long list together, "" for others."""
 
     tensor = torch.Tensor
     plain: ClassVar = {
@@ -58,6 +60,14 @@ class Elements(PlainElements):
             f'{{"type": "torch.memory_format", "format": {quoted(_MEMORY_FORMATS.get(v, str(v)))}}}'
         ),
     }
+
+    def __init__(
+        self,
+        of_tensor: Callable[[Any, str], str],
+        of_many: Callable[[Sequence[Any], str], list[str]] | None = None,
+    ) -> None:
+        super().__init__(of_tensor)
+        self._of_many = of_many
 
     def keyword(self, name: str, value: Any, place: str) -> str:
         """Return the value of a keyword argument; some have one form whatever their type."""
@@ -77,6 +87,14 @@ class Elements(PlainElements):
         if isinstance(value, torch.ScriptObject):
             parts = parts_of(value)
             return NULL if parts is None else super().nested(parts, place, depth)
+        if type(value) is list and len(value) >= _MANY and self._of_many is not None:
+            texts = self._of_many(value, place)
+            return array(
+                [
+                    text or self.one(each, f"{place}.{index}", depth + 1)
+                    for index, (each, text) in enumerate(zip(value, texts, strict=True))
+                ]
+            )
         told = _of_collective(value, lambda tensor: self.of_tensor(tensor, place))
         return super().nested(value, place, depth) if told is None else told
 

@@ -390,8 +390,8 @@ def input_places(
 
 def _is_ambiguous(inputs: Sequence[Edge | None]) -> bool:
     """Return whether a tensor that requires a gradient is given several times."""
-    keys = [key for key in _keys(inputs) if key is not None]
-    return len(set(keys)) < len(keys)
+    wanted = [edge for edge in inputs if edge is not None]
+    return len(wanted) > 1 and len({(id(node), number) for node, number in wanted}) < len(wanted)
 
 
 def _keys(inputs: Sequence[Edge | None]) -> list[tuple[int, int] | None]:

@@ -6,7 +6,7 @@ by `probe` for each captured step.
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
@@ -27,6 +27,7 @@ from ray_precheck.capture.pytorch.gradients import (
 )
 from ray_precheck.capture.pytorch.randomness import draws, generator_field
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
+from ray_precheck.capture.pytorch.tensors.many import statistics_of_many
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of, tensors_in
@@ -83,7 +84,6 @@ class TorchRecorder(StepRecorder):
         on_failure: Callable[[str], None],
     ) -> None:
         super().__init__(settings, folder, stacks, on_failure)
-        self.elements = Elements(self._tensor)
         self.mode: CallMode | None = None
         self.darkness: Any = None
         self.resharding = Resharding()
@@ -95,7 +95,12 @@ class TorchRecorder(StepRecorder):
         )
         glimpse = self._glimpses.of
         self._seen = SeenTensors(self._values, ordered=ordered, glimpse=glimpse)
-        self._texts = TensorTexts(self._seen.of, glimpse)
+        self._texts = TensorTexts(self._seen.of, glimpse, self._values_of_many)
+        # What is more than the statistics of the whole is made for each by itself.
+        is_plain = self._look is statistics and not (
+            settings.saves_tensors or settings.sketch or settings.slices
+        )
+        self.elements = Elements(self._tensor, self._elements_of_many if is_plain else None)
         self._files = self._sketching = None
         if settings.saves_tensors:
             self._files = CapturedFiles(
@@ -125,7 +130,8 @@ class TorchRecorder(StepRecorder):
 
     def call(self, call: SeenCall) -> Any:
         """Make a call, record it, and return what it gives."""
-        key = f"{call.name.key}.{self.number(call.name.key)}"
+        name = call.name.key
+        key = f"{name}.{self.number(name)}"
         forward = f"{key}.forward"
         if self.stopped or not self.scope.wants(forward):
             return call.run()
@@ -229,8 +235,12 @@ class TorchRecorder(StepRecorder):
             mode.quiet = True
 
         def unseen() -> T:
-            with self._unseen(), self._aside():
-                return action()
+            with self._unseen():
+                aside = self._aside()
+                if aside is None:
+                    return action()
+                with aside:
+                    return action()
 
         result, error = caught(unseen)
         if mode is not None:
@@ -250,7 +260,10 @@ class TorchRecorder(StepRecorder):
 
     def edges(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Edge | None]:
         """Return where the gradients of the inputs go."""
-        return edges_of(tensors_in((args, kwargs))) if torch.is_grad_enabled() else []
+        if not torch.is_grad_enabled():
+            return []
+        given = tensors_in(args)
+        return edges_of(given + tensors_in(kwargs) if kwargs else given)
 
     def watch(
         self,
@@ -287,8 +300,10 @@ class TorchRecorder(StepRecorder):
 
     def write(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
         """Write a record, when its statistics have arrived; if it cannot be written the capture ends."""
-        write = self._device.record if MARK in fields else self._arrived
-        write(fields, key, stack, parent)
+        if MARK in fields:
+            self._device.record(fields, key, stack, parent)
+        else:
+            super().write(key, fields, stack, parent)
 
     def _arrived(self, fields: str, key: str, stack: int | None, parent: str | None) -> None:
         super().write(key, fields, stack, parent)
@@ -328,6 +343,19 @@ class TorchRecorder(StepRecorder):
                 fields += self._saved(self._files, whole, f"{self.place}.{place}")
         return f"{{{fields}}}"
 
+    def _elements_of_many(self, values: Sequence[Any], place: str) -> list[str]:
+        """Return the small tensors of a list as `_element` does, and "" for what else is in it."""
+        if self._given is not None or self._changed or self._looks or self._named is not None:
+            return [""] * len(values)
+        texts = self._texts.of_many(values)
+        for index, (each, fields) in enumerate(zip(values, texts, strict=True)):
+            if HAS_NAN in fields:
+                texts[index] = ""
+            elif fields:
+                shared = "" if self._memory is None else self.shared(each, f"{place}.{index}")
+                texts[index] = f"{{{fields}{shared}}}"
+        return texts
+
     def _structure(self, tensor: torch.Tensor, look: str | None, nan: bool) -> str:
         """Return what a look at a tensor on the CPU shows; of others only statistics are read."""
         if look is None and not nan:
@@ -361,6 +389,12 @@ class TorchRecorder(StepRecorder):
         if self.settings.summary_mode != STATISTICS:
             return self._look(tensor)
         return self._device.text(tensor)
+
+    def _values_of_many(self, tensors: list[torch.Tensor]) -> list[str]:
+        """Return the statistics of small tensors that are written next."""
+        if self.darkness is not None:
+            self.darkness.met_many(tensors)
+        return statistics_of_many(tensors)
 
     def forget(self, changed: Any) -> None:
         """Forget what is known of tensors that a call has changed."""
@@ -398,10 +432,20 @@ class TorchRecorder(StepRecorder):
 
 
 def _states_of(model: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
-    for name, parameter in model.named_parameters():
-        yield PARAMETER, name, parameter
-    for name, buffer in model.named_buffers():
-        yield BUFFER, name, buffer
+    kind, base = type(model), torch.nn.Module
+    if (kind.named_parameters, kind.named_buffers) != (base.named_parameters, base.named_buffers):
+        for name, parameter in model.named_parameters():
+            yield PARAMETER, name, parameter
+        for name, buffer in model.named_buffers():
+            yield BUFFER, name, buffer
+        return
+    # The same in one walk through the modules, which takes as long as all else.
+    modules = [(f"{name}." if name else "", each) for name, each in model.named_modules()]
+    for states, word in (("_parameters", PARAMETER), ("_buffers", BUFFER)):
+        for prefix, module in modules:
+            for name, state in getattr(module, states).items():
+                if state is not None:
+                    yield word, f"{prefix}{name}", state
 
 
 def noted(tensor: torch.Tensor, place: str, fields: str) -> Given:

@@ -137,7 +137,7 @@ class OptimizerSteps:
             return None
         if step is not None:
             self._end(step, is_done=False)  # it has raised
-        step = _Step(optimizer, frame, self._pause(True))
+        step = _Step(optimizer, frame, self._mode.pause(True))
         self._running[id(optimizer)] = step
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
@@ -166,20 +166,15 @@ class OptimizerSteps:
             if is_done:
                 self._write(step)
         finally:
-            self._pause(step.was_paused)
-
-    def _pause(self, paused: bool) -> bool:
-        """Pause or wake the mode, and return what it was."""
-        before, self._mode.paused = self._mode.paused, paused
-        return before
+            self._mode.pause(step.was_paused)
 
     def _watched(self, closure: Callable[[], Any], step: _Step) -> Callable[[], Any]:
         def run() -> Any:
-            paused = self._pause(step.was_paused)
+            paused = self._mode.pause(step.was_paused)
             try:
                 result = closure()
             finally:
-                self._pause(paused)
+                self._mode.pause(paused)
             if not step.is_read and id(step.optimizer) in self._running:
                 self._sink.guarded(_NAME, lambda: self._read(step, has_closure=True))
             return result

@@ -74,7 +74,8 @@ class GivenNames:
             nonlocal inputs
             if inputs is None:
                 inputs = self._inputs(frame)
-            return inputs.get(id(tensor)) or self._state(tensor)
+            name = inputs.get(id(tensor))
+            return self._state(tensor) if name is None else f', "{ARGUMENT}": {quoted(name)}'
 
         return field
 
@@ -84,7 +85,7 @@ class GivenNames:
         return found[1] if found is not None and found[0]() is tensor else ""
 
     def _inputs(self, frame: FrameType | None) -> dict[int, str]:
-        """Return the fields of the inputs of the outermost model in which a frame runs, by identity.
+        """Return the names of the inputs of the outermost model in which a frame runs, by identity.
 
         A wrapper that passes on whatever it gets (DistributedDataParallel) has no names for it: then the
         model within has.
@@ -111,12 +112,13 @@ class GivenNames:
 
     def _learn(self, model: Any) -> None:
         """Take note of the parameters and buffers of a model that is met the first time."""
-        known = self._models.get(id(model))
-        if known is not None and known() is model:
+        learned = self._models.get(id(model))
+        if learned is not None and learned() is model:
             return
         self._models[id(model)] = weakref.ref(model)
         for kind, name, tensor in self._states_of(model):
-            if id(tensor) not in self._states or self._states[id(tensor)][0]() is not tensor:
+            known = self._states.get(id(tensor))
+            if known is None or known[0]() is not tensor:
                 field = f', "{kind}": {quoted(name)}'
                 self._states[id(tensor)] = weakref.ref(tensor), field
 
@@ -134,16 +136,23 @@ class GivenNames:
         return self._signatures[kind]
 
 
+@functools.lru_cache(1 << 10)
+def _is_mapping(kind: type) -> bool:
+    return isinstance(kind, type) and issubclass(
+        kind, Mapping
+    )  # which takes five times as long as this look-up
+
+
 def _add(found: dict[int, str], name: str, value: Any, depth: int = 0) -> None:
     if len(found) >= _MOST_INPUTS:
         return
     # A list of a million numbers is asked for at each call.
-    if isinstance(value, Mapping):
-        inner = list(islice(value.items(), _MOST_INPUTS))
-    elif isinstance(value, list | tuple):
+    if isinstance(value, list | tuple):
         inner = list(enumerate(value[:_MOST_INPUTS]))
+    elif _is_mapping(type(value)):  # type: ignore[arg-type]
+        inner = list(islice(value.items(), _MOST_INPUTS))
     else:
-        found.setdefault(id(value), f', "{ARGUMENT}": {quoted(str(name))}')
+        found.setdefault(id(value), str(name))
         return
     for key, each in inner if depth < _DEEPEST else ():
         _add(found, f"{name}.{key}", each, depth + 1)
@@ -204,7 +213,10 @@ def argument_places(arguments: Iterable[tuple[int, str]]) -> frozenset[str]:
 def found_in(value: Any, kind: Kind) -> list[Any]:
     """Return the objects of a kind in a nested value, in the order in which they are written."""
     found: list[Any] = []
-    _collect((value,), kind, found, 0)
+    if type(value) is tuple:
+        _collect(value, kind, found, 1)
+    else:
+        _collect((value,), kind, found, 0)
     return found
 
 

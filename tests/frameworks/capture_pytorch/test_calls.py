@@ -342,7 +342,7 @@ def test_a_fault_of_the_capture_ends_it_and_not_the_training(
 
     x = torch.ones(2)
     torch.neg(x)
-    monkeypatch.setattr(values, "host_summary", broken)
+    monkeypatch.setattr(values, "_of_few", broken)
     results = []
     with pytest.raises(ValueError, match="not enough values"):  # no dump, only the log
         captured(lambda: results.extend([torch.neg(x), torch.neg(x)]))

@@ -29,7 +29,7 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -113,12 +113,6 @@ def borrowed(
     return np.ndarray(shape, dtype, _ALL_MEMORY, place - _FIRST, strides)
 
 
-def _held_bytes(place: int, size: int) -> bytes:
-    """Return a copy of some memory of a tensor, which the caller holds."""
-    found: bytes = _ALL_MEMORY[place - _FIRST : place - _FIRST + size]
-    return found
-
-
 def borrowed_bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return the bytes of a contiguous tensor on the CPU that has elements, as `borrowed_array` does."""
     size = tensor.numel() * tensor.element_size()
@@ -171,7 +165,7 @@ def glimpse_of(tensor: torch.Tensor, *, waits: bool = False) -> Glimpse:
         return lambda _: grid.tobytes(), grid.tobytes()
     size = tensor.nbytes
     if size <= _WHOLE:
-        return lambda _: _held_bytes(place, size), _held_bytes(place, size)
+        return _whole, _whole(tensor)
     pieces = borrowed(place, (_PIECES,), _PIECE, _step(size))
     if tensor.untyped_storage().resizable():
         # Numpy may get it later.
@@ -186,6 +180,13 @@ def glimpse_of(tensor: torch.Tensor, *, waits: bool = False) -> Glimpse:
         return pieces.tobytes(), int(np.add.reduce(words))
 
     return look, look(tensor)
+
+
+def _whole(tensor: torch.Tensor) -> bytes:
+    """Return all bytes of a tensor; one with the same memory has the same place and size."""
+    place = tensor.data_ptr() - _FIRST
+    found: bytes = _ALL_MEMORY[place : place + tensor.nbytes]
+    return found
 
 
 def _unlike_any(_: torch.Tensor) -> object:
@@ -241,13 +242,6 @@ def _grid(
     return tuple(counts), _ITEMS[size], tuple(steps)
 
 
-class _Known(NamedTuple):
-    tensor: "weakref.ref[torch.Tensor]"
-    version: int
-    glimpse: Glimpse
-    text: str
-
-
 class SeenTensors:
     """Remembers what `look` said of each tensor, and holds no tensor itself.
 
@@ -265,7 +259,10 @@ class SeenTensors:
         self._look = look
         self._glimpse = glimpse
         self._ordered = ordered
-        self._by_memory: dict[int, dict[Hashable, _Known]] = {}
+        # By a memory and a layout: the tensor that was looked at, its version, its glimpse, what was said.
+        self._by_memory: dict[
+            int, dict[Hashable, tuple[weakref.ref[torch.Tensor], int, Glimpse, str]]
+        ] = {}
 
     def of(self, tensor: torch.Tensor) -> str:
         """Return what is known of a dense tensor with memory, and look at it if nothing is."""
@@ -279,34 +276,35 @@ class SeenTensors:
             known_here = self._by_memory[memory] = {}
         else:
             known = known_here.get(key)
-            if known is not None and known.version == version:
-                holder = known.tensor()
+            if known is not None and known[1] == version:
+                held, _, (read, seen), text = known
+                holder = held()
                 if (
                     holder is not None
                     and holder.untyped_storage().data_ptr() == memory
-                    and known.glimpse[0](tensor) == known.glimpse[1]
+                    and read(tensor) == seen
                 ):
-                    return known.text
+                    return text
         glimpse = self._glimpse(tensor)
         text = self._look(tensor)
-        known_here[key] = _Known(weakref.ref(tensor), version, glimpse, text)
+        known_here[key] = weakref.ref(tensor), version, glimpse, text
         return text
 
     def _layout(self, tensor: torch.Tensor) -> Hashable:
         """Return which values of its memory a tensor has, in which order where that counts, and what is made
         of them: a lazy conjugate or negative has the memory of another tensor."""
-        if tensor.is_neg() or tensor.is_conj():
-            return self._places(tensor), tensor.is_neg(), tensor.is_conj()
-        return self._places(tensor)
-
-    def _places(self, tensor: torch.Tensor) -> Hashable:
         offset, dtype = tensor.storage_offset(), tensor.dtype
-        if self._ordered:
-            return offset, dtype, tensor.shape, tensor.stride()
-        if tensor.is_contiguous() or covers_memory(tensor.shape, tensor.stride()):
+        places: Hashable
+        if self._ordered or not (
+            tensor.is_contiguous() or covers_memory(tensor.shape, tensor.stride())
+        ):
+            places = offset, dtype, tensor.shape, tensor.stride()
+        else:
             # The statistics of a tensor without dimensions are others than those of one element.
-            return offset, dtype, tensor.numel() if tensor.dim() else 0
-        return offset, dtype, tensor.shape, tensor.stride()
+            places = offset, dtype, tensor.numel() if tensor.dim() else 0
+        if tensor.is_neg() or tensor.is_conj():
+            return places, tensor.is_neg(), tensor.is_conj()
+        return places
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Forget all that shares the memory of a tensor, because a call changes it."""

@@ -10,13 +10,14 @@ sparse, quantized and nested tensors hold their values stands in fields that msp
 """
 
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import orjson
 import torch
 
 from ray_precheck import private_parts
+from ray_precheck.capture.pytorch.tensors.many import is_small
 from ray_precheck.capture.pytorch.tensors.memory import Glimpse, glimpse_of, is_freed
 from ray_precheck.capture.recording.arguments import found_in
 from ray_precheck.capture.writing.elements import NO_STATISTICS, quoted
@@ -30,9 +31,13 @@ _COMPRESSED = {
 }
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
 _DEEPEST = 10
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+# Says of each of several tensors what is known of its values.
+ValuesOfMany: TypeAlias = Callable[[list[torch.Tensor]], list[str]]
 _is_functional: Any = private_parts.find(private_parts.IS_FUNCTIONAL)
 _sync: Any = private_parts.find(private_parts.FUNCTIONAL_SYNC)
 _from_functional: Any = private_parts.find(private_parts.FROM_FUNCTIONAL)
+_is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 # The types that msprobe writes, which are the full names of torch's classes.
 _FAKE, UNDER_WAY, _NESTED = (
     f"torch.{name}"
@@ -46,6 +51,8 @@ _FAKE, UNDER_WAY, _NESTED = (
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors of a nested value in the order in which they are written."""
+    if type(value) in _TENSORS:  # what most calls give
+        return [value]
     return found_in(value, torch.Tensor)
 
 
@@ -136,34 +143,18 @@ def parts_of(packed: Any) -> dict[str, Any] | None:
     return parts
 
 
-class _Known(NamedTuple):
-    tensor: "weakref.ref[torch.Tensor]"
-    state: tuple[object, ...]
-    glimpse: Glimpse
-    text: str
-
-
-def _state(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Return what a tensor object would not keep if it were given other values."""
-    return (
-        tensor._version,
-        tensor.data_ptr(),
-        tensor.requires_grad,
-        tensor.shape,
-        tensor.dtype,
-        tensor.stride(),
-    )
-
-
 def address_of(tensor: torch.Tensor) -> int:
     """Return the address of the memory that a tensor of torch's own class lies in; 0 for others."""
-    kind = type(tensor)
-    if (kind is torch.Tensor or kind is torch.nn.Parameter) and tensor.layout is torch.strided:
+    if type(tensor) in _TENSORS and tensor.layout is torch.strided:
         try:
             return tensor.untyped_storage().data_ptr()
         except (RuntimeError, NotImplementedError):
             pass  # a transform of torch.func has wrapped it
     return 0
+
+
+def _needs(tensor: torch.Tensor) -> str:
+    return '"requires_grad": true' if tensor.requires_grad else '"requires_grad": false'
 
 
 def _layout(tensor: torch.Tensor) -> str:
@@ -185,38 +176,81 @@ class TensorTexts:
         self,
         values_text: Callable[[torch.Tensor], str],
         glimpse: Callable[[torch.Tensor], Glimpse] = glimpse_of,
+        values_of_many: ValuesOfMany | None = None,
     ) -> None:
         self._values_text = values_text
+        self._values_of_many = values_of_many
         self._glimpse = glimpse
         self._headers: dict[tuple[torch.dtype, torch.Size], str] = {}
-        self._known: dict[int, _Known] = {}
+        # By the identity of a tensor: itself, its state, its glimpse and its text.
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], object, Glimpse, str]] = {}
+
+    def of_many(self, values: Sequence[Any]) -> list[str]:
+        """Return the fields of the small tensors among some values, as `fields` does, and "" for the others.
+
+        They are looked at together, and each time: to remember them would take longer.
+        """
+        texts = [""] * len(values)
+        if self._values_of_many is None:
+            return texts
+        small = [
+            (place, each)
+            for place, each in enumerate(values)
+            if type(each) in _TENSORS and not _is_wrapped(each) and is_small(each)
+        ]
+        found = self._values_of_many([each for _, each in small])
+        # Parameters, gradients and states of one list are alike.
+        ends: dict[tuple[torch.Size, bool], tuple[str, str]] = {}
+        for (place, each), text in zip(small, found, strict=True):
+            alike = each.shape, each.requires_grad
+            end = ends.get(alike)
+            if end is None:
+                end = ends[alike] = self._header(each), _needs(each)
+            offset = each.storage_offset()
+            where = f', "offset": {offset}' if offset else ""
+            texts[place] = f"{end[0]}, {text}, {end[1]}{where}"
+        return texts
 
     def fields(self, tensor: torch.Tensor) -> str:
         """Return the fields of a tensor, from its type to whether it requires a gradient."""
-        known = self._known.get(id(tensor))
         if (
-            known is not None
-            and known.tensor() is tensor
-            and known.state == _state(tensor)
-            and known.glimpse[0](tensor) == known.glimpse[1]
+            type(tensor) in _TENSORS
+            and not _is_wrapped(tensor)
+            and tensor.layout is torch.strided
+            and not tensor.is_meta
         ):
-            return known.text
-        needs = '"requires_grad": true' if tensor.requires_grad else '"requires_grad": false'
-        kind = type(tensor)
-        usual = (kind is torch.Tensor or kind is torch.nn.Parameter) and not _is_wrapped(tensor)
-        if usual and tensor.layout is torch.strided and not tensor.is_meta:
             try:
-                values = self._values_text(tensor)
-                text = f"{self._header(tensor)}, {values}, {needs}{_layout(tensor)}"
+                return self._dense_fields(tensor)
             except (RuntimeError, NotImplementedError, TypeError):
                 pass  # it has no memory, or its values are quantized
-            else:
-                if not tensor.is_inference():  # which has no version
-                    self._known[id(tensor)] = _Known(
-                        weakref.ref(tensor), _state(tensor), self._glimpse(tensor), text
-                    )
+        return self._unusual(tensor, _needs(tensor))
+
+    def _dense_fields(self, tensor: torch.Tensor) -> str:
+        """Return the fields of a dense tensor, which are remembered.
+
+        All in one piece: each tensor of each call comes here, and with a function for each part it took half
+        as long again.
+        """
+        if tensor.is_inference():  # which has no version
+            return f"{self._header(tensor)}, {self._values_text(tensor)}, {_needs(tensor)}{_layout(tensor)}"
+        # What a tensor object would not keep if it were given other values.
+        state = (
+            tensor._version,
+            tensor.data_ptr(),
+            tensor.requires_grad,
+            tensor.shape,
+            tensor.dtype,
+            tensor.stride(),
+        )
+        known = self._known.get(id(tensor))
+        if known is not None:
+            holder, before, (read, seen), text = known
+            if holder() is tensor and before == state and read(tensor) == seen:
                 return text
-        return self._unusual(tensor, needs)
+        values = self._values_text(tensor)
+        text = f"{self._header(tensor)}, {values}, {_needs(tensor)}{_layout(tensor)}"
+        self._known[id(tensor)] = weakref.ref(tensor), state, self._glimpse(tensor), text
+        return text
 
     def forget_all(self) -> None:
         """Forget the tensors that were written before, because a call changes values without a version."""
@@ -336,10 +370,6 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
         else:
             break
     return tensor.clone() if tensor._is_zerotensor() else tensor
-
-
-def _is_wrapped(tensor: torch.Tensor) -> bool:
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def placements_text(placements: Iterable[Any]) -> str:

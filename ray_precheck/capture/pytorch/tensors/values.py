@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import orjson
 import torch
 
 from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array, covers_memory
@@ -39,13 +40,13 @@ from ray_precheck.capture.recording.measures import (
 from ray_precheck.capture.settings import TensorSlice
 from ray_precheck.capture.writing.elements import NO_STATISTICS, statistics_text
 from ray_precheck.numerics.arrays import pieces
-from ray_precheck.numerics.statistics import FIELDS, TensorSummary
+from ray_precheck.numerics.statistics import FIELDS, MAX, MEAN, MIN, NORM, TensorSummary
 
 # Values whose squares may vanish or overflow in float32 although they are finite.
-_SMALL, _LARGE = 1e-30, 1e37
+SMALL, LARGE = 1e-30, 1e37
 _PIECE = 1 << 17  # 512 KiB of float32: they stay in the second level's cache of a core
-_FEW = 1 << 13  # OpenBLAS, which numpy has, uses threads for products of more than 10,000 elements
-_ONES = np.ones(_FEW, np.float32)
+FEW = 1 << 13  # OpenBLAS, which numpy has, uses threads for products of more than 10,000 elements
+ONES = np.ones(FEW, np.float32)
 _highest, _lowest = np.maximum.reduce, np.minimum.reduce
 _WIDENED = frozenset({torch.float16, torch.bfloat16})
 WITHOUT_VALUES = frozenset(
@@ -93,7 +94,7 @@ def _of_float_tensor(tensor: torch.Tensor) -> TensorSummary:
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     is_simple = tensor.dtype is torch.float32 and tensor.is_contiguous()
-    if is_simple and tensor.numel() <= _FEW:
+    if is_simple and tensor.numel() <= FEW:
         return _of_floats(tensor, 1)  # no need for a vector
     flat, repeated = _flat_memory(tensor)
     # A vector may have gaps.
@@ -129,7 +130,7 @@ def _of_floats(flat: torch.Tensor, repeated: int) -> TensorSummary:
     """
     values = borrowed_array(flat)
     size = values.size
-    if size <= _FEW:
+    if size <= FEW:
         found = _of_few(values)
     elif size <= _PIECE:
         found = _of_piece(flat, values)
@@ -161,7 +162,7 @@ def _of_piece(flat: torch.Tensor, values: np.ndarray[Any, Any]) -> _Found | None
     The product comes first, because it waits least for values that are not in the cache yet.
     """
     squares, total = torch.dot(flat, flat).item(), flat.sum().item()
-    if not _SMALL < squares < _LARGE and squares:
+    if not SMALL < squares < LARGE and squares:
         return None
     highest, lowest = float(_highest(values)), float(_lowest(values))
     return None if not squares and (highest or lowest) else (highest, lowest, total, squares)
@@ -170,12 +171,14 @@ def _of_piece(flat: torch.Tensor, values: np.ndarray[Any, Any]) -> _Found | None
 def _of_few(values: np.ndarray[Any, Any]) -> _Found | None:
     """Return the same of a few values: a product with ones takes a quarter of the time of numpy's `sum`."""
     highest, lowest = float(_highest(values)), float(_lowest(values))
-    if not (lowest > -_LARGE and highest < _LARGE):
+    if not (lowest > -LARGE and highest < LARGE):
         return None
-    squares = float(np.dot(values, values))
-    if not _SMALL < squares < _LARGE and (highest or lowest):
+    squares = float(
+        values.dot(values)
+    )  # `np.dot` asks first for overrides, which takes as long again
+    if not SMALL < squares < LARGE and (highest or lowest):
         return None
-    return highest, lowest, float(np.dot(values, _ONES[: values.size])), squares
+    return highest, lowest, float(values.dot(ONES[: values.size])), squares
 
 
 def _wide_sums(values: np.ndarray[Any, Any], repeated: int) -> tuple[float, float]:
@@ -183,7 +186,7 @@ def _wide_sums(values: np.ndarray[Any, Any], repeated: int) -> tuple[float, floa
     # The script may have asked for exceptions, and what is in new memory may be a signalling NaN.
     with np.errstate(all="ignore"):
         wide = values.astype(np.float64)
-        if wide.size <= _FEW:
+        if wide.size <= FEW:
             squares = float(np.dot(wide, wide))
         else:  # numpy's product would wake threads, which then wait for more in a busy loop
             flat = torch.from_numpy(wide).reshape(-1)
@@ -212,6 +215,19 @@ def values_look(summary_mode: str) -> tuple[Callable[[torch.Tensor], str], bool]
 
 def statistics(tensor: torch.Tensor) -> str:
     """Return the largest and the smallest value, mean and norm of a tensor, as far as its dtype has them."""
+    size = tensor.numel()
+    if (
+        0 < size <= FEW
+        and tensor.dtype is torch.float32
+        and tensor.is_contiguous()
+        and tensor.dim()
+        and not tensor.is_neg()
+    ):  # what follows without its steps, which take 2 of 5 us
+        few = _of_few(borrowed_array(tensor))
+        if few is not None:
+            highest, lowest, total, squares = few
+            fields = {MAX: highest, MIN: lowest, MEAN: total / size, NORM: math.sqrt(squares)}
+            return orjson.dumps(fields).decode()[1:-1]
     return statistics_text(host_summary(tensor))
 
 
@@ -219,6 +235,9 @@ def structure(tensor: torch.Tensor, look: str | None, nan: bool) -> str:
     """Return the field that tells of the structure of a dense tensor on the CPU; `nan`: it has NaN."""
     if tensor.dtype in WITHOUT_VALUES or not tensor.numel():
         return ""
+    if tensor.dtype is torch.float32 and tensor.is_contiguous() and not tensor.is_neg():
+        # A quarter of the time of what follows.
+        return array_structure(borrowed_array(tensor).reshape(tensor.shape), look, nan)
     tensor = tensor.detach().resolve_neg()
     if tensor.dtype is torch.bfloat16:
         bits = array_of(tensor.view(torch.int16))
