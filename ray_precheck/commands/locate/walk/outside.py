@@ -27,6 +27,8 @@ _SAME_NUMBER = 1e-5
 _OPTIMIZER = "Optimizer."
 _NAMES = ".names."
 _STATE = ".state."
+# What DTensor moves within an operator is judged with the operator.
+_DTENSOR = "DTensor"
 # In a later step a weight that differs by so much was not moved by rounding alone; so many are told of.
 _MOVED, _MOST_LATE = 1e-2, 3
 _FLOATS = ("float", "bfloat", "complex", "half", "double")
@@ -39,6 +41,10 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
     """
     entry = seen.record.entry
     is_gradient = entry.direction == BACKWARD or entry.key.startswith(_OPTIMIZER)
+    told = state.exchanges.raw(entry.key) if is_collective(entry.call) else {}
+    # What FSDP gathers and DDP broadcasts are parameters, what both reduce their gradients.
+    has_weights = bool(told.get("parameters")) and "reduce" not in entry.call
+    is_gradient = is_gradient or (bool(told.get("parameters")) and not has_weights)
     for target, golden in seen.pairs:
         if target is None or golden is None or target.part == OUTPUT or not target.is_tensor:
             continue
@@ -48,7 +54,7 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
         giver = state.giver(seen, target.path)
         if giver is None and _was_looked_at(state, seen, target, golden):
             continue
-        if giver is None and state.weights.holds(seen.record, target):
+        if giver is None and (has_weights or state.weights.holds(seen.record, target)):
             if said := _other_parameter(state, seen, target, golden):
                 yield said
                 return
@@ -63,7 +69,7 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
         if giver is None and _is_input(state, target):
             if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
                 yield _other(state, seen, RootKind.INPUT, target, difference)
-        elif stands_out(
+        elif told.get("by") != _DTENSOR and stands_out(
             difference - seen.values[target.path].slack,
             expected,
             # What was not captured may have computed a gradient in a half type, and widened it.

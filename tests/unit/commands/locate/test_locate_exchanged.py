@@ -285,3 +285,29 @@ def test_a_weight_that_its_own_update_did_not_give_is_stale(tmp_path: Path) -> N
     (place,) = found
     assert (place.root.cause, place.dump.step, place.dump.rank) == ("stale parameter", "1", "1")
     assert "does not begin step 1 with what its update in step 0 gave" in place.root.message
+
+
+def test_parameters_that_an_update_has_moved_are_no_gap_where_they_are_gathered(
+    tmp_path: Path,
+) -> None:
+    def gathers(number: float, more: Dump) -> Change:
+        def change(dump: Dump, rank: int) -> None:
+            own = _call([None, tensor(number)], [tensor(number * 1.0, shape=(8, 4))])
+            dump["Distributed.all_gather_into_tensor.0.forward"] = {**own, "group": GROUP, **more}
+
+        return change
+
+    def run(name: str, number: float, more: Dump) -> Path:
+        root = _written(tmp_path / name, None, steps=2)
+        for rank in range(2):
+            path = root / "step1" / f"rank{rank}" / "dump.json"
+            content = json.loads(path.read_text())
+            gathers(number, more)(content["data"], rank)
+            path.write_text(json.dumps(content))
+        return root
+
+    told = {"by": "FSDP", "parameters": ["a.weight"]}
+    honest = run("moved", 6.001, told), run("golden", 6.0, told)
+    assert locate_captures(*honest, out=tmp_path / "out").places == ()
+    other = run("moved_by_hand", 6.001, {}), run("golden_by_hand", 6.0, {})
+    assert locate_captures(*other, out=tmp_path / "out_by_hand").places != ()
