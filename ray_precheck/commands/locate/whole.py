@@ -14,8 +14,8 @@ from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind
 from ray_precheck.trace.items import Item
 
 _GRADIENT = ".grads."
-# Gradients of honest runs of other layouts differ by so many times what one call may, as a share of the largest:
-# they were added up in other orders in all layers.
+# Gradients of honest runs of other layouts differ by so many times what one call may, as a share of the
+# largest: they were added up in other orders in all layers.
 _ROUNDINGS = 10.0
 
 
@@ -40,9 +40,9 @@ def roots_of_whole(
 def _is_rounding(
     root: Root, ours: RunRecords, run: GoldenRun | None, estimated: EstimatedEvidence
 ) -> bool:
-    """Return whether a gap at a gradient is no more than rounding of the largest gradient of the update, and so
-    is that of all others: the gradients of keys' biases are 0 but for that, and collectives that the golden
-    run lacks hide it."""
+    """Return whether a gap at a gradient is no more than rounding of the largest gradient of the update, and
+    so is that of all others: the gradients of keys' biases are 0 but for that, and collectives that the
+    golden run lacks hide it."""
     record = ours.by_key.get(root.key)
     if root.kind is not RootKind.GAP or run is None or record is None or _GRADIENT not in root.item:
         return False
