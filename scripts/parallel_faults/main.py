@@ -1,0 +1,103 @@
+"""Capture faults between ranks, and judge what the commands say of them.
+
+    python -m scripts.parallel_faults -o FOLDER [--layouts ddp ...] [--faults other_rate ...] [--task tensor]
+
+Each layout's processes (gloo, this machine) run an honest training, a second one that rounds otherwise, and
+one for each fault. Exit code 1 where a fault changes nothing.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scripts.parallel_faults.table import LAYOUTS, cells, variants_of
+
+
+def capture_layout(
+    layout: str, faults: Sequence[str], folder: Path, task: str, start: str = "random"
+) -> None:
+    """Capture the cases of a layout: one launch of its ranks, and one of a single process."""
+    variants = variants_of(layout)
+    honest = [{"variant": each, "start": start} for each in variants]
+    cases: list[dict[str, Any]] = [*honest, *({**each, "again": True} for each in honest)]
+    cases += [
+        {"fault": fault.name, "variant": fault.variant, "start": start}
+        for _, fault in cells((layout,))
+        if not faults or fault.name in faults
+    ]
+    _launched(layout, cases, folder, task, LAYOUTS[layout].ranks)
+    if LAYOUTS[layout].comparable:
+        alone = [each for each in honest if each["variant"] in ("plain", "clip")]
+        _launched(layout, alone, folder, task, 1)
+
+
+def _launched(
+    layout: str, cases: list[dict[str, Any]], folder: Path, task: str, ranks: int
+) -> None:
+    what = {"layout": layout, "cases": cases, "folder": str(folder), "task": task}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / layout).mkdir(parents=True, exist_ok=True)
+    running = []
+    for rank in range(ranks):
+        where = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        log = (folder / layout / f"log-{ranks}-{rank}.txt").open("w")
+        words = [sys.executable, "-m", "scripts.parallel_faults.launch", json.dumps(what)]
+        running.append(subprocess.Popen(words, env=where, stdout=log, stderr=log))
+    codes = [process.wait(900) for process in running]
+    if any(codes):
+        log_path = folder / layout / f"log-{ranks}-{codes.index(max(codes, key=abs))}.txt"
+        raise SystemExit(f"{layout}: the processes ended with {codes}:\n{log_path.read_text()[-3000:]}")
+
+
+def without_effect(layout: str, folder: Path) -> list[str]:
+    """Return the faults of a captured layout that changed no parameter and no loss on any rank."""
+    known = [
+        json.loads((folder / layout / f"results-{rank}.json").read_text())
+        for rank in range(LAYOUTS[layout].ranks)
+    ]
+    idle = []
+    for _, fault in cells((layout,)):
+        honest = "honest" + ("" if fault.variant == "plain" else f"-{fault.variant}")
+        pairs = [(each[fault.name], each[honest]) for each in known if fault.name in each]
+        if pairs and all(
+            (one["digest"], one["losses"]) == (other["digest"], other["losses"])
+            for one, other in pairs
+        ):
+            idle.append(fault.name)
+    return idle
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Capture, and judge, as the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.parallel_faults")
+    parser.add_argument("-o", "--folder", type=Path, required=True)
+    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS))
+    parser.add_argument("--faults", nargs="+", default=[])
+    parser.add_argument("--task", default="statistics", choices=("statistics", "tensor"))
+    parser.add_argument("--start", default="random", choices=("random", "default"))
+    options = parser.parse_args(arguments)
+    captures = options.folder / "captures"
+    worst = 0
+    for layout in options.layouts:
+        capture_layout(layout, options.faults, captures, options.task, options.start)
+        idle = without_effect(layout, captures)
+        worst = max(worst, bool(idle))
+        print(f"{layout}: captured{'; without effect: ' + ', '.join(idle) if idle else ''}")
+    return worst
