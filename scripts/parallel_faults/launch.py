@@ -22,10 +22,8 @@ from torch import Tensor, nn
 
 from ray_precheck.capture import Capture
 from scripts.parallel_faults.layouts import Training
-from scripts.parallel_faults.model import Case
+from scripts.parallel_faults.model import STEPS, Case
 from scripts.parallel_faults.table import LAYOUTS, case_name, make_training
-
-STEPS = 2
 
 
 @contextmanager
@@ -56,9 +54,9 @@ def broken_backend(case: Case) -> Iterator[None]:
 
 
 def digest_of(model: nn.Module) -> str:
-    """Return a digest of the bits of all parameters of this rank."""
+    """Return a digest of the bits of all parameters and buffers of this rank."""
     digest = hashlib.sha256()
-    for parameter in model.parameters():
+    for parameter in (*model.parameters(), *model.buffers()):
         value: Any = parameter.detach()
         value = value.to_local() if hasattr(value, "to_local") else value
         digest.update(value.contiguous().numpy().tobytes())

@@ -17,9 +17,18 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from scripts.parallel_faults import tensor_parallel as tensor
-from scripts.parallel_faults.model import Case, Language, Parts, batch_of, whole_weights
+from scripts.parallel_faults.model import (
+    BATCH,
+    STEPS,
+    Case,
+    Language,
+    Parts,
+    batch_of,
+    whole_weights,
+)
 
 LARGEST_NORM = 0.5  # below the norm of the gradients in all steps, so that clipping does something
 LOSS_SCALE = 1024.0
@@ -62,11 +71,16 @@ def optimizer_of(
     return torch.optim.AdamW(chosen, lr=rate, weight_decay=0.1, foreach=False, **more)
 
 
-def own_batch(case: Case, step: int, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
-    """Return the samples of a data-parallel rank."""
+def own_batches(case: Case, rank: int, ranks: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the samples of a data-parallel rank in each step: neighbours, or for DDP every second one."""
     own = 0 if case.wrong("same_samples") else rank
-    tokens, targets = batch_of(step)
-    return tokens.chunk(ranks)[own], targets.chunk(ranks)[own]
+    stream = int(case.wrong("other_samples", rank=1))
+    batches = [batch_of(step, stream) for step in range(STEPS)]
+    if case.layout != "ddp":
+        return [(x.chunk(ranks)[own], y.chunk(ranks)[own]) for x, y in batches]
+    data = TensorDataset(*(torch.cat(each) for each in zip(*batches, strict=True)))
+    sampler: Any = DistributedSampler(data, num_replicas=ranks, rank=own, shuffle=False)
+    return [(x, y) for x, y in DataLoader(data, BATCH // ranks, sampler=sampler)]
 
 
 def scaled_loss(case: Case, loss: Tensor) -> Tensor:
@@ -78,10 +92,11 @@ def one(case: Case, kind: str, parts: Parts | None = None, tied: bool = False) -
     """The whole model in one process: the golden run of every layout."""
     model = whole_model(case, parts, tied)
     optimizer = optimizer_of(case, kind, model.named_parameters())
+    batches = own_batches(case, 0, 1)
 
     def train(step: int) -> Tensor:
         optimizer.zero_grad()
-        tokens, targets = batch_of(step)
+        tokens, targets = batches[step]
         loss = model.parts[0].loss(model(tokens), targets)
         loss.backward()
         if case.variant == "clip":
@@ -139,10 +154,11 @@ def _ddp_training(
             optimizer._sync_params = lambda: None  # type: ignore[attr-defined]
     else:
         optimizer = optimizer_of(case, kind, spread.named_parameters())
+    batches = own_batches(case, case.rank, case.world)
 
     def train(step: int) -> Tensor:
         optimizer.zero_grad()
-        tokens, targets = own_batch(case, step, case.rank, case.world)
+        tokens, targets = batches[step]
         loss = model.parts[0].loss(spread(tokens), targets)
         scaled_loss(case, loss).backward()
         if case.wrong("reduced_twice"):
@@ -187,10 +203,11 @@ def ddp_no_sync(case: Case) -> Training:
     model = whole_model(case)
     spread = wrapped(case, model)
     optimizer = optimizer_of(case, "adamw", spread.named_parameters())
+    batches = own_batches(case, case.rank, case.world)
 
     def train(step: int) -> Tensor:
         optimizer.zero_grad()
-        tokens, targets = own_batch(case, step, case.rank, case.world)
+        tokens, targets = batches[step]
         losses = []
         for number, (x, y) in enumerate(zip(tokens.chunk(2), targets.chunk(2), strict=True)):
             if case.wrong("microbatch_left_out", rank=1) and number == 0:
@@ -225,10 +242,11 @@ def ddp_checkpoint(case: Case) -> Training:
         model.blocks[name] = Checkpointed(block)
     optimizer_names = ((n.replace(".block.", "."), p) for n, p in spread.named_parameters())
     optimizer = optimizer_of(case, "adamw", optimizer_names)
+    batches = own_batches(case, case.rank, case.world)
 
     def train(step: int) -> Tensor:
         optimizer.zero_grad()
-        tokens, targets = own_batch(case, step, case.rank, case.world)
+        tokens, targets = batches[step]
         loss = model.parts[0].loss(spread(tokens), targets)
         scaled_loss(case, loss).backward()
         optimizer.step()
@@ -248,6 +266,7 @@ def dp_by_hand(case: Case) -> Training:
             dist.broadcast(parameter.data, src=1)
     moved_start(case, model)
     optimizer = optimizer_of(case, "sgd", model.named_parameters())
+    batches = own_batches(case, case.rank, case.world)
 
     def reduce() -> None:
         for name, parameter in model.named_parameters():
@@ -262,7 +281,7 @@ def dp_by_hand(case: Case) -> Training:
 
     def train(step: int) -> Tensor:
         optimizer.zero_grad()
-        tokens, targets = own_batch(case, step, case.rank, case.world)
+        tokens, targets = batches[step]
         micro = 2 if case.variant == "accumulate" else 1
         losses = []
         for number, (x, y) in enumerate(
@@ -283,12 +302,11 @@ def dp_by_hand(case: Case) -> Training:
 
 def _fsdp_training(case: Case, model: Language, rank: int, ranks: int) -> Training:
     optimizer = optimizer_of(case, "adamw", model.named_parameters())
+    batches = own_batches(case, rank, ranks)
 
     def train(step: int) -> Tensor:
         optimizer.zero_grad()
-        tokens, targets = own_batch(case, step, rank, ranks)
-        if case.wrong("other_samples", rank=1):
-            tokens, targets = (each.chunk(ranks)[rank] for each in batch_of(step, stream=1))
+        tokens, targets = batches[step]
         loss = model.parts[0].loss(model(tokens), targets)
         scaled_loss(case, loss).backward()
         if case.variant == "clip":
@@ -318,6 +336,7 @@ def _sharded(case: Case, model: Language, mesh: Any) -> None:
     fully_shard(model, mesh=mesh, ignored_params=ignored)
     if case.wrong("sum_for_mean"):
         for module in (*model.blocks.values(), model):
+            module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)
 
 
@@ -431,20 +450,24 @@ def _tensor_training(
     optimizer = optimizer_of(case, kind, model.named_parameters())
     first = dist.get_process_group_ranks(tp)[0]
 
+    def read(step: int) -> tuple[Tensor, Tensor]:
+        """Read the samples of the data-parallel rank; only the first of a tensor-parallel group must."""
+        right = case.wrong("other_samples") and dp and dp.rank() == 1
+        tokens, targets = batch_of(step, stream=0 if right else tp.rank())
+        own = dp.rank() if dp and not case.wrong("same_samples") else 0
+        ranks = dp.size() if dp else 1
+        return tokens.chunk(ranks)[own].clone(), targets.chunk(ranks)[own].clone()
+
+    batches = [read(step) for step in range(STEPS)]
+
     def samples(step: int) -> tuple[Tensor, Tensor]:
-        """Each rank reads; the first of the tensor-parallel group tells the others what it read."""
-        tokens, targets = batch_of(step, stream=tp.rank())
-        if case.wrong("other_samples"):
-            if tp.rank() == 0 or (dp and dp.rank() == 1):
-                tokens, targets = batch_of(step)
-        else:
+        """Return what the first of the tensor-parallel group tells the others that it read."""
+        tokens, targets = batches[step]
+        if not case.wrong("other_samples"):
             source = first + 1 if case.wrong("wrong_source") else first
             dist.broadcast(tokens, src=source, group=tp)
             dist.broadcast(targets, src=source, group=tp)
-        if dp is None:
-            return tokens, targets
-        own = 0 if case.wrong("same_samples") else dp.rank()
-        return tokens.chunk(dp.size())[own], targets.chunk(dp.size())[own]
+        return tokens, targets
 
     def train(step: int) -> Tensor:
         optimizer.zero_grad()

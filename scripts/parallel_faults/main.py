@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.parallel_faults.evaluate import WAYS, accused, judged, table_of
 from scripts.parallel_faults.table import LAYOUTS, cells, variants_of
 
 
@@ -92,12 +93,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", nargs="+", default=[])
     parser.add_argument("--task", default="statistics", choices=("statistics", "tensor"))
     parser.add_argument("--start", default="random", choices=("random", "default"))
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--captured", action="store_true", help="judge what was captured before")
     options = parser.parse_args(arguments)
     captures = options.folder / "captures"
     worst = 0
-    for layout in options.layouts:
+    for layout in () if options.captured else options.layouts:
         capture_layout(layout, options.faults, captures, options.task, options.start)
         idle = without_effect(layout, captures)
         worst = max(worst, bool(idle))
         print(f"{layout}: captured{'; without effect: ' + ', '.join(idle) if idle else ''}")
+    print(table_of(judged(options.folder, options.layouts, options.faults, options.ways)))
+    for layout, case, way, said in accused(options.folder, options.layouts, options.ways):
+        worst = 1
+        print(f"accused: {layout} {case} ({WAYS[way]}), exit code {said.code}:\n{said.text}")
     return worst

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 # No two sizes are equal, halved or whole, so that a shape says which dimension it is.
 VOCABULARY, WIDTH, HEADS, HIDDEN, LENGTH, BATCH, BLOCKS, EXPERTS = 64, 24, 4, 56, 10, 8, 2, 4
+STEPS = 2
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from scripts.parallel_faults.model import (
     EXPERTS,
     HIDDEN,
     LENGTH,
+    STEPS,
     WIDTH,
     Case,
     Language,
@@ -48,9 +49,13 @@ def pipeline_by_hand(case: Case) -> Training:
     optimizer = optimizer_of(case, "sgd", model.named_parameters())
     shape = (BATCH // MICROBATCHES, LENGTH, WIDTH)
     parts = Parts(case)
+    stream = int(case.wrong("other_samples", rank=1))
+    batches = [
+        [each.chunk(MICROBATCHES) for each in batch_of(step, stream)] for step in range(STEPS)
+    ]
 
     def train_first(step: int) -> Tensor:
-        pieces = batch_of(step)[0].chunk(MICROBATCHES)
+        pieces = batches[step][0]
         made = []
         for tokens in pieces:
             out = model(tokens)
@@ -66,9 +71,7 @@ def pipeline_by_hand(case: Case) -> Training:
         return torch.zeros(())
 
     def train_last(step: int) -> Tensor:
-        pieces = list(batch_of(step)[1].chunk(MICROBATCHES))
-        if case.wrong("other_samples"):
-            pieces = list(batch_of(step, stream=1)[1].chunk(MICROBATCHES))
+        pieces = list(batches[step][1])
         if case.wrong("microbatches_swapped"):
             pieces[1], pieces[2] = pieces[2], pieces[1]
         arrived, losses = [], []
@@ -128,12 +131,15 @@ def cp_by_hand(case: Case) -> Training:
     model = layouts.whole_model(case, ContextParts(case, dist.group.WORLD))
     layouts.moved_start(case, model)
     optimizer = optimizer_of(case, "adamw", model.named_parameters())
+    own = 0 if case.wrong("wrong_slice") else case.rank
+    stream = int(case.wrong("other_samples", rank=1))
+    batches = [
+        [each.chunk(case.world, 1)[own] for each in batch_of(step, stream)] for step in range(STEPS)
+    ]
 
     def train(step: int) -> Tensor:
         optimizer.zero_grad()
-        tokens, targets = batch_of(step, stream=int(case.wrong("other_samples", rank=1)))
-        own = 0 if case.wrong("wrong_slice") else case.rank
-        tokens, targets = (each.chunk(case.world, 1)[own] for each in (tokens, targets))
+        tokens, targets = batches[step]
         logits = model(tokens)
         # The mean over all tokens of the batch: each rank has a part of the sum.
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
@@ -261,11 +267,12 @@ def moe_ep(case: Case) -> Training:
     model.load_state_dict({name: whole[name] for name in model.state_dict()})
     layouts.moved_start(case, model)
     optimizer = optimizer_of(case, "adamw", model.named_parameters())
+    batches = layouts.own_batches(case, case.rank, case.world)
     router = "blocks.0.mlp.router.weight"
 
     def train(step: int) -> Tensor:
         optimizer.zero_grad()
-        tokens, targets = layouts.own_batch(case, step, case.rank, case.world)
+        tokens, targets = batches[step]
         loss = model.parts[0].loss(model(tokens), targets)
         scaled_loss(case, loss).backward()
         for name, parameter in model.named_parameters():

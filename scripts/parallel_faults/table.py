@@ -70,6 +70,10 @@ class Fault:
     words_of: tuple[tuple[str, tuple[str, ...]], ...] = ()
     sight: str = ""
 
+    def said(self, layout: str, way: str) -> tuple[str, ...]:
+        """Return the patterns that a finding has which names this fault in a layout and a way."""
+        return dict(self.words_of).get(layout, self.words)
+
 
 _N2 = r"blocks\.0\.n2\.weight"
 _MOVED = r"blocks\.1\.n2\.weight"
