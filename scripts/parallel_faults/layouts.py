@@ -376,9 +376,7 @@ def _tensor_plan(case: Case, sequence: bool) -> dict[str, Any]:
             block + "attention.q_norm": SequenceParallel(sequence_dim=1, use_local_output=True),
             block + "attention.o_proj": RowwiseParallel(output_layouts=between),
             block + "mlp.up": ColwiseParallel(input_layouts=between),
-            block + "mlp.down": RowwiseParallel(
-                output_layouts=Partial() if forgotten else between
-            ),
+            block + "mlp.down": RowwiseParallel(output_layouts=Partial() if forgotten else between),
         }
         if sequence:
             plan |= {

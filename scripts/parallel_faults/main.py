@@ -64,7 +64,9 @@ def _launched(
     codes = [process.wait(900) for process in running]
     if any(codes):
         log_path = folder / layout / f"log-{ranks}-{codes.index(max(codes, key=abs))}.txt"
-        raise SystemExit(f"{layout}: the processes ended with {codes}:\n{log_path.read_text()[-3000:]}")
+        raise SystemExit(
+            f"{layout}: the processes ended with {codes}:\n{log_path.read_text()[-3000:]}"
+        )
 
 
 def without_effect(layout: str, folder: Path) -> list[str]:
@@ -103,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         idle = without_effect(layout, captures)
         worst = max(worst, bool(idle))
         print(f"{layout}: captured{'; without effect: ' + ', '.join(idle) if idle else ''}")
-    print(table_of(judged(options.folder, options.layouts, options.faults, options.ways)))
+    if options.ways:
+        print(table_of(judged(options.folder, options.layouts, options.faults, options.ways)))
     for layout, case, way, said in accused(options.folder, options.layouts, options.ways):
         worst = 1
         print(f"accused: {layout} {case} ({WAYS[way]}), exit code {said.code}:\n{said.text}")

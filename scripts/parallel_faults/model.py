@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 # No two sizes are equal, halved or whole, so that a shape says which dimension it is.
 VOCABULARY, WIDTH, HEADS, HIDDEN, LENGTH, BATCH, BLOCKS, EXPERTS = 64, 24, 4, 56, 10, 8, 2, 4
@@ -111,11 +111,11 @@ class Parts:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention of `(batch, heads, length, width)`."""
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean cross entropy of the tokens."""
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 class Attention(nn.Module):
@@ -148,7 +148,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`(batch, length, width)` to the same."""
-        return self.down(F.gelu(self.up(x)))
+        return self.down(functional.gelu(self.up(x)))
 
 
 class Block(nn.Module):
@@ -178,7 +178,7 @@ class Positions(nn.Module):
 
     def forward(self, first: int, length: int) -> Tensor:
         """Return the vectors of `length` positions from `first` on."""
-        return F.embedding(torch.arange(first, first + length), self.weight)
+        return functional.embedding(torch.arange(first, first + length), self.weight)
 
 
 class Language(nn.Module):

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from scripts.parallel_faults import layouts
 from scripts.parallel_faults.layouts import ALONE, Training, optimizer_of, scaled_loss
@@ -103,7 +103,7 @@ def pipeline_by_hand(case: Case) -> Training:
 
 
 class ContextParts(Parts):
-    """The layers of a model of which each rank has a part of the sequence, in attention all keys and values."""
+    """The layers of a model of which each rank has a part of the sequence; keys and values are gathered."""
 
     def __init__(self, case: Case, group: dist.ProcessGroup) -> None:
         super().__init__(case)
@@ -122,7 +122,7 @@ class ContextParts(Parts):
         own, all_ = q.shape[2], k.shape[2]
         first = own * self.group.rank()
         seen = torch.arange(all_)[None, :] <= torch.arange(first, first + own)[:, None]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
 
 
 def cp_by_hand(case: Case) -> Training:
@@ -142,7 +142,7 @@ def cp_by_hand(case: Case) -> Training:
         tokens, targets = batches[step]
         logits = model(tokens)
         # The mean over all tokens of the batch: each rank has a part of the sum.
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
         whole = loss / (targets.numel() * case.world)
         scaled_loss(case, whole).backward()
         for name, parameter in model.named_parameters():
@@ -191,7 +191,7 @@ class Expert(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`(tokens, width)` to the same."""
-        return self.down(F.gelu(self.up(x)))
+        return self.down(functional.gelu(self.up(x)))
 
 
 class Experts(nn.Module):
@@ -290,5 +290,3 @@ def moe_ep(case: Case) -> Training:
         return loss.detach()
 
     return Training(model, train)
-
-

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from scripts.parallel_faults.model import (
     VOCABULARY,
@@ -80,9 +80,7 @@ class Gathered(torch.autograd.Function):
     """All parts of the sequence forward; this rank's part of the summed gradients backward."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, group: dist.ProcessGroup, sums: bool, turned: bool
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, sums: bool, turned: bool) -> Tensor:
         """Return the whole sequence."""
         ctx.group, ctx.sums = group, sums
         return gathered(x, group, turned)
@@ -141,7 +139,7 @@ class ColumnParallelLinear(nn.Module):
             x = Gathered.apply(x, parts.group, sums, wrong == "gather_order")
         elif wrong != "no_sum_before_column":
             x = Copied.apply(x, parts.column_group(wrong))
-        return F.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self.bias)
 
 
 class RowParallelLinear(nn.Module):
@@ -163,7 +161,7 @@ class RowParallelLinear(nn.Module):
         parts = self.parts[0]
         wrong = parts.wrong_here(self)
         early = wrong == "bias_before_sum"
-        x = F.linear(x, self.weight, self.bias if early else None)
+        x = functional.linear(x, self.weight, self.bias if early else None)
         if parts.sequence:
             if wrong == "no_sum_after_row":
                 x = own_part(x, parts.group)
@@ -193,7 +191,7 @@ class VocabParallelEmbedding(nn.Module):
         parts = self.parts[0]
         others = (tokens < self.first) | (tokens >= self.first + len(self.weight))
         own = (tokens - self.first).masked_fill(others, 0)
-        x = F.embedding(own, self.weight)
+        x = functional.embedding(own, self.weight)
         if not parts.case.wrong("embedding_mask"):
             x = x.masked_fill(others[..., None], 0.0)
         if parts.sequence:
