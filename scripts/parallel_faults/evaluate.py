@@ -1,8 +1,8 @@
-"""What the commands say of captured faults, and whether it is what they are.
+"""What the commands say of captured faults and of honest runs, and whether it is what they are.
 
-Comes in: the folder of the captures, the cells. Goes out: `Judged`, one for each cell and way; tables.
-Called by `main.py`. What a command printed is kept in said/{layout}/{case}.{way}.txt, and read from there
-the next time.
+Comes in: the folder of the captures, the cells. Goes out: `Judged`, one for each cell and way, and `Honest`,
+one for each pair of right runs. Called by `main.py`. What a command printed is kept in said/NAME.txt, and
+read from there the next time.
 """
 
 import re
@@ -11,12 +11,57 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.measuring import ran
-from scripts.parallel_faults.table import FAULTS, LAYOUTS, Fault, cells, variants_of
+from scripts.measuring import markdown_table, ran
+from scripts.parallel_faults.pairs import Found, judged_pairs
+from scripts.parallel_faults.table import ACROSS, FAULTS, LAYOUTS, Fault, cells, variants_of
 
 WAYS = {"ranks": "without a golden run", "same": "same layout", "one": "one process"}
 GOALS = {"ranks": 0.70, "same": 0.95, "one": 0.90}
 PLACES = 3  # the findings of a list of which one must name the fault
+_NOTHING, _NOT_CHECKED = 0, 4
+
+
+@dataclass(frozen=True)
+class Question:
+    """A command about a capture: `name` is that of the file in which its answer is kept. `axes` are those of
+    the target and of the golden run, "" where they are of one layout."""
+
+    name: str
+    command: str
+    target: Path
+    golden: Path | None = None
+    axes: tuple[str, str] = ("", "")
+
+    @property
+    def words(self) -> list[object]:
+        """The words of the command."""
+        if self.golden is None:
+            return [self.command, self.target]
+        words: list[object] = [self.command, "-tp", self.target, "-gp", self.golden]
+        for option, axes in zip(("--layout", "--golden-layout"), self.axes, strict=True):
+            words += [option, axes] if axes else []
+        return [*words, "--standard", "auto"] if self.command == "compare" else words
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said of a capture: its exit code and its text, and where its tables are."""
+
+    code: int
+    text: str
+    out: Path
+
+    @property
+    def findings(self) -> list[str]:
+        """The numbered findings, each with the lines that belong to it, but no lines of the programs, which
+        name their faults."""
+        found: list[list[str]] = []
+        for line in re.sub(r"(\.py:\d+, in \w+): .*", r"\1", self.text).splitlines():
+            if re.match(r"\d+\. ", line):
+                found.append([line])
+            elif found and line.startswith(" "):
+                found[-1].append(line.strip())
+        return [" ".join(lines) for lines in found]
 
 
 @dataclass(frozen=True)
@@ -31,22 +76,34 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a command said of a capture: its exit code and its text."""
+class Honest:
+    """What a command said of right runs, and the pairs that `compare` found between layouts."""
 
-    code: int
-    text: str
+    name: str
+    command: str
+    said: Said
+    found: Found | None = None
 
     @property
-    def findings(self) -> list[str]:
-        """The numbered findings, each with the lines that belong to it."""
-        found: list[list[str]] = []
-        for line in self.text.splitlines():
-            if re.match(r"\d+\. ", line):
-                found.append([line])
-            elif found and line.startswith(" "):
-                found[-1].append(line.strip())
-        return [" ".join(lines) for lines in found]
+    def accused(self) -> bool:
+        """Whether it says that something is wrong; a check of ranks may find nothing to check."""
+        right = (_NOTHING, _NOT_CHECKED) if self.command == "ranks" else (_NOTHING,)
+        return self.said.code not in right
+
+
+def answered(question: Question, folder: Path) -> Said:
+    """Return what a command says, now or before."""
+    kept = folder / "said" / f"{question.name}.txt"
+    out = kept.with_suffix(".out")
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(out, ignore_errors=True)
+        ended = ran("ray_precheck", *question.words, "-o", out, codes=None, limit_s=600)
+        if question.command != "compare":
+            shutil.rmtree(out, ignore_errors=True)
+        kept.write_text(f"{ended.code}\n{ended.printed}")
+    code, _, text = kept.read_text().partition("\n")
+    return Said(int(code), text, out)
 
 
 def golden_of(variant: str, way: str) -> str:
@@ -55,33 +112,20 @@ def golden_of(variant: str, way: str) -> str:
     return name if variant == "plain" else f"{name}-{variant}"
 
 
-def words_of(layout: str, target: str, golden: str, way: str, folder: Path) -> list[object]:
-    """Return the words of the command for a case in one way."""
+def question_of(layout: str, target: str, golden: str, way: str, folder: Path) -> Question:
+    """Return the question about a case in one way."""
     captures = folder / "captures" / layout
+    name = f"{layout}/{target}.{way}"
     if way == "ranks":
-        return ["ranks", captures / target]
-    sides = ["-tp", captures / target, "-gp", captures / golden]
-    return ["locate", *sides, *(["--layout", LAYOUTS[layout].axes] if way == "one" else [])]
-
-
-def said_of(layout: str, target: str, golden: str, way: str, folder: Path) -> Said:
-    """Return what a command says of a case, now or before."""
-    kept = folder / "said" / layout / f"{target}.{way}.txt"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        out = kept.with_suffix(".out")
-        words = words_of(layout, target, golden, way, folder)
-        ended = ran("ray_precheck", *words, "-o", out, codes=None, limit_s=600)
-        shutil.rmtree(out, ignore_errors=True)
-        kept.write_text(f"{ended.code}\n{ended.printed}")
-    code, _, text = kept.read_text().partition("\n")
-    return Said(int(code), text)
+        return Question(name, "ranks", captures / target)
+    axes = (LAYOUTS[layout].axes if way == "one" else "", "")
+    return Question(name, "locate", captures / target, captures / golden, axes)
 
 
 def place_of(fault: Fault, layout: str, way: str, findings: list[str]) -> int:
     """Return the place of the first finding that says what a fault is and where, 0 for none."""
     for place, finding in enumerate(findings[:PLACES], 1):
-        if all(re.search(word, finding, re.I) for word in fault.said(layout, way)):
+        if all(re.search(word, finding, re.IGNORECASE) for word in fault.said(layout, way)):
             return place
     return 0
 
@@ -90,37 +134,72 @@ def judged(
     folder: Path, layouts: Iterable[str], faults: Iterable[str], ways: Iterable[str]
 ) -> Iterator[Judged]:
     """Yield the judgement of each captured cell in each way."""
-    chosen = set(faults) or {fault.name for fault in FAULTS}
+    chosen = {*faults} or {fault.name for fault in FAULTS}
     for layout, fault in cells(tuple(layouts)):
-        if fault.name not in chosen or not (folder / "captures" / layout / fault.name).exists():
+        captures = folder / "captures" / layout
+        if fault.name not in chosen or not (captures / fault.name).exists():
             continue
         for way in ways:
             golden = golden_of(fault.variant, way)
-            if way == "one" and not (folder / "captures" / layout / golden).exists():
+            if way != "ranks" and not (captures / golden).exists():
                 continue
-            said = said_of(layout, fault.name, golden, way, folder)
-            yield Judged(layout, fault, way, said.code, place_of(fault, layout, way, said.findings))
+            said = answered(question_of(layout, fault.name, golden, way, folder), folder)
+            place = place_of(fault, layout, way, said.findings)
+            yield Judged(layout, fault, way, said.code, place)
 
 
-def accused(
-    folder: Path, layouts: Iterable[str], ways: Iterable[str]
-) -> Iterator[tuple[str, str, str, Said]]:
-    """Yield what is said of honest runs where the exit code is not 0: layout, case, way."""
-    for layout in layouts:
+def honest_of(folder: Path, layouts: Iterable[str], ways: Iterable[str]) -> Iterator[Honest]:
+    """Yield what is said of right runs: alone, against a second run, one process, and other layouts."""
+    chosen, ways = tuple(layouts), tuple(ways)
+    for layout in chosen:
         for variant in variants_of(layout):
-            honest, again = (
-                golden_of(variant, "same"),
-                golden_of(variant, "same").replace("honest", "honest_again"),
-            )
-            one = golden_of(variant, "one")
-            for way in ways:
-                target = again if way == "same" else honest
-                golden = one if way == "one" else honest
-                if not (folder / "captures" / layout / golden).exists():
-                    continue
-                said = said_of(layout, target, golden, way, folder)
-                if said.code not in (0, 4 if way == "ranks" else 0):
-                    yield layout, target, way, said
+            yield from _honest_variant(folder, layout, variant, ways)
+    if "one" in ways:
+        for one, other in ACROSS:
+            if one in chosen and other in chosen:
+                yield from _honest_across(folder, one, other)
+
+
+def _honest_variant(
+    folder: Path, layout: str, variant: str, ways: Iterable[str]
+) -> Iterator[Honest]:
+    captures = folder / "captures" / layout
+    for way in ways:
+        golden = golden_of(variant, way)
+        target = golden_of(variant, "same")
+        if way == "same":
+            target = target.replace("honest", "honest_again")
+        if not (captures / golden).exists():
+            continue
+        question = question_of(layout, target, golden, way, folder)
+        yield Honest(question.name, question.command, answered(question, folder))
+        if question.golden is not None:
+            yield _compared(question, folder)
+
+
+def _honest_across(folder: Path, one: str, other: str) -> Iterator[Honest]:
+    target, golden = (folder / "captures" / each / "honest" for each in (one, other))
+    if target.exists() and golden.exists():
+        axes = LAYOUTS[one].axes, LAYOUTS[other].axes
+        question = Question(f"across/{one}-{other}", "locate", target, golden, axes)
+        yield Honest(question.name, "locate", answered(question, folder))
+        yield _compared(question, folder)
+
+
+def _compared(question: Question, folder: Path) -> Honest:
+    assert question.golden is not None
+    name = f"{question.name}.compare"
+    said = answered(
+        Question(name, "compare", question.target, question.golden, question.axes), folder
+    )
+    tables = sorted(said.out.rglob("compare_calls_*.csv"))
+    found = None
+    if any(question.axes) and tables:
+        target, golden = (
+            min((each / "step0").glob("*")) for each in (question.target, question.golden)
+        )
+        found = judged_pairs(target, golden, tables[0])
+    return Honest(name, "compare", said, found)
 
 
 def table_of(found: Iterable[Judged]) -> str:
@@ -129,21 +208,19 @@ def table_of(found: Iterable[Judged]) -> str:
     for each in found:
         rows.setdefault((each.layout, each.fault.name), {})[each.way] = each
     ways = [way for way in WAYS if any(way in row for row in rows.values())]
-    lines = [
-        f"| layout | fault | {' | '.join(WAYS[way] for way in ways)} |",
-        "|---" * (2 + len(ways)) + "|",
-    ]
-    for (layout, fault), row in rows.items():
-        marks = [_mark(row.get(way)) for way in ways]
-        lines.append(f"| {layout} | {fault} | {' | '.join(marks)} |")
+    table = markdown_table(
+        ["layout", "fault", *(WAYS[way] for way in ways)],
+        [[*names, *(_mark(row.get(way)) for way in ways)] for names, row in rows.items()],
+    )
+    totals = []
     for way in ways:
         counted = [row[way] for row in rows.values() if way in row]
-        right = sum(bool(each.place) for each in counted)
-        lines.append(
-            f"\n{WAYS[way]}: {right} of {len(counted)} named, {right / max(1, len(counted)):.1%}"
+        right = sum(each.place > 0 for each in counted)
+        totals.append(
+            f"{WAYS[way]}: {right} of {len(counted)} named, {right / max(1, len(counted)):.1%}"
             f" (goal {GOALS[way]:.0%})"
         )
-    return "\n".join(lines)
+    return "\n".join([table, "", *totals])
 
 
 def _mark(one: Judged | None) -> str:
@@ -151,4 +228,5 @@ def _mark(one: Judged | None) -> str:
         return "-"
     if one.place:
         return str(one.place)
-    return {0: "nothing", 1: "other", 2: "refused"}.get(one.code, f"exit {one.code}")
+    sight = f" ({one.fault.sight})" if one.way == "ranks" and one.fault.sight else ""
+    return {0: "nothing", 1: "other", 2: "refused"}.get(one.code, f"exit {one.code}") + sight

@@ -1,4 +1,4 @@
-"""Trainings of one model in the layouts that torch's own wrappers and hands make, right or wrong in one place.
+"""Trainings of one model in the layouts that torch and hands make, right or wrong in one place.
 
 Comes in: a `Case`. Goes out: a `Training`, whose `train` makes one step and returns the loss. Called by
 `launch.py`, in each process of a layout. Each names its faults where they are (`case.wrong`).

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.parallel_faults.evaluate import WAYS, accused, judged, table_of
+from scripts.measuring import markdown_table
+from scripts.parallel_faults.evaluate import WAYS, honest_of, judged, table_of
 from scripts.parallel_faults.table import LAYOUTS, cells, variants_of
 
 
@@ -107,7 +108,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{layout}: captured{'; without effect: ' + ', '.join(idle) if idle else ''}")
     if options.ways:
         print(table_of(judged(options.folder, options.layouts, options.faults, options.ways)))
-    for layout, case, way, said in accused(options.folder, options.layouts, options.ways):
-        worst = 1
-        print(f"accused: {layout} {case} ({WAYS[way]}), exit code {said.code}:\n{said.text}")
+        worst = max(worst, _print_honest(options.folder, options.layouts, options.ways))
     return worst
+
+
+def _print_honest(folder: Path, layouts: Sequence[str], ways: Sequence[str]) -> int:
+    """Print who is accused in right runs, and the pairs between layouts; return 1 where anyone is."""
+    every = list(honest_of(folder, layouts, ways))
+    accused = [each for each in every if each.accused]
+    print(f"\nright runs: {len(every)} answers, {len(accused)} with an accusation or a refusal")
+    for each in accused:
+        print(f"{each.name}, exit code {each.said.code}:\n{each.said.text[:1500]}")
+    founds = [each for each in every if each.found is not None]
+    rows = [
+        [
+            each.name.removesuffix(".compare"),
+            found.right,
+            found.wrong,
+            found.missed,
+            f"{found.f1:.3f}",
+        ]
+        for each in founds
+        if (found := each.found)
+    ]
+    print(markdown_table(["pairs between layouts", "right", "wrong", "missed", "F1"], rows))
+    return int(bool(accused))

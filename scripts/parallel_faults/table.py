@@ -52,6 +52,22 @@ TENSOR = ("tp_by_hand", "tp_sp_by_hand", "dp_tp_by_hand")
 RING = ("tp_by_hand", "dp_tp_by_hand")
 
 
+# Layouts of one optimizer, whose right runs are compared with each other.
+ACROSS = (
+    ("ddp", "fsdp2"),
+    ("fsdp2", "tp_sp_by_hand"),
+    ("dtensor_tp", "ddp"),
+    ("tp_sp_by_hand", "dtensor_tp_sp"),
+    ("fsdp_tp", "dtensor_tp"),
+    ("zero1", "ddp_checkpoint"),
+    ("ddp_no_sync", "ddp"),
+    ("cp_by_hand", "fsdp_tp"),
+    ("tp_by_hand", "dp_by_hand"),
+    ("dp_tp_by_hand", "tp_by_hand"),
+    ("dp_by_hand", "dp_tp_by_hand"),
+)
+
+
 @dataclass(frozen=True)
 class Fault:
     """A fault: what it is, where it exists, and what a finding says that names it.
@@ -83,7 +99,8 @@ KINDS = {
     "same samples": r"sample|other input|\bposition",
     "other samples": r"sample|other input|broadcast",
     "not reduced": r"not reduced|not summed|partial|all_reduce.*only in the golden|the target has none",
-    "scaled": r"(?<![\d.])(2|4|0\.5|0\.25)(\.0+)? times|\bx ?[24]\b|divid|factor|\bsums?\b|averag",
+    "scaled": r"(?<![\d.])(2|4|0\.5|0\.25)(\.0+)? times|\bx ?[24]\b|divid|factor"
+    r"|__r?mul__.*only in the target|__i?truediv__.*only in the golden|\bsums?\b|averag",
     "missing collective": r"all_reduce|reduce_scatter|not reduced|partial|not summed|Partial",
     "wrong group": r"\bgroup\b.*(where|golden|not|instead|another)",
     "wrong slice": r"other weight|other values|part|slice|has the values",
