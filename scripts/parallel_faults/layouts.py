@@ -151,7 +151,7 @@ def _ddp_training(
             spread.parameters(), torch.optim.AdamW, lr=rate, weight_decay=0.1, foreach=False
         )
         if case.wrong("not_gathered"):
-            optimizer._sync_params = lambda: None  # type: ignore[attr-defined]
+            optimizer._sync_params = lambda: None
     else:
         optimizer = optimizer_of(case, kind, spread.named_parameters())
     batches = own_batches(case, case.rank, case.world)
@@ -321,7 +321,7 @@ def _clip_sharded(case: Case, model: nn.Module) -> None:
     if not case.wrong("local_norm"):
         nn.utils.clip_grad_norm_(model.parameters(), LARGEST_NORM, foreach=False)
         return
-    own: list[Any] = [parameter.grad.to_local() for parameter in model.parameters()]  # type: ignore[union-attr]
+    own: list[Any] = [parameter.grad.to_local() for parameter in model.parameters()]
     norm = torch.stack([gradient.norm() for gradient in own]).norm()
     for gradient in own:
         gradient.mul_((LARGEST_NORM / (norm + 1e-6)).clamp(max=1.0))
@@ -497,11 +497,11 @@ def _reduce_over(case: Case, model: nn.Module, dp: Any, tp: Any) -> None:
 
 def _unscaled(case: Case, model: nn.Module, scale: float, step: int, tp: Any) -> bool:
     if step == 0 and tp.rank() == 1:  # an overflow in what this rank alone has
-        dict(model.named_parameters())[STALE].grad[3, 5] = float("inf")  # type: ignore[index]
+        dict(model.named_parameters())[STALE].grad[3, 5] = float("inf")
     found = torch.zeros(())
     for parameter in model.parameters():
-        parameter.grad.div_(scale)  # type: ignore[union-attr]
-        found = found + (~parameter.grad.isfinite()).any()  # type: ignore[union-attr]
+        parameter.grad.div_(scale)
+        found = found + (~parameter.grad.isfinite()).any()
     if not case.wrong("overflow_alone"):
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=tp)
     return bool(found == 0)

@@ -42,7 +42,7 @@ def pipeline_by_hand(case: Case) -> Training:
             if name.startswith("blocks.0.")
         }
     model.load_state_dict({name: whole[name] for name in model.state_dict()})
-    shared: Any = model.head.weight if last else model.embedding.weight  # type: ignore[union-attr]
+    shared: Any = model.head.weight if last else model.embedding.weight
     if case.wrong("other_start", rank=1):
         with torch.no_grad():
             shared[3].add_(0.125)
@@ -150,7 +150,7 @@ def cp_by_hand(case: Case) -> Training:
                 continue
             dist.all_reduce(parameter.grad)
             if case.wrong("mean_for_sum"):
-                parameter.grad /= case.world  # type: ignore[operator]
+                parameter.grad /= case.world
             if case.wrong("reduced_twice") and name == ALONE:
                 dist.all_reduce(parameter.grad)
         optimizer.step()
@@ -285,7 +285,7 @@ def moe_ep(case: Case) -> Training:
             elif case.wrong("experts_not_divided"):
                 continue
             if not case.wrong("sum_for_mean"):
-                parameter.grad /= case.world  # type: ignore[operator]
+                parameter.grad /= case.world
         optimizer.step()
         return loss.detach()
 

@@ -323,7 +323,7 @@ def load_own(
                 own = group.rank()
                 if case.wrong("wrong_slice") and name == "blocks.1.mlp.up.weight":
                     own = 0
-                dim = parameter.partition_dim  # type: ignore[attr-defined]
+                dim = parameter.partition_dim
                 value = value.chunk(group.size(), dim)[own]
             parameter.copy_(value)
             if case.wrong("other_start") and name == "blocks.1.n2.weight" and group.rank() == 1:
