@@ -169,7 +169,7 @@ def _honest_variant(
         target = golden_of(variant, "same")
         if way == "same":
             target = target.replace("honest", "honest_again")
-        if not (captures / golden).exists():
+        if not ((captures / golden).exists() and (captures / target).exists()):
             continue
         question = question_of(layout, target, golden, way, folder)
         yield Honest(question.name, question.command, answered(question, folder))

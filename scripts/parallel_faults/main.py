@@ -25,14 +25,14 @@ def capture_layout(
     layout: str, faults: Sequence[str], folder: Path, task: str, start: str = "random"
 ) -> None:
     """Capture the cases of a layout: one launch of its ranks, and one of a single process."""
-    variants = variants_of(layout)
-    honest = [{"variant": each, "start": start} for each in variants]
-    cases: list[dict[str, Any]] = [*honest, *({**each, "again": True} for each in honest)]
-    cases += [
-        {"fault": fault.name, "variant": fault.variant, "start": start}
-        for _, fault in cells((layout,))
-        if not faults or fault.name in faults
+    chosen = [fault for _, fault in cells((layout,)) if not faults or fault.name in faults]
+    honest = [
+        {"variant": each, "start": start}
+        for each in variants_of(layout)
+        if each == "plain" or each in {fault.variant for fault in chosen}
     ]
+    cases: list[dict[str, Any]] = [*honest, *({**each, "again": True} for each in honest)]
+    cases += [{"fault": fault.name, "variant": fault.variant, "start": start} for fault in chosen]
     _launched(layout, cases, folder, task, LAYOUTS[layout].ranks)
     if LAYOUTS[layout].comparable:
         alone = [each for each in honest if each["variant"] in ("plain", "clip")]

@@ -102,6 +102,7 @@ KINDS = {
     "scaled": r"(?<![\d.])(2|4|0\.5|0\.25)(\.0+)? times|\bx ?[24]\b|divid|factor"
     r"|__r?mul__.*only in the target|__i?truediv__.*only in the golden|\bsums?\b|averag",
     "missing collective": r"all_reduce|reduce_scatter|not reduced|partial|not summed|Partial",
+    "too much": r"only in the target|twice|has none|already|again|the same on",
     "wrong group": r"\bgroup\b.*(where|golden|not|instead|another)",
     "wrong slice": r"other weight|other values|part|slice|has the values",
     "stale parameter": r"stale|not update|did not|no update|lacks|left out|only in|found|not gathered"
@@ -216,6 +217,7 @@ FAULTS = (
     Fault("no_sum_after_row", (*TENSOR, "dtensor_tp", "fsdp_tp"), "missing collective", (_DOWN,)),
     Fault("no_sum_before_column", TENSOR, "missing collective", (_UP,)),
     Fault("no_sum_of_keys", ("cp_by_hand",), "missing collective", (r"attention|reduce_scatter",)),
+    Fault("logits_gathered", RING, "too much", (r"all_gather",)),
     Fault("wrong_group", ("dp_tp_by_hand",), "wrong group", (_DOWN, "group"), ()),
     Fault("dp_wrong_group", ("dp_tp_by_hand",), "wrong group", (_N2,), ()),
     Fault("wrong_slice", TENSOR, "wrong slice", (r"blocks\.1\.mlp\.up\.weight",), (1,)),
