@@ -93,34 +93,35 @@ class Fault:
         return (*words, _A_CULPRIT) if self.ranks and way == "same" else words
 
 
+# So a finding says that the target lacks a call that the golden run has.
+_GONE = r"only in the golden|the target has none|missing collective|\blacks\b"
 # A finding says what a fault is, if it has one of these.
 KINDS = {
     "other weights": r"other weight|other values|different values",
     "same samples": r"sample|other input|\bposition",
     "other samples": r"sample|other input|broadcast",
-    "not reduced": r"not reduced|not summed|partial|all_reduce.*only in the golden|the target has none",
-    "scaled": r"(?<![\d.])(2|4|0\.5|0\.25)(\.0+)? times|\bx ?[24]\b|divid|factor"
-    r"|__r?mul__.*only in the target|__i?truediv__.*only in the golden|\bsums?\b|averag",
-    "missing collective": r"all_reduce|reduce_scatter|not reduced|partial|not summed|Partial",
-    "too much": r"only in the target|twice|has none|already|again|the same on",
+    "not reduced": rf"not reduced|not summed|partial|{_GONE}",
+    "scaled": r"(?<![\d.])(2|4|0\.5|0\.25)(\.0+)? times|\bx ?[24]\b|not divided|a factor of"
+    r"|__r?mul__\S* runs only in the target|__i?truediv__\S* runs only in the golden|run averages",
+    "missing collective": rf"not reduced|not summed|partial|Distributed.*({_GONE})|({_GONE}).*Distributed",
     "wrong group": r"\bgroup\b.*(where|golden|not|instead|another)",
-    "wrong slice": r"other weight|other values|part|slice|has the values",
-    "stale parameter": r"stale|not update|did not|no update|lacks|left out|only in|found|not gathered"
-    r"|broadcast",
+    "wrong slice": r"other weight|other values|'s part|slice|has the values",
+    "stale parameter": rf"stale|not updated?|did not|no update|skipp|not gathered|{_GONE}",
     "other rate": r"\blr\b|learning rate",
-    "local norm": r"norm|clip|scaled|all_reduce",
-    "order": r"order|other call|gets|all_gather|\bcat\b|chunk",
-    "wrong element": r"wrong collective|collective itself|gave|what its inputs",
-    "left out": r"only in the golden|fewer|other calls|left out|zero|microbatch|other call",
-    "swapped": r"swap|order|other call|sequence|part|another",
+    "local norm": rf"a norm of|clip coefficient|times those|all_reduce.*({_GONE})",
+    "order": r"gets .*where|other order|order of|turned|swap|'s part",
+    "wrong element": r"wrong collective|collective itself|is not what|not the (sum|mean)|add up",
+    "left out": rf"{_GONE}|fewer|other calls|left out|zero|microbatch|only in the target",
+    "swapped": r"swap|other order|other call|other input|sample|'s part|gets .*where",
     "bias": r"bias",
     "positions": r"arange|positions|configur|other",
-    "double reduction": r"twice|only in the target|2(\.0+)? times|again",
-    "reduced early": r"not reduced|before|all_reduce|other call|ddp_all_reduce",
+    "double reduction": r"twice|only in the target|(?<![\d.])2(\.0+)? times|\bx ?2\b",
+    "reduced early": rf"not reduced|reduced before|{_GONE}|only in the target",
+    "too much": r"only in the target|twice|already|has none",
     "same masks": r"mask|random",
     "other masks": r"mask|random",
     "recomputed": r"mask|random|recompute",
-    "mask left out": r"masked_fill|only in the golden|has none|lacks",
+    "mask left out": rf"masked_fill|{_GONE}",
     "buffers": r"buffer|broadcast|running_",
 }
 _A_CULPRIT = r"rank 1\b|\branks [\d,-]*\b1\b|all \d ranks|ranks 0-\d"
@@ -308,7 +309,7 @@ FAULTS = (
         (r"2|4|scale",),
         sight=_SAME_ON_ALL,
     ),
-    Fault("local_norm", (*TENSOR, "fsdp2"), "local norm", (r"norm|scale|clip",), (), "clip"),
+    Fault("local_norm", (*TENSOR, "fsdp2"), "local norm", (r"gradient|sqrt|norm",), (), "clip"),
     Fault("gather_order", ("tp_sp_by_hand",), "order", (_UP,)),
     Fault("gather_order", ("cp_by_hand",), "order", (r"attention",)),
     Fault("gather_order", ("moe_ep",), "order", (r"mlp",), sight="each rank puts its own back"),
@@ -339,7 +340,7 @@ FAULTS = (
         "microbatches_swapped",
         ("pipeline_by_hand",),
         "swapped",
-        (r"target|cross_entropy|swap",),
+        (r"cross_entropy|swap|samples",),
         sight="targets are not sent",
     ),
     Fault("gradients_swapped", ("pipeline_by_hand",), "swapped", (r"recv|swap|gradient",)),
@@ -374,9 +375,7 @@ FAULTS = (
     ),
     Fault("embedding_mask", TENSOR, "mask left out", (r"embedding|masked_fill",)),
     Fault("sum_of_exponentials", TENSOR, "missing collective", (r"all_reduce|exp|log",)),
-    Fault(
-        "overflow_alone", RING, "stale parameter", (r"update|step|overflow|found",), (1,), "scaled"
-    ),
+    Fault("overflow_alone", RING, "stale parameter", (r"update|skip|all_reduce",), (1,), "scaled"),
     Fault(
         "buffers_not_synced", ("ddp_buffers",), "buffers", (r"running_(mean|var)|broadcast",), (1,)
     ),
