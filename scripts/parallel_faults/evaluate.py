@@ -107,9 +107,16 @@ def answered(question: Question, folder: Path) -> Said:
 
 
 def golden_of(variant: str, way: str) -> str:
-    """Return the name of the golden case of a variant."""
+    """Return the name of the golden case of a variant; one process has no microbatches to accumulate."""
     name = "one" if way == "one" else "honest"
-    return name if variant == "plain" else f"{name}-{variant}"
+    whole = variant == "plain" or (way == "one" and variant == "accumulate")
+    return name if whole else f"{name}-{variant}"
+
+
+def honest_target(variant: str, way: str) -> str:
+    """Return the name of the right run that stands in the place of the wrong one."""
+    name = golden_of(variant, "same")
+    return name.replace("honest", "honest_again") if way == "same" else name
 
 
 def question_of(layout: str, target: str, golden: str, way: str, folder: Path) -> Question:
@@ -122,12 +129,24 @@ def question_of(layout: str, target: str, golden: str, way: str, folder: Path) -
     return Question(name, "locate", captures / target, captures / golden, axes)
 
 
-def place_of(fault: Fault, layout: str, way: str, findings: list[str]) -> int:
-    """Return the place of the first finding that says what a fault is and where, 0 for none."""
+def place_of(
+    fault: Fault, layout: str, way: str, findings: list[str], idle: Iterable[str] = ()
+) -> int:
+    """Return the place of the first finding that says what a fault is and where, 0 for none.
+
+    A finding of the same call as one of `idle`, which are said of the right run, names nothing.
+    """
+    calls = {_call_of(each) for each in idle}
     for place, finding in enumerate(findings[:PLACES], 1):
-        if all(re.search(word, finding, re.IGNORECASE) for word in fault.said(layout, way)):
+        if _call_of(finding) not in calls and all(
+            re.search(word, finding, re.IGNORECASE) for word in fault.said(layout, way)
+        ):
             return place
     return 0
+
+
+def _call_of(finding: str) -> str:
+    return finding.partition(". ")[2].partition(" (step")[0]
 
 
 def judged(
@@ -144,7 +163,9 @@ def judged(
             if way != "ranks" and not (captures / golden).exists():
                 continue
             said = answered(question_of(layout, fault.name, golden, way, folder), folder)
-            place = place_of(fault, layout, way, said.findings)
+            right = honest_target(fault.variant, way)
+            idle = answered(question_of(layout, right, golden, way, folder), folder).findings
+            place = place_of(fault, layout, way, said.findings, idle)
             yield Judged(layout, fault, way, said.code, place)
 
 
@@ -166,9 +187,7 @@ def _honest_variant(
     captures = folder / "captures" / layout
     for way in ways:
         golden = golden_of(variant, way)
-        target = golden_of(variant, "same")
-        if way == "same":
-            target = target.replace("honest", "honest_again")
+        target = honest_target(variant, way)
         if not ((captures / golden).exists() and (captures / target).exists()):
             continue
         question = question_of(layout, target, golden, way, folder)
