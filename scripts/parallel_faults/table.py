@@ -111,7 +111,7 @@ KINDS = {
     "local norm": rf"a norm of|clip coefficient|times those|all_reduce.*({_GONE})",
     "order": r"gets .*where|other order|order of|turned|swap|'s part",
     "wrong element": r"wrong collective|collective itself|is not what|not the (sum|mean)|add up",
-    "left out": rf"{_GONE}|fewer|other calls|left out|zero|microbatch|only in the target",
+    "left out": rf"{_GONE}|fewer|other calls|left out|\bzeros?\b|microbatch|only in the target",
     "swapped": r"swap|other order|other call|other input|sample|'s part|gets .*where",
     "bias": r"bias",
     "positions": r"arange|positions|configur|other",

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.parallel_faults.evaluate import WAYS, honest_of, judged
+from scripts.parallel_faults.evaluate import WAYS, honest_of, judged, place_of
 from scripts.parallel_faults.main import capture_layout, without_effect
+from scripts.parallel_faults.table import cells
 
 pytestmark = pytest.mark.frameworks
 
@@ -14,6 +15,30 @@ CHOSEN = {
     "dp_by_hand": ("not_reduced", "same_samples", "other_rate"),
     "tp_by_hand": ("no_sum_after_row", "other_start"),
 }
+
+
+# What a search says that knows neither what is wrong nor where.
+VAGUE = (
+    "1. Optimizer.SGD.0.forward: not captured (step 0, all 2 ranks) at input.0.grads.0"
+    " Optimizer.SGD.0.forward.input.0.grads.0 differs by 0.733 of its norm, where what the run gave before"
+    " differs by 0: an operator between Functional.layer_norm.1.backward and Optimizer.SGD.0.forward was not"
+    " captured, or it comes from outside; gradients that were scaled, clipped, averaged or added to those of"
+    " the step before (zero_grad) come about so it reached 48 more records"
+)
+
+
+def test_a_vague_finding_names_no_fault() -> None:
+    ways = ((layout, fault, way) for layout, fault in cells() for way in WAYS)
+    named = [(layout, fault.name, way) for layout, fault, way in ways
+             if place_of(fault, layout, way, [VAGUE])]  # fmt: skip
+    assert named == []
+
+
+def test_what_is_said_of_the_right_run_too_names_nothing() -> None:
+    layout, fault = next(each for each in cells(("dp_by_hand",)) if each[1].name == "other_start")
+    finding = "1. Functional.layer_norm.3.forward: other weight (step 0) of blocks.1.n2.weight"
+    assert place_of(fault, layout, "one", [finding]) == 1
+    assert place_of(fault, layout, "one", [finding], idle=[finding]) == 0
 
 
 @pytest.fixture(scope="module")
