@@ -94,29 +94,34 @@ def run_case(case: Case, folder: Path, task: str, again: bool) -> dict[str, Any]
     }
 
 
-def run_cases(layout: str, cases: list[dict[str, Any]], folder: Path, task: str) -> None:
-    """Run all cases of a layout in this process, which is one of its ranks."""
+def run_cases(
+    layout: str,
+    cases: list[dict[str, Any]],
+    alone: list[dict[str, Any]],
+    folder: Path,
+    task: str,
+) -> None:
+    """Run all cases of a layout in this process, one of its ranks, and first those of a single process."""
     warnings.simplefilter("ignore")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if world > 1:
-        dist.init_process_group("gloo")
     results = {}
+    for made in alone if rank == 0 else []:
+        case = Case(layout=layout, **made)
+        results[case_name(case)] = run_case(case, folder / layout / case_name(case), task, False)
+    dist.init_process_group("gloo")
     for made in cases:
         again = made.pop("again", False)
         case = Case(layout=layout, rank=rank, world=world, **made)
         name = case_name(case, again)
         results[name] = run_case(case, folder / layout / name, task, again)
-        if world > 1:
-            dist.barrier()
-    single = "-one" if world == 1 else ""
-    path = folder / layout / f"results{single}-{rank}.json"
+        dist.barrier()
+    path = folder / layout / f"results-{rank}.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(known | results, indent=1))
-    if world > 1:
-        dist.destroy_process_group()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     what = json.loads(sys.argv[1])
     assert what["layout"] in LAYOUTS
-    run_cases(what["layout"], what["cases"], Path(what["folder"]), what["task"])
+    run_cases(**{**what, "folder": Path(what["folder"])})

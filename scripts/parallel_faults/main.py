@@ -18,7 +18,7 @@ from typing import Any
 
 from scripts.measuring import markdown_table
 from scripts.parallel_faults.evaluate import WAYS, honest_of, judged, table_of
-from scripts.parallel_faults.table import LAYOUTS, cells, variants_of
+from scripts.parallel_faults.table import ALONE_VARIANTS, LAYOUTS, cells, variants_of
 
 
 def capture_layout(
@@ -33,20 +33,19 @@ def capture_layout(
     ]
     cases: list[dict[str, Any]] = [*honest, *({**each, "again": True} for each in honest)]
     cases += [{"fault": fault.name, "variant": fault.variant, "start": start} for fault in chosen]
-    _launched(layout, cases, folder, task, LAYOUTS[layout].ranks)
-    if LAYOUTS[layout].comparable:
-        alone = [each for each in honest if each["variant"] in ("plain", "clip")]
-        _launched(layout, alone, folder, task, 1)
+    alone = [
+        each for each in honest if LAYOUTS[layout].comparable and each["variant"] in ALONE_VARIANTS
+    ]
+    what = {"layout": layout, "cases": cases, "alone": alone, "folder": str(folder), "task": task}
+    (folder / layout).mkdir(parents=True, exist_ok=True)
+    _launch(json.dumps(what), LAYOUTS[layout].ranks, folder / layout)
 
 
-def _launched(
-    layout: str, cases: list[dict[str, Any]], folder: Path, task: str, ranks: int
-) -> None:
-    what = {"layout": layout, "cases": cases, "folder": str(folder), "task": task}
+def _launch(what: str, ranks: int, folder: Path) -> None:
+    """Run the ranks of a layout to their end; their output stands in log-{rank}.txt."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    (folder / layout).mkdir(parents=True, exist_ok=True)
     running = []
     for rank in range(ranks):
         where = {
@@ -59,15 +58,14 @@ def _launched(
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
         }
-        log = (folder / layout / f"log-{ranks}-{rank}.txt").open("w")
-        words = [sys.executable, "-m", "scripts.parallel_faults.launch", json.dumps(what)]
+        log = (folder / f"log-{rank}.txt").open("w")
+        words = [sys.executable, "-m", "scripts.parallel_faults.launch", what]
         running.append(subprocess.Popen(words, env=where, stdout=log, stderr=log))
     codes = [process.wait(900) for process in running]
     if any(codes):
-        log_path = folder / layout / f"log-{ranks}-{codes.index(max(codes, key=abs))}.txt"
-        raise SystemExit(
-            f"{layout}: the processes ended with {codes}:\n{log_path.read_text()[-3000:]}"
-        )
+        wrong = codes.index(max(codes, key=abs))
+        text = (folder / f"log-{wrong}.txt").read_text()
+        raise SystemExit(f"{folder.name}: the processes ended with {codes}:\n{text[-3000:]}")
 
 
 def without_effect(layout: str, folder: Path) -> list[str]:

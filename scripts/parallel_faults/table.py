@@ -47,6 +47,8 @@ LAYOUTS = {
     "fsdp_tp": Layout(layouts.fsdp_tp, 4, "adamw", "dp=2,tp=2"),
 }
 
+# The variants that one process has, too: it needs no microbatches, and draws other masks.
+ALONE_VARIANTS = ("plain", "clip")
 DATA = ("ddp", "dp_by_hand", "ddp_no_sync", "ddp_checkpoint", "zero1", "fsdp2", "moe_ep")
 TENSOR = ("tp_by_hand", "tp_sp_by_hand", "dp_tp_by_hand")
 RING = ("tp_by_hand", "dp_tp_by_hand")
