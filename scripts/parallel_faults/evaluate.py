@@ -57,11 +57,11 @@ class Said:
 
     @property
     def findings(self) -> list[str]:
-        """The numbered findings, each with the lines that belong to it, but no lines of the programs, which
-        name their faults."""
+        """The findings (of `locate` numbered, of `ranks` with step and group), each with the lines that
+        belong to it, but no lines of the programs, which name their faults."""
         found: list[list[str]] = []
         for line in re.sub(r"(\.py:\d+, in \w+): .*", r"\1", self.text).splitlines():
-            if re.match(r"\d+\. ", line):
+            if re.match(r"\d+\. |  step \d+, .*\[", line):
                 found.append([line])
             elif found and line.startswith(" "):
                 found[-1].append(line.strip())
@@ -172,6 +172,10 @@ def place_of(
 
 
 def _call_of(finding: str) -> str:
+    """Return what a finding is of, and its verdict, without the step."""
+    if finding.startswith("  step"):
+        kind, _, rest = finding.partition("] ")
+        return kind.partition("[")[2] + rest.partition(": ")[0]
     return finding.partition(". ")[2].partition(" (step")[0]
 
 

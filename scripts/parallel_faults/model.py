@@ -73,6 +73,10 @@ class Parts:
         """Tokens to vectors."""
         return nn.Embedding(VOCABULARY, WIDTH)
 
+    def positions(self) -> "Positions":
+        """A vector for each position."""
+        return Positions()
+
     def norm(self, width: int = WIDTH) -> nn.Module:
         """Layer norm."""
         return nn.LayerNorm(width)
@@ -189,7 +193,7 @@ class Language(nn.Module):
         self.parts = [parts]
         first, last = blocks.start == 0, blocks.stop == BLOCKS
         self.embedding = parts.embedding() if first else None
-        self.positions = Positions() if first else None
+        self.positions = parts.positions() if first else None
         self.blocks = nn.ModuleDict({str(number): Block(parts) for number in blocks})
         self.norm = parts.norm() if last else None
         self.head = parts.head() if last else None

@@ -16,6 +16,7 @@ from scripts.parallel_faults.model import (
     WIDTH,
     Case,
     Parts,
+    Positions,
     RandomStates,
 )
 
@@ -249,6 +250,13 @@ class TensorParts(Parts):
     def embedding(self) -> nn.Module:
         """Tokens to vectors."""
         return VocabParallelEmbedding(self)
+
+    def positions(self) -> Positions:
+        """A vector for each position; with sequence parallelism a rank's gradients are of its own ones."""
+        made = Positions()
+        if self.sequence:
+            marked(made.weight, sequence_parallel=True)
+        return made
 
     def norm(self, width: int = WIDTH) -> nn.Module:
         """Layer norm; with sequence parallelism its gradients are partial sums."""
