@@ -105,14 +105,16 @@ KINDS = {
     "not reduced": rf"not reduced|not summed|partial|{_GONE}",
     "scaled": r"(?<![\d.])(2|4|0\.5|0\.25)(\.0+)? times|\bx ?[24]\b|not divided|a factor of"
     r"|__r?mul__\S* runs only in the target|__i?truediv__\S* runs only in the golden|run averages",
-    "missing collective": rf"is missing|not reduced|not summed|partial|Distributed.*({_GONE})|({_GONE}).*Distributed",
+    "missing collective": r"is missing|not reduced|not summed|partial|"
+    rf"Distributed.*({_GONE})|({_GONE}).*Distributed",
     "wrong group": r"\bgroup\b.*(where|golden|not|instead|another)",
     "wrong slice": r"other weight|other values|'s part|slice|has the values",
     "stale parameter": rf"stale|not updated?|did not|no update|skipp|not (gathered|given)|{_GONE}",
     "other rate": r"\blr\b|learning rate",
     "local norm": rf"a norm of|clip coefficient|times those|all_reduce.*({_GONE})",
     "order": r"only in the target|gets .*where|other order|order of|turned|swap|'s part",
-    "wrong element": r"a hook for|another gradient than|wrong collective|collective itself|is not what|not the (sum|mean)|add up",
+    "wrong element": r"a hook for|another gradient than|wrong collective"
+    r"|collective itself|is not what|not the (sum|mean)|add up",
     "left out": rf"{_GONE}|fewer|other calls|left out|\bzeros?\b|microbatch|only in the target",
     "swapped": r"swap|other order|other call|other input|sample|'s part|gets .*where",
     "bias": r"bias",
@@ -327,11 +329,11 @@ FAULTS = (
             "dp_tp_by_hand",
             "cp_by_hand",
             "moe_ep",
-            words_of=(("ddp", (r"all_reduce|gradient",)),),
-    ),
+        ),
         "wrong element",
         (r"all_reduce|reduce_scatter",),
         (1,),
+        words_of=(("ddp", (r"all_reduce|gradient",)),),
     ),
     Fault(
         "microbatch_left_out",
