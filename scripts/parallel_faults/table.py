@@ -54,8 +54,8 @@ TENSOR = ("tp_by_hand", "tp_sp_by_hand", "dp_tp_by_hand")
 RING = ("tp_by_hand", "dp_tp_by_hand")
 
 
-# Layouts of one optimizer, whose right runs are compared with each other; as many data-parallel ranks have the
-# same samples each, which `ddp`, with its sampler, has not.
+# Layouts of one optimizer, whose right runs are compared with each other. As many data-parallel ranks have
+# the same samples each, which `ddp`, with its sampler, has not.
 ACROSS = (
     ("zero1", "fsdp2"),
     ("fsdp2", "tp_sp_by_hand"),
@@ -132,8 +132,9 @@ KINDS = {
 _A_CULPRIT = r"rank 1\b|\branks [\d,-]*\b1\b|all \d ranks|ranks 0-\d"
 
 
-_N2 = r"blocks\.0\.n2\.weight"
-_MOVED = r"blocks\.1\.n2\.weight"
+# "block" is the module around a checkpointed one.
+_N2 = r"blocks\.0\.(block\.)?n2\.weight"
+_MOVED = r"blocks\.1\.(block\.)?n2\.weight"
 _STALE = r"blocks\.0\.mlp\.up\.weight"
 _DOWN = r"blocks\.0\.mlp\.down"
 _UP = r"blocks\.1\.mlp\.up"
