@@ -93,7 +93,13 @@ class Fault:
         """Return the patterns that a finding has which names this fault: the place, what it is, and with a
         golden run of the same layout one of the culprits."""
         words = (*dict(self.words_of).get(layout, self.words), KINDS[self.kind])
-        return (*words, _A_CULPRIT) if self.ranks and way == "same" else words
+        if not self.ranks or way != "same":
+            return words
+        culprits = "|".join(map(str, self.ranks))
+        return (
+            *words,
+            rf"\brank ({culprits})\b|\branks [\d,-]*\b({culprits})\b|all \d ranks|ranks 0-\d",
+        )
 
 
 # So a finding says that the target lacks a call that the golden run has.
@@ -108,7 +114,7 @@ KINDS = {
     r"|__r?mul__\S* runs only in the target|__i?truediv__\S* runs only in the golden|run averages",
     "missing collective": r"is missing|not reduced|not summed|partial|"
     rf"Distributed.*({_GONE})|({_GONE}).*Distributed",
-    "wrong group": r"\bgroup\b.*(where|golden|not|instead|another)",
+    "wrong group": r"reduced in the group|\bgroup\b.*(where|golden|not|instead|another)",
     "wrong slice": r"other weight|other values|'s part|slice|has the values",
     "stale parameter": rf"stale|not updated?|did not|no update|skipp|not (gathered|given)|{_GONE}",
     "other rate": r"\blr\b|learning rate",
@@ -129,7 +135,6 @@ KINDS = {
     "mask left out": rf"masked_fill|{_GONE}",
     "buffers": r"buffer|broadcast|running_",
 }
-_A_CULPRIT = r"rank 1\b|\branks [\d,-]*\b1\b|all \d ranks|ranks 0-\d"
 
 
 # "block" is the module around a checkpointed one.
@@ -169,10 +174,17 @@ FAULTS = (
     ),
     Fault(
         "same_samples",
-        (*DATA, "ddp_buffers", "dp_tp_by_hand", "fsdp_tp"),
+        (*DATA, "ddp_buffers"),
         "same samples",
         (r"samples|batch|input",),
         (1,),
+    ),
+    Fault(
+        "same_samples",
+        ("dp_tp_by_hand", "fsdp_tp"),
+        "same samples",
+        (r"samples|batch|input",),
+        (2, 3),
     ),
     Fault(
         "other_samples",
@@ -196,6 +208,7 @@ FAULTS = (
         ),
         "not reduced",
         (_N2,),
+        words_of=(("dtensor_tp_sp", (r"blocks\.0\.n2\b",)),),
     ),
     Fault("not_reduced", ("moe_ep",), "not reduced", (r"blocks\.0\.mlp\.router\.weight",)),
     Fault("not_reduced", ("pipeline_by_hand",), "not reduced", (r"(embedding|head)\.weight",)),
