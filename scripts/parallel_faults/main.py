@@ -58,9 +58,9 @@ def _launch(what: str, ranks: int, folder: Path) -> None:
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
         }
-        log = (folder / f"log-{rank}.txt").open("w")
         words = [sys.executable, "-m", "scripts.parallel_faults.launch", what]
-        running.append(subprocess.Popen(words, env=where, stdout=log, stderr=log))
+        with (folder / f"log-{rank}.txt").open("w") as log:
+            running.append(subprocess.Popen(words, env=where, stdout=log, stderr=log))
     codes = [process.wait(900) for process in running]
     if any(codes):
         wrong = codes.index(max(codes, key=abs))
