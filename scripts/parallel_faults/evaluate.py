@@ -120,12 +120,12 @@ def _ran_in_fork(words: list[str], kept: Path) -> tuple[int, str]:
         with printed.open("w") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        try:
-            code = command_line(words)
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            sys.stdout = sys.stderr = file  # a test runner has put its own there
+            try:
+                code = command_line(words)
+            finally:
+                file.flush()
+                os._exit(code)
     _, status = os.waitpid(child, 0)
     text = printed.read_text()
     printed.unlink()
