@@ -106,8 +106,8 @@ def answered(question: Question, folder: Path) -> Said:
         if question.command != "compare":
             shutil.rmtree(out, ignore_errors=True)
         kept.write_text(f"{code}\n{printed}")
-    code, _, text = kept.read_text().partition("\n")
-    return Said(int(code), text, out)
+    first, _, text = kept.read_text().partition("\n")
+    return Said(int(first), text, out)
 
 
 def _ran_in_fork(words: list[str], kept: Path) -> tuple[int, str]:
