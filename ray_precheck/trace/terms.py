@@ -1,8 +1,8 @@
 """What a collective was asked to do, in words: its group, its reduction, the rank that sends or gets; and the
 name of a module.
 
-Comes in: a record of a collective as it stands in the dump. Goes out: its `Terms`, and how those of two runs
-differ. Called by the rows of a comparison and by the walk of `locate`.
+Comes in: a record of a collective as it stands in the dump. Goes out: its `CallTerms`, and how those of two
+runs differ. Called by the rows of a comparison and by the walk of `locate`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ _PLACES: Mapping[str, Mapping[str, int]] = {
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
 
 
-class Terms(NamedTuple):
+class CallTerms(NamedTuple):
     """What a collective was asked to do: its group in words, its reduction, and who sends or gets."""
 
     group: str
@@ -43,7 +43,7 @@ class Terms(NamedTuple):
     goal: str
 
 
-def differing_terms(mine: Terms, theirs: Terms) -> Iterator[tuple[str, str]]:
+def differing_terms(mine: CallTerms, theirs: CallTerms) -> Iterator[tuple[str, str]]:
     """Yield a cause and a sentence for each of the terms that differ."""
     if mine.group != theirs.group and mine.group and theirs.group:
         if mine.group.startswith(("to ", "from ")):
@@ -68,13 +68,13 @@ def differing_terms(mine: Terms, theirs: Terms) -> Iterator[tuple[str, str]]:
             )
 
 
-def terms_of(call: str, record: Mapping[str, Any], meeting: Meeting | None) -> Terms:
+def call_terms(call: str, record: Mapping[str, Any], meeting: Meeting | None) -> CallTerms:
     """Return what a collective was asked to do."""
     operation = operation_of(call)
     reduction = _argument(record, operation, "op").rpartition(".")[2]
     if not reduction and operation.rpartition(".")[2] in _REDUCING:
         reduction = "SUM"
-    return Terms(
+    return CallTerms(
         group_in_words(meeting),
         {"PROD": "PRODUCT"}.get(reduction.upper(), reduction.upper()),
         _rank(record, operation, "src", meeting),

@@ -1,8 +1,8 @@
 """What the commands say of captured faults and of honest runs, and whether it is what they are.
 
-Comes in: the folder of the captures, the cells. Goes out: `Judged`, one for each cell and way, and `Honest`,
-one for each pair of right runs. Called by `main.py`. What a command printed is kept in said/NAME.txt, and
-read from there the next time.
+Comes in: the folder of the captures, the cells. Goes out: `JudgedCell`, one for each cell and way, and
+`Honest`, one for each pair of right runs. Called by `main.py`. What a command printed is kept in
+said/NAME.txt, and read from there the next time.
 """
 
 import os
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ray_precheck.cli.command_line import main as command_line
 from scripts.measuring import markdown_table
-from scripts.parallel_faults.pairs import Found, judged_pairs
-from scripts.parallel_faults.table import ACROSS, FAULTS, LAYOUTS, Fault, cells, variants_of
+from scripts.parallel_faults.pairs import FoundPairs, judged_pairs
+from scripts.parallel_faults.table import ACROSS, FAULTS, LAYOUTS, ParallelFault, cells, variants_of
 
 WAYS = {"ranks": "without a golden run", "same": "same layout", "one": "one process"}
 GOALS = {"ranks": 0.70, "same": 0.95, "one": 0.90}
@@ -69,11 +69,11 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedCell:
     """A cell in one way: the exit code, and the place of the first finding that names it, 0 for none."""
 
     layout: str
-    fault: Fault
+    fault: ParallelFault
     way: str
     code: int
     place: int
@@ -86,7 +86,7 @@ class Honest:
     name: str
     command: str
     said: Said
-    found: Found | None = None
+    found: FoundPairs | None = None
 
     @property
     def accused(self) -> bool:
@@ -156,7 +156,7 @@ def question_of(layout: str, target: str, golden: str, way: str, folder: Path) -
 
 
 def place_of(
-    fault: Fault, layout: str, way: str, findings: list[str], idle: Iterable[str] = ()
+    fault: ParallelFault, layout: str, way: str, findings: list[str], idle: Iterable[str] = ()
 ) -> int:
     """Return the place of the first finding that says what a fault is and where, 0 for none.
 
@@ -181,7 +181,7 @@ def _call_of(finding: str) -> str:
 
 def judged(
     folder: Path, layouts: Iterable[str], faults: Iterable[str], ways: Iterable[str]
-) -> Iterator[Judged]:
+) -> Iterator[JudgedCell]:
     """Yield the judgement of each captured cell in each way."""
     chosen = {*faults} or {fault.name for fault in FAULTS}
     for layout, fault in cells(tuple(layouts)):
@@ -196,7 +196,7 @@ def judged(
             right = honest_target(fault.variant, way)
             idle = answered(question_of(layout, right, golden, way, folder), folder).findings
             place = place_of(fault, layout, way, said.findings, idle)
-            yield Judged(layout, fault, way, said.code, place)
+            yield JudgedCell(layout, fault, way, said.code, place)
 
 
 def honest_of(folder: Path, layouts: Iterable[str], ways: Iterable[str]) -> Iterator[Honest]:
@@ -251,9 +251,9 @@ def _compared(question: Question, folder: Path) -> Honest:
     return Honest(name, "compare", said, found)
 
 
-def table_of(found: Iterable[Judged]) -> str:
+def table_of_cells(found: Iterable[JudgedCell]) -> str:
     """Return a table in Markdown: a row for each fault and layout, and the totals against their goals."""
-    rows: dict[tuple[str, str], dict[str, Judged]] = {}
+    rows: dict[tuple[str, str], dict[str, JudgedCell]] = {}
     for each in found:
         rows.setdefault((each.layout, each.fault.name), {})[each.way] = each
     ways = [way for way in WAYS if any(way in row for row in rows.values())]
@@ -272,7 +272,7 @@ def table_of(found: Iterable[Judged]) -> str:
     return "\n".join([table, "", *totals])
 
 
-def _mark(one: Judged | None) -> str:
+def _mark(one: JudgedCell | None) -> str:
     if one is None:
         return "-"
     if one.place:

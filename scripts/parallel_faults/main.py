@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.measuring import markdown_table
-from scripts.parallel_faults.evaluate import WAYS, honest_of, judged, table_of
+from scripts.parallel_faults.evaluate import WAYS, honest_of, judged, table_of_cells
 from scripts.parallel_faults.table import ALONE_VARIANTS, LAYOUTS, cells, variants_of
 
 
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         worst = max(worst, bool(idle))
         print(f"{layout}: captured{'; without effect: ' + ', '.join(idle) if idle else ''}")
     if options.ways:
-        print(table_of(judged(options.folder, options.layouts, options.faults, options.ways)))
+        print(table_of_cells(judged(options.folder, options.layouts, options.faults, options.ways)))
         worst = max(worst, _print_honest(options.folder, options.layouts, options.ways))
     return worst
 

@@ -1,8 +1,8 @@
 """Pairs of calls that `compare` finds between layouts, beside those that the programs say.
 
-Comes in: captures of two layouts, and the tables of `compare`. Goes out: `Found`, and with it F1. Called by
-`main.py`. All programs have one model: calls belong together that are the same operator, for the same time,
-in the module of the same name. An operator that runs a different number of times in a module of the two
+Comes in: captures of two layouts, and the tables of `compare`. Goes out: `FoundPairs`, and with it F1. Called
+by `main.py`. All programs have one model: calls belong together that are the same operator, for the same
+time, in the module of the same name. An operator that runs a different number of times in a module of the two
 layouts (its collectives' copies, say) counts for neither.
 """
 
@@ -20,7 +20,7 @@ _WRAPPERS = re.compile(
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPairs:
     """How many pairs are right, how many of those found are not, and how many were not found."""
 
     right: int
@@ -66,7 +66,7 @@ def pairs_found(table: Path) -> dict[str, str]:
     return {row["Call"]: row["Golden Call"] for row in rows if row["Match"] != "unmatched"}
 
 
-def judged_pairs(target: Path, golden: Path, table: Path) -> Found:
+def judged_pairs(target: Path, golden: Path, table: Path) -> FoundPairs:
     """Judge the pairs that a table has of two dumps."""
     mine, other = places_of(target), places_of(golden)
     ours, theirs = (Counter(place[:3] for place in each.values()) for each in (mine, other))
@@ -81,4 +81,4 @@ def judged_pairs(target: Path, golden: Path, table: Path) -> Found:
         for key, partner in found.items()
         if key in truth or partner in named
     )
-    return Found(right, wrong, len(truth) - right)
+    return FoundPairs(right, wrong, len(truth) - right)

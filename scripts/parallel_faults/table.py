@@ -7,44 +7,44 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from scripts.parallel_faults import layouts, stages
-from scripts.parallel_faults.model import Case, Parts
+from scripts.parallel_faults.model import FaultCase, Parts
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParallelLayout:
     """A layout: its program, its ranks, its optimizer, and the axes as `--layout` takes them.
 
     `comparable` is False where one process computes something else (batch norm over a rank's samples).
     """
 
-    make: Callable[[Case], layouts.Training]
+    make: Callable[[FaultCase], layouts.Training]
     ranks: int
     optimizer: str
     axes: str
-    whole: Callable[[Case], Parts] = Parts
+    whole: Callable[[FaultCase], Parts] = Parts
     tied: bool = False
     comparable: bool = True
 
 
 LAYOUTS = {
-    "ddp": Layout(layouts.ddp, 2, "adamw", "dp=2"),
-    "dp_by_hand": Layout(layouts.dp_by_hand, 2, "sgd", "dp=2"),
-    "ddp_no_sync": Layout(layouts.ddp_no_sync, 2, "adamw", "dp=2"),
-    "ddp_checkpoint": Layout(layouts.ddp_checkpoint, 2, "adamw", "dp=2"),
-    "ddp_buffers": Layout(
+    "ddp": ParallelLayout(layouts.ddp, 2, "adamw", "dp=2"),
+    "dp_by_hand": ParallelLayout(layouts.dp_by_hand, 2, "sgd", "dp=2"),
+    "ddp_no_sync": ParallelLayout(layouts.ddp_no_sync, 2, "adamw", "dp=2"),
+    "ddp_checkpoint": ParallelLayout(layouts.ddp_checkpoint, 2, "adamw", "dp=2"),
+    "ddp_buffers": ParallelLayout(
         layouts.ddp_buffers, 2, "adamw", "dp=2", layouts.BatchNormParts, comparable=False
     ),
-    "zero1": Layout(layouts.zero1, 2, "adamw", "dp=2"),
-    "fsdp2": Layout(layouts.fsdp2, 2, "adamw", "dp=2"),
-    "tp_by_hand": Layout(layouts.tp_by_hand, 2, "sgd", "tp=2"),
-    "tp_sp_by_hand": Layout(layouts.tp_sp_by_hand, 2, "adamw", "tp=2"),
-    "dtensor_tp": Layout(layouts.dtensor_tp, 2, "adamw", "tp=2"),
-    "dtensor_tp_sp": Layout(layouts.dtensor_tp_sp, 2, "adamw", "tp=2"),
-    "pipeline_by_hand": Layout(stages.pipeline_by_hand, 2, "sgd", "pp=2", tied=True),
-    "cp_by_hand": Layout(stages.cp_by_hand, 2, "adamw", "cp=2"),
-    "moe_ep": Layout(stages.moe_ep, 2, "adamw", "ep=2", stages.ExpertParts),
-    "dp_tp_by_hand": Layout(layouts.dp_tp_by_hand, 4, "sgd", "dp=2,tp=2"),
-    "fsdp_tp": Layout(layouts.fsdp_tp, 4, "adamw", "dp=2,tp=2"),
+    "zero1": ParallelLayout(layouts.zero1, 2, "adamw", "dp=2"),
+    "fsdp2": ParallelLayout(layouts.fsdp2, 2, "adamw", "dp=2"),
+    "tp_by_hand": ParallelLayout(layouts.tp_by_hand, 2, "sgd", "tp=2"),
+    "tp_sp_by_hand": ParallelLayout(layouts.tp_sp_by_hand, 2, "adamw", "tp=2"),
+    "dtensor_tp": ParallelLayout(layouts.dtensor_tp, 2, "adamw", "tp=2"),
+    "dtensor_tp_sp": ParallelLayout(layouts.dtensor_tp_sp, 2, "adamw", "tp=2"),
+    "pipeline_by_hand": ParallelLayout(stages.pipeline_in_stages, 2, "sgd", "pp=2", tied=True),
+    "cp_by_hand": ParallelLayout(stages.cp_by_hand, 2, "adamw", "cp=2"),
+    "moe_ep": ParallelLayout(stages.moe_ep, 2, "adamw", "ep=2", stages.ExpertParts),
+    "dp_tp_by_hand": ParallelLayout(layouts.dp_tp_by_hand, 4, "sgd", "dp=2,tp=2"),
+    "fsdp_tp": ParallelLayout(layouts.fsdp_tp, 4, "adamw", "dp=2,tp=2"),
 }
 
 # The variants that one process has, too: it needs no microbatches, and draws other masks.
@@ -72,7 +72,7 @@ ACROSS = (
 
 
 @dataclass(frozen=True)
-class Fault:
+class ParallelFault:
     """A fault: what it is, where it exists, and what a finding says that names it.
 
     `kind` is a short name of what it is, `words` patterns (regular expressions, case ignored) that one
@@ -146,7 +146,7 @@ _UP = r"blocks\.1\.mlp\.up"
 _SAME_ON_ALL = "all ranks do the same, and nothing in one run says that it is too much"
 
 FAULTS = (
-    Fault(
+    ParallelFault(
         "other_start",
         (
             *DATA[:5],
@@ -161,7 +161,7 @@ FAULTS = (
         (_MOVED,),
         (1,),
     ),
-    Fault(
+    ParallelFault(
         "other_start",
         ("fsdp2",),
         "other weights",
@@ -169,31 +169,31 @@ FAULTS = (
         (1,),
         sight="each rank has another shard",
     ),
-    Fault(
+    ParallelFault(
         "other_start", ("pipeline_by_hand",), "other weights", (r"(embedding|head)\.weight",), (1,)
     ),
-    Fault(
+    ParallelFault(
         "same_samples",
         (*DATA, "ddp_buffers"),
         "same samples",
         (r"samples|batch|input",),
         (1,),
     ),
-    Fault(
+    ParallelFault(
         "same_samples",
         ("dp_tp_by_hand", "fsdp_tp"),
         "same samples",
         (r"samples|batch|input",),
         (2, 3),
     ),
-    Fault(
+    ParallelFault(
         "other_samples",
         (*TENSOR, "dtensor_tp", "dtensor_tp_sp", "cp_by_hand", "fsdp_tp", "pipeline_by_hand"),
         "other samples",
         (r"samples|batch|input|target",),
         (1,),
     ),
-    Fault(
+    ParallelFault(
         "not_reduced",
         (
             "ddp",
@@ -210,13 +210,15 @@ FAULTS = (
         (_N2,),
         words_of=(("dtensor_tp_sp", (r"blocks\.0\.n2\b",)),),
     ),
-    Fault("not_reduced", ("moe_ep",), "not reduced", (r"blocks\.0\.mlp\.router\.weight",)),
-    Fault("not_reduced", ("pipeline_by_hand",), "not reduced", (r"(embedding|head)\.weight",)),
-    Fault("dp_not_reduced", ("dp_tp_by_hand",), "not reduced", (_N2,)),
-    Fault(
+    ParallelFault("not_reduced", ("moe_ep",), "not reduced", (r"blocks\.0\.mlp\.router\.weight",)),
+    ParallelFault(
+        "not_reduced", ("pipeline_by_hand",), "not reduced", (r"(embedding|head)\.weight",)
+    ),
+    ParallelFault("dp_not_reduced", ("dp_tp_by_hand",), "not reduced", (_N2,)),
+    ParallelFault(
         "head_norm_not_reduced", TENSOR, "not reduced", (r"blocks\.0\.attention\.q_norm\.weight",)
     ),
-    Fault(
+    ParallelFault(
         "sum_for_mean",
         (
             "ddp",
@@ -233,15 +235,21 @@ FAULTS = (
         (r"2|sum|scale",),
         sight=_SAME_ON_ALL,
     ),
-    Fault("mean_for_sum", ("cp_by_hand",), "scaled", (r"0\.5|2|mean|scale",), sight=_SAME_ON_ALL),
-    Fault("no_sum_after_row", (*TENSOR, "dtensor_tp", "fsdp_tp"), "missing collective", (_DOWN,)),
-    Fault("no_sum_before_column", TENSOR, "missing collective", (_UP,)),
-    Fault("no_sum_of_keys", ("cp_by_hand",), "missing collective", (r"attention|reduce_scatter",)),
-    Fault("logits_gathered", RING, "too much", (r"all_gather",)),
-    Fault("wrong_group", ("dp_tp_by_hand",), "wrong group", (_DOWN, "group"), ()),
-    Fault("dp_wrong_group", ("dp_tp_by_hand",), "wrong group", (_N2,), ()),
-    Fault("wrong_slice", TENSOR, "wrong slice", (r"blocks\.1\.mlp\.up\.weight",), (1,)),
-    Fault(
+    ParallelFault(
+        "mean_for_sum", ("cp_by_hand",), "scaled", (r"0\.5|2|mean|scale",), sight=_SAME_ON_ALL
+    ),
+    ParallelFault(
+        "no_sum_after_row", (*TENSOR, "dtensor_tp", "fsdp_tp"), "missing collective", (_DOWN,)
+    ),
+    ParallelFault("no_sum_before_column", TENSOR, "missing collective", (_UP,)),
+    ParallelFault(
+        "no_sum_of_keys", ("cp_by_hand",), "missing collective", (r"attention|reduce_scatter",)
+    ),
+    ParallelFault("logits_gathered", RING, "too much", (r"all_gather",)),
+    ParallelFault("wrong_group", ("dp_tp_by_hand",), "wrong group", (_DOWN, "group"), ()),
+    ParallelFault("dp_wrong_group", ("dp_tp_by_hand",), "wrong group", (_N2,), ()),
+    ParallelFault("wrong_slice", TENSOR, "wrong slice", (r"blocks\.1\.mlp\.up\.weight",), (1,)),
+    ParallelFault(
         "wrong_slice",
         ("pipeline_by_hand",),
         "wrong slice",
@@ -249,9 +257,13 @@ FAULTS = (
         (1,),
         sight="a stage with the weights of another is a model, too",
     ),
-    Fault("wrong_slice", ("moe_ep",), "wrong slice", (r"blocks\.1\.mlp\.experts\.2",), (1,)),
-    Fault("wrong_slice", ("cp_by_hand",), "same samples", (r"samples|batch|input|sequence",), (1,)),
-    Fault(
+    ParallelFault(
+        "wrong_slice", ("moe_ep",), "wrong slice", (r"blocks\.1\.mlp\.experts\.2",), (1,)
+    ),
+    ParallelFault(
+        "wrong_slice", ("cp_by_hand",), "same samples", (r"samples|batch|input|sequence",), (1,)
+    ),
+    ParallelFault(
         "wrong_source",
         ("dp_by_hand",),
         "other weights",
@@ -259,7 +271,7 @@ FAULTS = (
         (),
         sight="all ranks have the same weights",
     ),
-    Fault(
+    ParallelFault(
         "wrong_source",
         RING,
         "other samples",
@@ -267,7 +279,7 @@ FAULTS = (
         (),
         sight="all ranks have the same samples",
     ),
-    Fault(
+    ParallelFault(
         "stale_update",
         (
             "ddp",
@@ -282,7 +294,7 @@ FAULTS = (
         (_STALE,),
         (1,),
     ),
-    Fault(
+    ParallelFault(
         "other_rate",
         (
             "ddp",
@@ -305,7 +317,7 @@ FAULTS = (
         (r"lr|rate",),
         (1,),
     ),
-    Fault(
+    ParallelFault(
         "loss_doubled",
         (
             "ddp",
@@ -321,20 +333,22 @@ FAULTS = (
         (r"2|scale",),
         sight=_SAME_ON_ALL,
     ),
-    Fault(
+    ParallelFault(
         "not_divided",
         ("ddp_no_sync", "pipeline_by_hand"),
         "scaled",
         (r"2|4|scale",),
         sight=_SAME_ON_ALL,
     ),
-    Fault(
+    ParallelFault(
         "local_norm", (*TENSOR, "fsdp2"), "local norm", (r"gradient|sqrt|norm|clip",), (), "clip"
     ),
-    Fault("gather_order", ("tp_sp_by_hand",), "order", (_UP,)),
-    Fault("gather_order", ("cp_by_hand",), "order", (r"attention",)),
-    Fault("gather_order", ("moe_ep",), "order", (r"mlp",), sight="each rank puts its own back"),
-    Fault(
+    ParallelFault("gather_order", ("tp_sp_by_hand",), "order", (_UP,)),
+    ParallelFault("gather_order", ("cp_by_hand",), "order", (r"attention",)),
+    ParallelFault(
+        "gather_order", ("moe_ep",), "order", (r"mlp",), sight="each rank puts its own back"
+    ),
+    ParallelFault(
         "wrong_element",
         (
             "ddp",
@@ -350,44 +364,50 @@ FAULTS = (
         (1,),
         words_of=(("ddp", (r"all_reduce|gradient",)),),
     ),
-    Fault(
+    ParallelFault(
         "microbatch_left_out",
         ("ddp_no_sync",),
         "left out",
         (r"microbatch|fewer|missing|calls",),
         (1,),
     ),
-    Fault("microbatch_left_out", ("pipeline_by_hand",), "left out", (r"zero|scale|mul|gradient",)),
-    Fault(
+    ParallelFault(
+        "microbatch_left_out", ("pipeline_by_hand",), "left out", (r"zero|scale|mul|gradient",)
+    ),
+    ParallelFault(
         "microbatches_swapped",
         ("pipeline_by_hand",),
         "swapped",
         (r"cross_entropy|swap|samples",),
         sight="targets are not sent",
     ),
-    Fault("gradients_swapped", ("pipeline_by_hand",), "swapped", (r"recv|swap|gradient",)),
-    Fault("bias_before_sum", TENSOR, "bias", (_DOWN,)),
-    Fault(
+    ParallelFault("gradients_swapped", ("pipeline_by_hand",), "swapped", (r"recv|swap|gradient",)),
+    ParallelFault("bias_before_sum", TENSOR, "bias", (_DOWN,)),
+    ParallelFault(
         "positions_not_offset",
         ("cp_by_hand", "tp_sp_by_hand", "dtensor_tp_sp"),
         "positions",
         (r"positions",),
         (1,),
     ),
-    Fault("reduced_twice", ("dp_by_hand", "ddp"), "double reduction", (r"twice|all_reduce|2",)),
-    Fault("reduced_twice", ("tp_sp_by_hand", "cp_by_hand"), "double reduction", (_N2,)),
-    Fault("reduced_twice", ("moe_ep",), "double reduction", (r"router",)),
-    Fault(
+    ParallelFault(
+        "reduced_twice", ("dp_by_hand", "ddp"), "double reduction", (r"twice|all_reduce|2",)
+    ),
+    ParallelFault("reduced_twice", ("tp_sp_by_hand", "cp_by_hand"), "double reduction", (_N2,)),
+    ParallelFault("reduced_twice", ("moe_ep",), "double reduction", (r"router",)),
+    ParallelFault(
         "reduced_twice", ("pipeline_by_hand",), "double reduction", (r"(embedding|head)\.weight",)
     ),
-    Fault("summed_twice", RING, "double reduction", (_DOWN,)),
-    Fault("reduced_early", ("ddp_no_sync",), "reduced early", (r"reduc|gradient",)),
-    Fault(
+    ParallelFault("summed_twice", RING, "double reduction", (_DOWN,)),
+    ParallelFault("reduced_early", ("ddp_no_sync",), "reduced early", (r"reduc|gradient",)),
+    ParallelFault(
         "reduced_early", ("dp_by_hand",), "reduced early", (r"reduc|gradient",), (), "accumulate"
     ),
-    Fault("same_masks", (*TENSOR, "cp_by_hand"), "same masks", (r"dropout|mask",), (1,), "dropout"),
-    Fault("other_masks", RING, "other masks", (r"dropout|mask",), (1,), "dropout"),
-    Fault(
+    ParallelFault(
+        "same_masks", (*TENSOR, "cp_by_hand"), "same masks", (r"dropout|mask",), (1,), "dropout"
+    ),
+    ParallelFault("other_masks", RING, "other masks", (r"dropout|mask",), (1,), "dropout"),
+    ParallelFault(
         "recomputed_otherwise",
         ("ddp_checkpoint",),
         "recomputed",
@@ -395,18 +415,20 @@ FAULTS = (
         (),
         "dropout",
     ),
-    Fault("embedding_mask", TENSOR, "mask left out", (r"embedding|masked_fill",)),
-    Fault("sum_of_exponentials", TENSOR, "missing collective", (r"all_reduce|exp|log",)),
-    Fault("overflow_alone", RING, "stale parameter", (r"update|skip|all_reduce",), (1,), "scaled"),
-    Fault(
+    ParallelFault("embedding_mask", TENSOR, "mask left out", (r"embedding|masked_fill",)),
+    ParallelFault("sum_of_exponentials", TENSOR, "missing collective", (r"all_reduce|exp|log",)),
+    ParallelFault(
+        "overflow_alone", RING, "stale parameter", (r"update|skip|all_reduce",), (1,), "scaled"
+    ),
+    ParallelFault(
         "buffers_not_synced", ("ddp_buffers",), "buffers", (r"running_(mean|var)|broadcast",), (1,)
     ),
-    Fault("not_gathered", ("zero1",), "stale parameter", (r"weight|broadcast|parameter",)),
-    Fault("experts_not_divided", ("moe_ep",), "scaled", (r"experts",), sight=_SAME_ON_ALL),
+    ParallelFault("not_gathered", ("zero1",), "stale parameter", (r"weight|broadcast|parameter",)),
+    ParallelFault("experts_not_divided", ("moe_ep",), "scaled", (r"experts",), sight=_SAME_ON_ALL),
 )
 
 
-def cells(chosen: tuple[str, ...] = ()) -> Iterator[tuple[str, Fault]]:
+def cells(chosen: tuple[str, ...] = ()) -> Iterator[tuple[str, ParallelFault]]:
     """Yield each fault in each of its layouts."""
     for layout in chosen or tuple(LAYOUTS):
         for fault in FAULTS:
@@ -420,13 +442,13 @@ def variants_of(layout: str) -> list[str]:
     return ["plain", *sorted(needed - {"plain"})]
 
 
-def case_name(case: Case, again: bool = False) -> str:
+def case_name(case: FaultCase, again: bool = False) -> str:
     """Return the name of a case's folder: honest, honest_again, one, or the fault; and the variant."""
     name = case.fault or ("one" if case.world == 1 else "honest_again" if again else "honest")
     return name + ("" if case.variant == "plain" or case.fault else f"-{case.variant}")
 
 
-def make_training(case: Case) -> layouts.Training:
+def make_parallel_training(case: FaultCase) -> layouts.Training:
     """Make the program of a case; with one rank that of the whole model."""
     layout = LAYOUTS[case.layout]
     if case.world == 1:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import DumpError
-from ray_precheck.trace.layouts.axes import groups_of, parsed_axes, plain_name
+from ray_precheck.trace.items import bare_name
+from ray_precheck.trace.layouts.axes import groups_of, parsed_axes
 from ray_precheck.trace.layouts.together import put_together
 from ray_precheck.trace.side import CaptureSide, open_side
 
@@ -184,5 +185,5 @@ def _held_by(side: CaptureSide) -> _Held:
         if b'"parameter"' in raw:
             for item in side.items(entry):
                 if item.is_tensor and item.state_name:
-                    shapes.setdefault(plain_name(item.state_name), item.shape or ())
+                    shapes.setdefault(bare_name(item.state_name), item.shape or ())
     return _Held(shapes, is_distributed)

@@ -12,10 +12,10 @@ from ray_precheck.trace.flow import is_collective, operation_of, unnumbered_meet
 from ray_precheck.trace.items import Item, parameter_names, parameter_place
 from ray_precheck.trace.side import record_from_json
 from ray_precheck.trace.terms import (
+    call_terms,
     differing_terms,
     group_in_words,
     module_in_words,
-    terms_of,
 )
 
 Raw = tuple[tuple[str, bytes], ...]
@@ -48,7 +48,9 @@ def asked_of_both(target: Raw, golden: Raw) -> str:
         if not is_collective(call):
             return ""
         record = record_from_json(raw)
-        found.append((operation_of(call), terms_of(call, record, unnumbered_meeting(call, record))))
+        found.append(
+            (operation_of(call), call_terms(call, record, unnumbered_meeting(call, record)))
+        )
     (operation, mine), (other, theirs) = found
     said = [f"it {sentence}" for _, sentence in differing_terms(mine, theirs)]
     return "; ".join(said) if operation == other else ""

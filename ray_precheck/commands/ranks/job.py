@@ -18,7 +18,7 @@ from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Done
 from ray_precheck.store.tables import Tables, encode_name, encode_row, encode_text
-from ray_precheck.trace.ranks.nouns import RankSummary
+from ray_precheck.trace.ranks.nouns import RankTrace
 from ray_precheck.trace.ranks.packing import pack
 from ray_precheck.trace.ranks.summary import summarize
 
@@ -62,7 +62,7 @@ class RankPayload:
         return (self.path,)
 
 
-def number_in(folder: str) -> int:
+def rank_number(folder: str) -> int:
     """Return the number in the name of a step's or a rank's folder, 0 where there is none."""
     found = _NUMBER.search(folder)
     return int(found[0]) if found else 0
@@ -70,17 +70,19 @@ def number_in(folder: str) -> int:
 
 def ranks_job(dumps: Sequence[FoundDump], *, shared_fs: bool = False) -> DumpsJob[RankPayload]:
     """Return the dumps of a folder as a job. `shared_fs`: every machine sees them by the same paths."""
-    work = DumpWork(RANK_TABLES, look, _done, _BYTES_OF_A_SECOND, Verdict.SKIP, ("sketches.npy",))
+    work = DumpWork(
+        RANK_TABLES, summarize_dump, _done, _BYTES_OF_A_SECOND, Verdict.SKIP, ("sketches.npy",)
+    )
     payloads = [
         RankPayload(
-            index, each.label, each.path.absolute(), number_in(each.step), number_in(each.rank)
+            index, each.label, each.path.absolute(), rank_number(each.step), rank_number(each.rank)
         )
         for index, each in enumerate(dumps)
     ]
     return DumpsJob(work, payloads, shared_fs=shared_fs)
 
 
-def look(payload: RankPayload, paths: tuple[Path, ...]) -> Done:
+def summarize_dump(payload: RankPayload, paths: tuple[Path, ...]) -> Done:
     """Return the rows of a dump: its summary. `paths` has the place where it stands on this machine. A dump
     that cannot be read is SKIP."""
     began_s, start = time.time(), time.perf_counter()
@@ -107,7 +109,7 @@ def _done(
     payload: RankPayload,
     verdict: Verdict,
     message: str,
-    summary: RankSummary | None = None,
+    summary: RankTrace | None = None,
     rows: bytes = b"",
     began_s: float = 0.0,
     start: float = 0.0,

@@ -17,7 +17,7 @@ from ray_precheck.commands.ranks.job import (
     RANK_TABLES,
     SUMMARY,
     RankPayload,
-    number_in,
+    rank_number,
     ranks_job,
 )
 from ray_precheck.commands.ranks.options import RanksConfig
@@ -57,10 +57,10 @@ from ray_precheck.store.tables import (
     header,
     replace_file,
 )
-from ray_precheck.trace.ranks.checks import check_all
+from ray_precheck.trace.ranks.checks import check_rank_traces
 from ray_precheck.trace.ranks.dumps import OpenDumps
 from ray_precheck.trace.ranks.layout import layout_of_axes, parse_layout
-from ray_precheck.trace.ranks.nouns import RankFault, RankFinding, RanksOutcome, RankSummary
+from ray_precheck.trace.ranks.nouns import RankFault, RankFinding, RanksOutcome, RankTrace
 from ray_precheck.trace.ranks.packing import PackedSummary, Unpacker
 
 # `ranks_layout_{timestamp}.csv`: what is known of the groups, and what was and was not checked.
@@ -129,7 +129,7 @@ def run_rank_checks(
     config = on_cores(config)
     found = find_captures(config.dump)
     if axes := parse_layout(config.layout):
-        layout_of_axes(axes, (number_in(each.rank) for each in found.dumps))
+        layout_of_axes(axes, (rank_number(each.rank) for each in found.dumps))
     resumed = resumed_table(config.resume_csv, RANK_TABLES)
     with session_of_one(config, session, show=show_progress, on_files=on_files) as session:
         if session.goes_on and resumed is None:
@@ -193,13 +193,16 @@ class _RanksRun(Feature[DumpsJob[RankPayload], RankChecks]):
         )  # fmt: skip
 
     def _compared(self, files: RunFiles) -> RanksOutcome:
-        at = {(number_in(each.step), number_in(each.rank)): each.path for each in self._found.dumps}
+        at = {
+            (rank_number(each.step), rank_number(each.rank)): each.path
+            for each in self._found.dumps
+        }
         summaries = list(_summaries(files.details))
         with closing(OpenDumps(at)) as dumps:
-            return check_all(summaries, parse_layout(self._config.layout), dumps)
+            return check_rank_traces(summaries, parse_layout(self._config.layout), dumps)
 
 
-def _summaries(path: Path) -> Iterator[RankSummary]:
+def _summaries(path: Path) -> Iterator[RankTrace]:
     """Yield the summaries that stand in a file of details; those of a run that has ended are gone."""
     unpacker = Unpacker()
     keys: dict[str, tuple[str, str]] = {}

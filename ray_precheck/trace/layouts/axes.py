@@ -16,13 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray_precheck.errors import UsageError
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import Item, bare_name
 from ray_precheck.trace.side import FORWARD, MODULE, CaptureSide
 
 PIPELINE = "pp"
-_WRAPPERS = re.compile(
-    r"(?<![^.])(?:module|_fsdp_wrapped_module|_orig_mod|_checkpoint_wrapped_module)\.(?=.)"
-)
 _AXIS = re.compile(r"([A-Za-z_]\w*)=([1-9]\d*)")
 # The marks of a record that tells a group of ranks.
 _GROUP, _MESH, _NAMED = b'"group_ranks"', b'"device_mesh"', b'"parameter"'
@@ -60,11 +57,6 @@ class SideLayout:
         )
 
 
-def plain_name(name: str) -> str:
-    """Return the name of a module or parameter without what wrappers (DDP, FSDP, compile) add to it."""
-    return _WRAPPERS.sub("", name)
-
-
 def parsed_axes(text: str) -> tuple[tuple[str, int], ...]:
     """Read `dp=2,tp=2`, the slowest axis first; axes of one rank are left out.
 
@@ -83,7 +75,7 @@ def parsed_axes(text: str) -> tuple[tuple[str, int], ...]:
     return tuple((name, size) for name, size in found if size > 1)
 
 
-def layout_of(sides: Sequence[CaptureSide], given: str = "") -> SideLayout:
+def side_layout(sides: Sequence[CaptureSide], given: str = "") -> SideLayout:
     """Return the layout of the ranks of a run: as it is given, or as their records tell.
 
     Raises:
@@ -130,7 +122,7 @@ def parameter_shapes(side: CaptureSide) -> Mapping[str, tuple[int, ...]]:
     """Return the shapes that the parameters of a rank have in the calls that get them, by plain name."""
     found: dict[str, tuple[int, ...]] = {}
     for item in _named_items(side):
-        found.setdefault(plain_name(item.state_name), item.shape or ())
+        found.setdefault(bare_name(item.state_name), item.shape or ())
     return found
 
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from ray_precheck.trace.alignment.align import How, align
 from ray_precheck.trace.alignment.calls import Call, calls_of
-from ray_precheck.trace.items import INPUT, OUTPUT, items_of
-from ray_precheck.trace.layouts.axes import SideLayout, plain_name
+from ray_precheck.trace.items import INPUT, OUTPUT, bare_name, items_of
+from ray_precheck.trace.layouts.axes import SideLayout
 from ray_precheck.trace.side import (
     API,
     BACKWARD,
@@ -139,9 +139,9 @@ def _stage_calls(number: int, side: CaptureSide, views: Sequence[Call]) -> list[
         entry = entries[view.name]
         items = items_of(side.record(entry), entry.key)
         tensors = [item for item in items if item.is_tensor]
-        names = tuple(plain_name(item.state_name) for item in tensors if item.state_name)
+        names = tuple(bare_name(item.state_name) for item in tensors if item.state_name)
         module = _module_of(side.modules.get(entry.key, ""))
-        seen = [_number(plain_name(item.state_name), 1) if item.state_name else (0,) * len(item.shape or ())
+        seen = [_number(bare_name(item.state_name), 1) if item.state_name else (0,) * len(item.shape or ())
                 for item in tensors if item.part == INPUT]  # fmt: skip
         given = [
             (0,) * len(item.shape or ())
@@ -180,7 +180,7 @@ def _module_of(record: str) -> str:
     for direction in (FORWARD, BACKWARD):
         before, found, _ = record.rpartition(f".{direction}.")
         if found:
-            return plain_name(before.partition(".")[2].rpartition(".")[0])
+            return bare_name(before.partition(".")[2].rpartition(".")[0])
     return ""
 
 
@@ -193,10 +193,10 @@ def _module_call(view: Call) -> tuple[str, str]:
         at = words.index("parameters_grad") if "parameters_grad" in words else len(words)
         path, rest = ".".join(words[1 : at - 1]), ".".join(words[at:])
         return (
-            f"Module.{plain_name(path + '.')}{rest}",
-            f"Module.{plain_name(path + '.')}parameters_grad",
+            f"Module.{bare_name(path + '.')}{rest}",
+            f"Module.{bare_name(path + '.')}parameters_grad",
         )
-    path = plain_name(middle.partition(".")[2] + ".")
+    path = bare_name(middle.partition(".")[2] + ".")
     return f"Module.{path}{number}", f"Module.{path}"
 
 

@@ -1,9 +1,9 @@
 """The values of a tensor, or of a part of it, and what they are put together to.
 
-Comes in: elements of dumps with their files and sketches. Goes out: `Values`: statistics, and where they are
-known all elements and the sketch. Called by `wholes`. Statistics of shards join in any order and along any
-dimension; sketches of shards add up where they were made with the indices of the whole (DTensors); of addends
-of a sum only the means and sketches add up.
+Comes in: elements of dumps with their files and sketches. Goes out: `PartValues`: statistics, and where they
+are known all elements and the sketch. Called by `wholes`. Statistics of shards join in any order and along
+any dimension; sketches of shards add up where they were made with the indices of the whole (DTensors); of
+addends of a sum only the means and sketches add up.
 """
 
 import math
@@ -31,7 +31,7 @@ _REPLICA = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class PartValues:
     """The values of a tensor of this shape. `statistics` has None for what is not known, `array` all elements
     and `buckets` the sketch, None where they are not known. `is_global`: the sketch is made with the indices
     of the whole tensor of which this is a part."""
@@ -55,13 +55,13 @@ class PartFiles:
         self._sketches = read_sketches(side.folder)
         self._tensors = CapturedTensors(side.data_folder)
 
-    def values(self, element: Mapping[str, Any]) -> Values:
+    def values(self, element: Mapping[str, Any]) -> PartValues:
         """Return the values of an element."""
         item = Item("", "", element)
         shape = item.shape or ()
         statistics = {name: item.number(name) for name in FIELDS}
         row = sketch_of(element, self._sketches)
-        return Values(shape, statistics, self._array(item, shape), row, DISTRIBUTED in element)
+        return PartValues(shape, statistics, self._array(item, shape), row, DISTRIBUTED in element)
 
     def _array(self, item: Item, shape: tuple[int, ...]) -> Array | None:
         dtype = canonical_dtype(item.dtype)
@@ -74,7 +74,7 @@ class PartFiles:
         return np.asarray(data).reshape(shape)
 
 
-def scaled(values: Values, factor: float) -> Values:
+def scaled(values: PartValues, factor: float) -> PartValues:
     """Return values times a positive number."""
     if factor == 1.0:
         return values
@@ -86,7 +86,7 @@ def scaled(values: Values, factor: float) -> Values:
     return replace(values, statistics=statistics, array=array, buckets=buckets)
 
 
-def joined(parts: Sequence[Values], dim: int, blocks: int = 1) -> Values:
+def joined_parts(parts: Sequence[PartValues], dim: int, blocks: int = 1) -> PartValues:
     """Return the tensor of which these are shards along a dimension.
 
     `blocks`: each shard has so many blocks of it, and the first blocks of all shards come first (the queries,
@@ -111,7 +111,7 @@ def joined(parts: Sequence[Values], dim: int, blocks: int = 1) -> Values:
     rows = [part.buckets for part in parts if part.is_global and part.buckets is not None]
     if len(rows) == len(parts):
         buckets = np.sum(rows, axis=0)
-    return Values(tuple(shape), statistics, array, buckets, is_global=True)
+    return PartValues(tuple(shape), statistics, array, buckets, is_global=True)
 
 
 def _in_blocks(arrays: Sequence[Array], dim: int, blocks: int) -> Array | None:
@@ -124,7 +124,7 @@ def _in_blocks(arrays: Sequence[Array], dim: int, blocks: int) -> Array | None:
     return found
 
 
-def added(parts: Sequence[Values]) -> Values:
+def added_parts(parts: Sequence[PartValues]) -> PartValues:
     """Return the sum of tensors."""
     arrays = [part.array for part in parts if part.array is not None]
     rows = [part.buckets for part in parts if part.buckets is not None]
@@ -138,10 +138,12 @@ def added(parts: Sequence[Values]) -> Values:
         statistics |= {MEAN: total, **single}
     if array is not None and array.size:
         statistics = of_array(array)
-    return Values(parts[0].shape, statistics, array, buckets, all(part.is_global for part in parts))
+    return PartValues(
+        parts[0].shape, statistics, array, buckets, all(part.is_global for part in parts)
+    )
 
 
-def with_statistics_of(values: Values, whole: Values, times: int) -> Values:
+def with_statistics_of(values: PartValues, whole: PartValues, times: int) -> PartValues:
     """Return a sum with the statistics of what a collective made of the same addends, a sum or a mean of so
     many: they are those of the sum where the means agree."""
     mean, norm = values.statistics[MEAN], whole.statistics[NORM]
@@ -187,7 +189,7 @@ def are_replicas(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Distance:
+class JoinedDistance:
     """How far two tensors are apart, relative to the norm of the second, by all that is known of both: by
     elements or sketches, by statistics; None where nothing is."""
 
@@ -208,7 +210,7 @@ class Distance:
         )  # fmt: skip
 
 
-def distance_of(ours: Values, theirs: Values) -> Distance:
+def distance_between(ours: PartValues, theirs: PartValues) -> JoinedDistance:
     """Return how far the values of two tensors of one shape are apart."""
     exact = None
     if (
@@ -220,7 +222,7 @@ def distance_of(ours: Values, theirs: Values) -> Distance:
     elif ours.buckets is not None and theirs.buckets is not None:
         norm = estimated_norm(theirs.buckets)
         exact = _share(estimated_norm(ours.buckets - theirs.buckets), norm)
-    return Distance(exact, _statistics_apart(ours, theirs))
+    return JoinedDistance(exact, _statistics_apart(ours, theirs))
 
 
 def _elements_apart(ours: Array, theirs: Array) -> float:
@@ -234,7 +236,7 @@ def _elements_apart(ours: Array, theirs: Array) -> float:
     return math.inf if math.isnan(found) else _share(found, norm)
 
 
-def _statistics_apart(ours: Values, theirs: Values) -> float | None:
+def _statistics_apart(ours: PartValues, theirs: PartValues) -> float | None:
     norm = theirs.statistics[NORM]
     if norm is None:
         norm = ours.statistics[NORM]

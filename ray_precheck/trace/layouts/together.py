@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.trace.items import GRADIENTS as GRADIENTS_PART
-from ray_precheck.trace.items import INPUT, OUTPUT, Item
-from ray_precheck.trace.layouts.axes import SideLayout, layout_of, plain_name
+from ray_precheck.trace.items import INPUT, OUTPUT, Item, bare_name
+from ray_precheck.trace.layouts.axes import SideLayout, side_layout
 from ray_precheck.trace.layouts.partners import (
     MOVES,
     UPDATE,
@@ -27,7 +27,15 @@ from ray_precheck.trace.layouts.partners import (
     run_calls_of,
 )
 from ray_precheck.trace.layouts.updates import Update, update_of
-from ray_precheck.trace.layouts.wholes import SHARD, SUM, Fold, PartGrid, Role, WholeMaker, Wholes
+from ray_precheck.trace.layouts.wholes import (
+    SHARD,
+    SUM,
+    AxisRole,
+    Fold,
+    PartGrid,
+    WholeMaker,
+    Wholes,
+)
 from ray_precheck.trace.layouts.writing import (
     DIRECTIONS,
     GATHERED,
@@ -59,7 +67,7 @@ def put_together(
         UsageError: a given layout has another number of ranks.
     """
     sides = target, golden
-    known = tuple(layout_of(each, given) for each, given in zip(sides, layouts, strict=True))
+    known = tuple(side_layout(each, given) for each, given in zip(sides, layouts, strict=True))
     runs = tuple(run_calls_of(*each) for each in zip(sides, known, strict=True))
     writers = tuple(WholeWriter(run, folder) for run, folder in zip(runs, folders, strict=True))
     maker = WholeMaker()
@@ -274,7 +282,7 @@ class _PairWork:
             if linear:
                 self.writers[side].added[item.mark] = linear
 
-    def _role(self, side: int, item: Item) -> Role:
+    def _role(self, side: int, item: Item) -> AxisRole:
         """Return what a tensor is to its record, of which ranks may have addends."""
         writer, call = self.writers[side], self.pair[side]
         axes = frozenset(range(len(writer.sizes(call))))
@@ -286,12 +294,12 @@ class _PairWork:
         if whole is not None or is_gradient or (is_backward and (is_output or is_masked)):
             shapes = writer.parameters.get(call.name, ())
             is_parameter = is_gradient or (is_backward and is_output and item.shape in shapes)
-            return Role(is_backward, axes, is_parameter, whole or None)
+            return AxisRole(is_backward, axes, is_parameter, whole or None)
         if is_backward:
-            return Role(True, writer.added.get(item.mark, frozenset()))
+            return AxisRole(True, writer.added.get(item.mark, frozenset()))
         if math.prod(item.shape or ()) == 1:
-            return Role(False, axes)
-        return Role(False, frozenset(self.sharded[side]) if is_output else frozenset())
+            return AxisRole(False, axes)
+        return AxisRole(False, frozenset(self.sharded[side]) if is_output else frozenset())
 
 
 # What a call gives is looked for behind the calls of its run alone where it is farther off, and found where
@@ -364,11 +372,11 @@ def _mates(
 ) -> Iterator[tuple[Item | None, Item | None]]:
     """Yield the values of two records that belong together: those of one path, and parameters of one name."""
     theirs = {item.path: item for item in golden}
-    names = {plain_name(item.state_name): item for item in golden if item.state_name}
+    names = {bare_name(item.state_name): item for item in golden if item.state_name}
     taken = set()
     for item in target:
         mate = theirs.get(item.path)
-        named = names.get(plain_name(item.state_name)) if item.state_name else None
+        named = names.get(bare_name(item.state_name)) if item.state_name else None
         if named is not None and (mate is None or mate.state_name != named.state_name):
             mate = named
         if mate is not None and mate.path in taken:

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ray_precheck.trace.layouts.axes import LayoutStage, plain_name
+from ray_precheck.trace.items import bare_name
+from ray_precheck.trace.layouts.axes import LayoutStage
 
 _NAMES, _LISTS = "names", ("params", "grads")
 
 
-class Place(NamedTuple):
+class UpdatePlace(NamedTuple):
     """A tensor of an update: the part of the record, the list in it (`params`, `state.exp_avg`), and the
     parameter."""
 
@@ -27,11 +28,13 @@ class Update:
     """The tensors of an update, with the stage that has them and their elements on its ranks; `settings` has
     the first group of the first record, without its tensors, and `kwargs` its other arguments."""
 
-    elements: dict[Place, tuple[LayoutStage, list[Mapping[str, Any]]]] = field(default_factory=dict)
+    elements: dict[UpdatePlace, tuple[LayoutStage, list[Mapping[str, Any]]]] = field(
+        default_factory=dict
+    )
     settings: dict[str, Any] = field(default_factory=dict)
     kwargs: dict[str, Any] = field(default_factory=dict)
 
-    def record(self, made: Mapping[Place, dict[str, Any]], other: "Update") -> dict[str, Any]:
+    def record(self, made: Mapping[UpdatePlace, dict[str, Any]], other: "Update") -> dict[str, Any]:
         """Return a record of one group, with the tensors that were made; those that the other side has, too,
         come first and in its order."""
         shared = [place for place in sorted(self.elements) if place in other.elements]
@@ -83,7 +86,7 @@ def _groups(record: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
-def _tensors(record: Mapping[str, Any]) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+def _tensors(record: Mapping[str, Any]) -> Iterator[tuple[UpdatePlace, Mapping[str, Any]]]:
     """Yield the tensors of a record with their places."""
     outs = _groups(record, "output")
     for number, group in enumerate(_groups(record, "input_args")):
@@ -105,4 +108,4 @@ def _tensors(record: Mapping[str, Any]) -> Iterator[tuple[Place, Mapping[str, An
                             and isinstance(element, dict)
                             and "shape" in element
                         ):
-                            yield Place(part, name, plain_name(parameter)), element
+                            yield UpdatePlace(part, name, bare_name(parameter)), element

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.trace.layouts.parts import (
-    Distance,
+    JoinedDistance,
     PartFiles,
-    Values,
-    added,
+    PartValues,
+    added_parts,
     are_replicas,
-    distance_of,
-    joined,
+    distance_between,
+    joined_parts,
     scaled,
     with_statistics_of,
 )
@@ -62,7 +62,7 @@ class Fold(NamedTuple):
     is_scaled: bool = False
 
 
-class Role(NamedTuple):
+class AxisRole(NamedTuple):
     """What a value is to its record: an output may be a sum of which the ranks have addends (`may_add`: of
     these axes), and a value of a backward pass may be scaled. `is_parameter`: it is the gradient of a
     parameter, which has no samples. `whole` is what a collective makes of it."""
@@ -83,16 +83,16 @@ class PartGrid:
     elements: Sequence[Mapping[str, Any]]
     files: Sequence[PartFiles]
     fixed: Sequence[Fold | None]
-    role: Role = field(default_factory=Role)
-    _values: dict[int, Values] = field(default_factory=dict)
+    role: AxisRole = field(default_factory=AxisRole)
+    _values: dict[int, PartValues] = field(default_factory=dict)
 
-    def value(self, at: int) -> Values:
+    def value(self, at: int) -> PartValues:
         """Return the values of a part."""
         if at not in self._values:
             self._values[at] = self.files[at].values(self.elements[at])
         return self._values[at]
 
-    def part_of(self, values: Values) -> Mapping[str, Any] | None:
+    def part_of(self, values: PartValues) -> Mapping[str, Any] | None:
         """Return the element of the part whose values these are; None for what several parts made."""
         return next(
             (self.elements[at] for at, each in self._values.items() if each is values), None
@@ -122,7 +122,7 @@ class PartGrid:
         return self.sizes, self.shapes, self.agreeing, tuple(self.fixed), self.role[:3]
 
 
-class Way(NamedTuple):
+class JoinWay(NamedTuple):
     """A way in which the parts of both sides make a whole of one shape."""
 
     cost: float
@@ -137,9 +137,9 @@ class Wholes(NamedTuple):
     of the parts is not known, so that only statistics are there. `distance` is how far both sides are
     apart."""
 
-    target: Values
-    golden: Values
-    way: Way
+    target: PartValues
+    golden: PartValues
+    way: JoinWay
     odd: tuple[int, ...] = ()
     is_unordered: bool = False
     distance: float = math.inf
@@ -155,7 +155,7 @@ class WholeMaker:
     scales: dict[tuple[int, int], bool] = field(default_factory=dict)
     divided: set[tuple[int, int]] = field(default_factory=set)
     blocks: int = 1
-    _ways: dict[Any, list[Way]] = field(default_factory=dict)
+    _ways: dict[Any, list[JoinWay]] = field(default_factory=dict)
 
     def make(self, target: PartGrid, golden: PartGrid) -> Wholes | None:
         """Return the values of both sides; None where the parts do not make wholes of one shape."""
@@ -163,11 +163,11 @@ class WholeMaker:
         key = (target.key, golden.key, known)
         if key not in self._ways:
             self._ways[key] = self._possible(target, golden)
-        found: list[tuple[Way, Values, Values, Distance]] = []
+        found: list[tuple[JoinWay, PartValues, PartValues, JoinedDistance]] = []
         for way in self._ways[key]:
             theirs = _folded(golden, way.golden, None, self.blocks)[0]
             ours = _folded(target, way.target, theirs, self.blocks)[0]
-            distance = distance_of(ours, theirs)
+            distance = distance_between(ours, theirs)
             found.append((way, ours, theirs, distance))
             is_free = _is_free(target, way.target) or _is_free(golden, way.golden)
             near = distance.statistics if distance.is_moved and is_free else distance.value
@@ -182,7 +182,7 @@ class WholeMaker:
         self,
         target: PartGrid,
         golden: PartGrid,
-        found: Sequence[tuple[Way, Values, Values, Distance]],
+        found: Sequence[tuple[JoinWay, PartValues, PartValues, JoinedDistance]],
     ) -> None:
         """Note what the first gradient says of the scale of its axes: other scales did not fit."""
         way, ours = found[-1][0], found[-1][1]
@@ -199,7 +199,7 @@ class WholeMaker:
         self,
         target: PartGrid,
         golden: PartGrid,
-        found: tuple[Way, Values, Values, Distance],
+        found: tuple[JoinWay, PartValues, PartValues, JoinedDistance],
     ) -> Wholes:
         """Return the values in the order of the other side, as far as one is found."""
         way, ours, theirs, distance = found
@@ -207,7 +207,7 @@ class WholeMaker:
             for blocks in _orders(target, golden, way):
                 again = _folded(golden, way.golden, None, blocks)[0]
                 own, odd = _folded(target, way.target, again, blocks)
-                if not distance_of(own, again).is_moved:
+                if not distance_between(own, again).is_moved:
                     self.blocks = blocks if blocks > 3 else self.blocks
                     return Wholes(own, again, way, odd)
             ours, theirs = (_without_order(each) for each in (ours, theirs))
@@ -221,7 +221,7 @@ class WholeMaker:
             is_not_added=self._is_sum(target, way, theirs),
         )
 
-    def _is_sum(self, target: PartGrid, way: Way, theirs: Values) -> bool:
+    def _is_sum(self, target: PartGrid, way: JoinWay, theirs: PartValues) -> bool:
         """Return whether the values of ranks that should be replicas would be right if they were added up."""
         other = [
             axis
@@ -235,12 +235,12 @@ class WholeMaker:
                 Fold(SUM, 0, is_scaled) if axis in other else fold
                 for axis, fold in enumerate(way.target)
             )
-            near = distance_of(_folded(target, folds, theirs, self.blocks)[0], theirs)
+            near = distance_between(_folded(target, folds, theirs, self.blocks)[0], theirs)
             if near.exact is not None and near.exact < _ADDED:
                 return True
         return False
 
-    def _possible(self, target: PartGrid, golden: PartGrid) -> list[Way]:
+    def _possible(self, target: PartGrid, golden: PartGrid) -> list[JoinWay]:
         sides = []
         for side, grid in enumerate((target, golden)):
             divided = frozenset(axis for of, axis in self.divided if of == side)
@@ -250,7 +250,7 @@ class WholeMaker:
         for cost, folds, shape in sides[1]:
             by_shape.setdefault(shape, []).append((cost, folds))
         found = [
-            Way(cost + other, folds, others, shape)
+            JoinWay(cost + other, folds, others, shape)
             for cost, folds, shape in sides[0]
             for other, others in by_shape.get(shape, ())
         ]
@@ -324,8 +324,8 @@ def _whole_shape(
 
 
 def _folded(
-    grid: PartGrid, folds: Sequence[Fold], other: Values | None, blocks: int
-) -> tuple[Values, tuple[int, ...]]:
+    grid: PartGrid, folds: Sequence[Fold], other: PartValues | None, blocks: int
+) -> tuple[PartValues, tuple[int, ...]]:
     """Return the whole that parts make, and which parts are not the same replica as the first one.
 
     Of replicas that differ the farthest from `other` stands for all: an error of one rank is one.
@@ -344,7 +344,7 @@ def _folded(
     order = [axis for axis in reversed(range(len(folds))) if folds[axis].kind != REPLICA]
     order += [axis for axis in reversed(range(len(folds))) if folds[axis].kind == REPLICA]
     odd: tuple[int, ...] = ()
-    merged: dict[tuple[int, ...], Values]
+    merged: dict[tuple[int, ...], PartValues]
     parts: dict[tuple[int, ...], tuple[int, ...]]
     for axis in order:
         groups: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
@@ -372,24 +372,26 @@ def _folded(
     return next(iter(values.values())), odd
 
 
-def _merged(parts: Sequence[Values], fold: Fold, blocks: int, whole: Values | None) -> Values:
+def _merged(
+    parts: Sequence[PartValues], fold: Fold, blocks: int, whole: PartValues | None
+) -> PartValues:
     if fold.kind == SHARD:
-        found = joined(parts, fold.dim, blocks if _has_blocks(parts, fold, blocks) else 1)
+        found = joined_parts(parts, fold.dim, blocks if _has_blocks(parts, fold, blocks) else 1)
     else:
-        found = added(parts)
+        found = added_parts(parts)
     found = scaled(found, 1 / len(parts)) if fold.is_scaled else found
     return found if whole is None else with_statistics_of(found, whole, len(parts))
 
 
-def _has_blocks(parts: Sequence[Values], fold: Fold, blocks: int) -> bool:
+def _has_blocks(parts: Sequence[PartValues], fold: Fold, blocks: int) -> bool:
     shape = parts[0].shape
     return blocks > 1 and bool(shape) and shape[fold.dim] % blocks == 0
 
 
-def _farthest(replicas: Sequence[Values], other: Values | None) -> int:
+def _farthest(replicas: Sequence[PartValues], other: PartValues | None) -> int:
     if len(replicas) == 1 or other is None:
         return 0
-    apart = [distance_of(each, other).value or 0.0 for each in replicas]
+    apart = [distance_between(each, other).value or 0.0 for each in replicas]
     return max(range(len(apart)), key=lambda at: (apart[at], -at))
 
 
@@ -400,7 +402,7 @@ def _is_free(grid: PartGrid, folds: Sequence[Fold]) -> bool:
     )
 
 
-def _orders(target: PartGrid, golden: PartGrid, way: Way) -> list[int]:
+def _orders(target: PartGrid, golden: PartGrid, way: JoinWay) -> list[int]:
     """Return the numbers of blocks that shards may have of a whole: a fused projection has two or three, and
     samples that were dealt out one by one as many as a rank has."""
     found = [1, 2, 3]
@@ -411,11 +413,13 @@ def _orders(target: PartGrid, golden: PartGrid, way: Way) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _without_order(values: Values) -> Values:
-    return Values(values.shape, values.statistics)
+def _without_order(values: PartValues) -> PartValues:
+    return PartValues(values.shape, values.statistics)
 
 
-def _odd_shards(target: PartGrid, way: Way, ours: Values, theirs: Values) -> tuple[int, ...]:
+def _odd_shards(
+    target: PartGrid, way: JoinWay, ours: PartValues, theirs: PartValues
+) -> tuple[int, ...]:
     """Return the shard that is off, where both wholes are known and one shard has all of the difference."""
     if len(way.target) != 1 or way.target[0].kind != SHARD:
         return ()
@@ -427,11 +431,11 @@ def _odd_shards(target: PartGrid, way: Way, ours: Values, theirs: Values) -> tup
         place[dim] = slice(start, start + shape[dim])
         start += shape[dim]
         one, two = (
-            Values(shape, dict.fromkeys(FIELDS), each.array[tuple(place)])
+            PartValues(shape, dict.fromkeys(FIELDS), each.array[tuple(place)])
             for each in (ours, theirs)
             if each.array is not None
         )
-        found.append(distance_of(one, two).value or 0.0)
+        found.append(distance_between(one, two).value or 0.0)
     worst = max(range(len(found)), key=found.__getitem__)
     others = max((each for at, each in enumerate(found) if at != worst), default=0.0)
     return (worst,) if found[worst] > _NEAR_SHARD and found[worst] > _TIMES * others else ()

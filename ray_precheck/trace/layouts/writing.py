@@ -21,8 +21,8 @@ from ray_precheck.schema.dtypes import header_field
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
 from ray_precheck.trace.layouts.axes import LayoutStage
 from ray_precheck.trace.layouts.partners import MOVES, ModelCall, Occurrence, RunCalls
-from ray_precheck.trace.layouts.parts import DISTRIBUTED, PartFiles, Values, are_replicas
-from ray_precheck.trace.layouts.wholes import REPLICA, SHARD, SUM, Fold, PartGrid, Role
+from ray_precheck.trace.layouts.parts import DISTRIBUTED, PartFiles, PartValues, are_replicas
+from ray_precheck.trace.layouts.wholes import REPLICA, SHARD, SUM, AxisRole, Fold, PartGrid
 from ray_precheck.trace.side import BACKWARD, FORWARD, GRADIENTS, CaptureSide, RecordEntry
 
 GATHERED, OF_LAYOUT_FIELD = "gathered", "layout"
@@ -148,7 +148,7 @@ class WholeWriter:
         return None if entry is None else dict(self.run.sides[rank].record(entry))
 
     def grid(
-        self, call: ModelCall, elements: Sequence[Mapping[str, Any]], role: Role
+        self, call: ModelCall, elements: Sequence[Mapping[str, Any]], role: AxisRole
     ) -> PartGrid | None:
         """Return the parts of a tensor; None where a rank has none."""
         if not all("shape" in each for each in elements):
@@ -166,7 +166,7 @@ class WholeWriter:
         key: str,
         path: str,
         grid: PartGrid,
-        values: Values,
+        values: PartValues,
         note: str,
     ) -> dict[str, Any]:
         """Return the element of a whole tensor, and write its file and its sketch."""
@@ -232,7 +232,7 @@ class WholeWriter:
     def common(self, call: ModelCall, parts: RecordParts, item: Item) -> dict[str, Any]:
         """Return the element of a tensor that has no partner: what all ranks have is told."""
         elements = parts.elements[item.path]
-        grid = self.grid(call, elements, Role())
+        grid = self.grid(call, elements, AxisRole())
         first = elements[0]
         if grid is None or not all(are_replicas(each, first) for each in elements):
             return {name: each for name, each in first.items() if name not in _OF_VALUES}
@@ -386,7 +386,7 @@ def rebuilt(value: Any, new: Mapping[int, dict[str, Any]]) -> Any:
     return value
 
 
-def _numbers(values: Values, dtype: str) -> dict[str, Any]:
+def _numbers(values: PartValues, dtype: str) -> dict[str, Any]:
     found: dict[str, Any] = dict(values.statistics)
     if dtype.endswith("bool"):
         return {name: None if each is None else bool(each) for name, each in found.items()}

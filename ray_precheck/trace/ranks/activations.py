@@ -12,9 +12,9 @@ import numpy as np
 from ray_precheck.operators.drawing import DRAWING, Never
 from ray_precheck.operators.effects import UNINITIALISED
 from ray_precheck.trace.difference.rows import ERROR, WARNING
-from ray_precheck.trace.items import INPUT, OUTPUT, Item
+from ray_precheck.trace.items import INPUT, OUTPUT, Item, bare_name
 from ray_precheck.trace.ranks.agreement import (
-    is_rounding,
+    differ_by_rounding,
     shown_group,
     shown_ranks,
 )
@@ -24,10 +24,9 @@ from ray_precheck.trace.ranks.layout import CONTEXT, TENSOR
 from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
-    RankSummary,
+    RankTrace,
     TensorFact,
 )
-from ray_precheck.trace.ranks.summary import plain_name
 from ray_precheck.trace.side import MODULE_PREFIXES
 
 _COLUMNS = 2048
@@ -73,13 +72,13 @@ class ActivationChecks(GroupFlow):
                 f"{key}: the ranks have the output of {key.removesuffix(BACKWARD)} alike, and get other"
                 f" gradients of it{through}: the gradients of what reads it were not summed over the group"
             )
-            verdict = WARNING if is_rounding(pair[2], pair[3]) else ERROR
+            verdict = WARNING if differ_by_rounding(pair[2], pair[3]) else ERROR
             return self._row(
                 RankFault.ACTIVATION, giver or key, [theirs.rank], message, place, pair[2:], verdict
             )
         return None
 
-    def _giver(self, summary: RankSummary, place: int, fact: TensorFact) -> str:
+    def _giver(self, summary: RankTrace, place: int, fact: TensorFact) -> str:
         """Return the record before a place that gave a tensor, "" where none of those near it did."""
         at = self._common.places[place]
         for number in range(at - 1, max(-1, at - NEAR), -1):
@@ -121,7 +120,7 @@ class ActivationChecks(GroupFlow):
                 if alike and parts:
                     ranks = [each.rank for each in self._members]
                     message = (
-                        f"{key}: {shown_ranks(ranks)} read the same rows of {plain_name(table) or 'a table'}"
+                        f"{key}: {shown_ranks(ranks)} read the same rows of {bare_name(table) or 'a table'}"
                         f" and add them (in {reader}) to parts of a sequence that each has of its own:"
                         " the positions are not offset by the rank's part"
                     )
@@ -150,7 +149,7 @@ class ActivationChecks(GroupFlow):
             if not inputs or not outputs or all(x.is_constant for *_, x, _ in inputs):
                 continue
             pair = outputs[0][2:]
-            verdict = WARNING if all(is_rounding(x, y) for *_, x, y in outputs) else ERROR
+            verdict = WARNING if all(differ_by_rounding(x, y) for *_, x, y in outputs) else ERROR
             ranks = [theirs.rank] if len(self._members) > 2 else [ours.rank, theirs.rank]
             if is_random:
                 if key.endswith(BACKWARD):
@@ -195,7 +194,7 @@ class ActivationChecks(GroupFlow):
             pairs = np.diff(np.sort(both, axis=0), axis=0).astype(bool).sum(axis=0)
             yield from (begin + int(number) for number in np.nonzero(pairs > inputs)[0])
 
-    def _odd_pair(self, place: int) -> tuple[RankSummary, RankSummary]:
+    def _odd_pair(self, place: int) -> tuple[RankTrace, RankTrace]:
         """Return a rank with what most ranks gave, and one that gave something else for the same inputs."""
         by_input: dict[int, Counter[int]] = defaultdict(Counter)
         got, gave = self._common.got[:, place], self._common.gave[:, place]
@@ -231,7 +230,7 @@ class ActivationChecks(GroupFlow):
             parts = [each for each in pairs if not each[2].is_same(each[3])]
             if not alike or not parts:
                 continue
-            name = plain_name(alike[0][0].state_name)
+            name = bare_name(alike[0][0].state_name)
             if is_bias:
                 is_vector = len(alike[0][2].shape) == 1
                 if name and is_vector and self._is_summed_next(place):
@@ -266,7 +265,7 @@ class ActivationChecks(GroupFlow):
         return False
 
     def _bias(
-        self, place: int, key: str, name: str, ours: RankSummary, theirs: RankSummary
+        self, place: int, key: str, name: str, ours: RankTrace, theirs: RankTrace
     ) -> RankFinding:
         ranks = [each.rank for each in self._members]
         message = (
@@ -281,8 +280,8 @@ class ActivationChecks(GroupFlow):
         key: str,
         part: tuple[Item, Item, TensorFact, TensorFact],
         name: str,
-        ours: RankSummary,
-        theirs: RankSummary,
+        ours: RankTrace,
+        theirs: RankTrace,
     ) -> RankFinding:
         giver = self._giver(ours, place, part[2])
         where = module_words(self._dumps.modules(ours), giver or key)
@@ -297,7 +296,7 @@ class ActivationChecks(GroupFlow):
             f" {shown_group(self._group)} is missing"
         )
         pair = part[2:]
-        verdict = WARNING if is_rounding(*pair) else ERROR
+        verdict = WARNING if differ_by_rounding(*pair) else ERROR
         return self._row(RankFault.ACTIVATION, key, [theirs.rank], message, place, pair, verdict)
 
 

@@ -22,7 +22,7 @@ NO_FACTOR = 1e-3
 SAME_SCALE = 1e-2
 
 
-def is_rounding(one: TensorFact, other: TensorFact) -> bool:
+def differ_by_rounding(one: TensorFact, other: TensorFact) -> bool:
     """Return whether two tensors agree but for rounding: 8 u sqrt(n) of n elements, at most 1e-3."""
     unit = epsilon_of(one.dtype) / 2
     limit = min(_ROUNDINGS * unit * math.sqrt(max(1, one.size)), _MOST_ROUNDING)
@@ -59,7 +59,7 @@ def odd_ones(facts: Mapping[int, TensorFact]) -> tuple[list[int], list[int]]:
     return most, [rank for rank in facts if rank not in most]
 
 
-def factor_between(one: TensorFact, other: TensorFact) -> float:
+def factor_of_facts(one: TensorFact, other: TensorFact) -> float:
     """Return by which factor a tensor is another one, as sketches or statistics tell; 0.0 for no factor."""
     if one.sketch is None or other.sketch is None:
         return factor_of(one, other)

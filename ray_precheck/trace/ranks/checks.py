@@ -20,7 +20,7 @@ from ray_precheck.trace.ranks.layout import (
     PIPELINE,
     TENSOR,
     UNKNOWN,
-    Evidence,
+    GroupEvidence,
     Ranks,
     evidence_of,
     infer_layout,
@@ -34,7 +34,7 @@ from ray_precheck.trace.ranks.nouns import (
     RankGroup,
     RankLayout,
     RanksOutcome,
-    RankSummary,
+    RankTrace,
     RestsOn,
 )
 from ray_precheck.trace.ranks.replicas import Replicas, members_of, replicas_of
@@ -55,15 +55,15 @@ _EACH_ITS_OWN = (
 _DATA_LIKE = (DATA, EXPERT, CONTEXT)
 
 
-def check_all(
-    summaries: Iterable[RankSummary], axes: Sequence[tuple[str, int]], dumps: OpenDumps
+def check_rank_traces(
+    summaries: Iterable[RankTrace], axes: Sequence[tuple[str, int]], dumps: OpenDumps
 ) -> RanksOutcome:
     """Check the ranks of all steps against each other.
 
     Raises:
         UsageError: the axes do not fit the ranks.
     """
-    by_step: dict[int, dict[int, RankSummary]] = {}
+    by_step: dict[int, dict[int, RankTrace]] = {}
     for each in summaries:
         by_step.setdefault(each.step, {})[each.rank] = each
     steps = [by_step[step] for step in sorted(by_step)]
@@ -92,7 +92,7 @@ def _of_group(
     steps: Sequence[Ranks],
     replicas: Replicas,
     layout: RankLayout,
-    evidence: Mapping[tuple[int, ...], Evidence],
+    evidence: Mapping[tuple[int, ...], GroupEvidence],
     dumps: OpenDumps,
 ) -> Iterator[RankFinding]:
     group = replicas.group
@@ -104,7 +104,7 @@ def _of_group(
         name: other
         for other in layout.groups
         if other.ranks != group.ranks and other.kind not in _DATA_LIKE
-        for name in evidence.get(other.ranks, Evidence()).reduced
+        for name in evidence.get(other.ranks, GroupEvidence()).reduced
         if own is None or name not in own.reduced
     }
     found = [
@@ -231,7 +231,7 @@ def _is_own(each: RankFinding, root: RankFinding) -> bool:
 
 def _with_places(
     findings: Iterable[RankFinding],
-    by_step: Mapping[int, Mapping[int, RankSummary]],
+    by_step: Mapping[int, Mapping[int, RankTrace]],
     dumps: OpenDumps,
 ) -> Iterator[RankFinding]:
     """Yield findings with the module and the line of the program that their records have."""
@@ -295,7 +295,7 @@ def _not_checked(
     yield from _lacking_facts(summaries, layout.groups)
 
 
-def _lacking_facts(summaries: Sequence[RankSummary], groups: Sequence[RankGroup]) -> Iterator[str]:
+def _lacking_facts(summaries: Sequence[RankTrace], groups: Sequence[RankGroup]) -> Iterator[str]:
     if not any(each.inputs for each in summaries):
         yield "samples: no input of the model is marked in this capture"
     kinds = {group.kind for group in groups}

@@ -13,7 +13,7 @@ from ray_precheck.dump.tensors import read_sketches
 from ray_precheck.errors import DumpError
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.ranks.nouns import (
-    RankSummary,
+    RankTrace,
     TensorFact,
 )
 from ray_precheck.trace.ranks.summary import fact_of
@@ -35,14 +35,14 @@ class OpenDumps:
             OrderedDict()
         )
 
-    def items(self, summary: RankSummary, key: str) -> list[Item]:
+    def items(self, summary: RankTrace, key: str) -> list[Item]:
         """Return the values of a record; none where the dump cannot be read."""
         found = self._side(summary)
         if found is None or key not in found[1]:
             return []
         return found[0].items(found[0].entries[found[1][key]])
 
-    def fact(self, summary: RankSummary, item: Item) -> TensorFact:
+    def fact(self, summary: RankTrace, item: Item) -> TensorFact:
         """Return what a tensor's element says of its values."""
         found = self._side(summary)
         number = item.statistic("sketch")
@@ -50,12 +50,12 @@ class OpenDumps:
         is_known = type(number) is int and number < len(rows)
         return fact_of(item, rows[number] if is_known else None)
 
-    def modules(self, summary: RankSummary) -> Modules:
+    def modules(self, summary: RankTrace) -> Modules:
         """Return the modules around the records."""
         path = self._paths.get((summary.step, summary.rank))
         return Modules(path.parent) if path is not None else Modules()
 
-    def source(self, summary: RankSummary, key: str) -> str:
+    def source(self, summary: RankTrace, key: str) -> str:
         """Return the program's line of a record, "" where it is not known."""
         path = self._paths.get((summary.step, summary.rank))
         return source_lines(path, {key}).get(key, "") if path is not None and key else ""
@@ -65,7 +65,7 @@ class OpenDumps:
         while self._open:
             self._open.popitem()[1][0].file.close()
 
-    def _side(self, summary: RankSummary) -> tuple[CaptureSide, dict[str, int], Any] | None:
+    def _side(self, summary: RankTrace) -> tuple[CaptureSide, dict[str, int], Any] | None:
         at = summary.step, summary.rank
         if at not in self._open and at in self._paths:
             try:

@@ -18,13 +18,13 @@ from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.exchange import LARGEST, MEAN, SMALLEST, SUM, Made, RankRecord, made_by
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
-from ray_precheck.trace.ranks.agreement import is_rounding, odd_ones, shown_fact, shown_ranks
+from ray_precheck.trace.ranks.agreement import differ_by_rounding, odd_ones, shown_fact, shown_ranks
 from ray_precheck.trace.ranks.layout import Ranks, exchanged_fact
 from ray_precheck.trace.ranks.nouns import (
     ExchangeFact,
     RankFault,
     RankFinding,
-    RankSummary,
+    RankTrace,
     RestsOn,
     TensorFact,
 )
@@ -44,7 +44,7 @@ _SENDS = "from "
 class _Taken(NamedTuple):
     """A rank's record of a collective."""
 
-    summary: RankSummary
+    summary: RankTrace
     fact: ExchangeFact
 
 
@@ -164,7 +164,7 @@ def _judged(taken: Mapping[int, _Taken]) -> Iterator[RankFinding]:
         )  # fmt: skip
     elif unlike is not None:
         most, odd, pair = unlike
-        verdict = WARNING if is_rounding(*pair) else ERROR
+        verdict = WARNING if differ_by_rounding(*pair) else ERROR
         message = (
             f"{first.fact.key}: what {shown_ranks(odd)} got is not what {shown_ranks(most)} got,"
             " where all ranks get the same"

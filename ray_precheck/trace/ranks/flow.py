@@ -22,11 +22,11 @@ from ray_precheck.trace.ranks.agreement import (
     shown_ranks,
 )
 from ray_precheck.trace.ranks.dumps import OpenDumps
-from ray_precheck.trace.ranks.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Evidence
+from ray_precheck.trace.ranks.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, GroupEvidence
 from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
-    RankSummary,
+    RankTrace,
     TensorFact,
 )
 from ray_precheck.trace.ranks.replicas import Replicas
@@ -53,7 +53,7 @@ class _Common(NamedTuple):
     places: Sequence[int]
 
 
-def _common(members: Sequence[RankSummary]) -> _Common:
+def _common(members: Sequence[RankTrace]) -> _Common:
     first = members[0]
     if all(each.keys == first.keys for each in members):
         keys: Sequence[str] = first.keys
@@ -78,16 +78,16 @@ class GroupFlow:
 
     def __init__(
         self,
-        members: Sequence[RankSummary],
+        members: Sequence[RankTrace],
         replicas: Replicas,
-        evidence: Evidence | None,
+        evidence: GroupEvidence | None,
         dumps: OpenDumps,
     ) -> None:
         self._members, self._replicas, self._dumps = members, replicas, dumps
         self._group = replicas.group
         self._common = _common(members)
         self._at = {key: place for place, key in enumerate(self._common.keys)}
-        operations = (evidence or Evidence()).forward
+        operations = (evidence or GroupEvidence()).forward
         self._is_split = any(word in name for name in operations for word in _SHARDING)
         self._same_got = (self._common.got == self._common.got[0]).all(axis=0)
         self._same_gave = (self._common.gave == self._common.gave[0]).all(axis=0)
@@ -109,13 +109,13 @@ class GroupFlow:
             or _NO_OPERATORS.fullmatch(key) is not None
         )
 
-    def _other(self, place: int) -> RankSummary:
+    def _other(self, place: int) -> RankTrace:
         """Return the first rank that got something else than the first one."""
         differs = self._common.got[:, place] != self._common.got[0, place]
         return self._members[int(np.argmax(differs))]
 
     def _pairs(
-        self, ours: RankSummary, theirs: RankSummary, key: str, part: str
+        self, ours: RankTrace, theirs: RankTrace, key: str, part: str
     ) -> list[tuple[Item, Item, TensorFact, TensorFact]]:
         """Return the tensors of a record on two ranks, with what is known of them."""
         sides = []
@@ -161,7 +161,7 @@ class GroupFlow:
         elif self._group.kind == TENSOR:
             yield from self._other_samples(names)
 
-    def _marks_of(self, summary: RankSummary, names: Sequence[str]) -> tuple[int, ...]:
+    def _marks_of(self, summary: RankTrace, names: Sequence[str]) -> tuple[int, ...]:
         """Return what tells the inputs of a rank: their values, and what their first readers gave, because
         whole numbers have no Mean and no Norm."""
         found = []

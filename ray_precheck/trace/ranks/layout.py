@@ -16,15 +16,15 @@ import numpy as np
 
 from ray_precheck.errors import UsageError
 from ray_precheck.options.declared import ranges_of
-from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
+from ray_precheck.trace.items import INPUT, OUTPUT, Item, bare_name, items_of
 from ray_precheck.trace.ranks.nouns import (
     ExchangeFact,
     RankGroup,
     RankLayout,
-    RankSummary,
+    RankTrace,
     TensorFact,
 )
-from ray_precheck.trace.ranks.summary import fact_of, named_tensors, plain_name
+from ray_precheck.trace.ranks.summary import fact_of, named_tensors
 from ray_precheck.trace.side import record_from_json
 
 GRAMMAR = "axes with their sizes, the leftmost varying slowest, as in dp=2,tp=2"
@@ -32,7 +32,7 @@ DATA, TENSOR, PIPELINE, CONTEXT, EXPERT, UNKNOWN = "dp", "tp", "pp", "cp", "ep",
 # What these bring is the same for all from one rank: samples, weights.
 _COPIES = ("broadcast", "scatter", "gather", "send", "recv")
 # Ranks by their numbers, of one step.
-Ranks = Mapping[int, RankSummary]
+Ranks = Mapping[int, RankTrace]
 # So many ranks of a group are asked what its collectives carry: they run one program.
 _ASKED = 8
 # A gradient that was only scaled after its collective keeps the ratios of its statistics so well.
@@ -86,7 +86,7 @@ def layout_of_axes(axes: Sequence[tuple[str, int]], ranks: Iterable[int]) -> Ran
 
 
 @dataclass(slots=True)
-class Evidence:
+class GroupEvidence:
     """What the collectives of a group carry: the `reduced` parameters, by whose gradients; `sharded` ones,
     which FSDP gathers; the operations of the `forward` pass; the `makers` that are not the program."""
 
@@ -96,9 +96,9 @@ class Evidence:
     makers: Counter[str] = field(default_factory=Counter)
 
 
-def evidence_of(steps: Sequence[Ranks]) -> dict[tuple[int, ...], Evidence]:
+def evidence_of(steps: Sequence[Ranks]) -> dict[tuple[int, ...], GroupEvidence]:
     """Return what the collectives carry, by the ranks of their group."""
-    found: dict[tuple[int, ...], Evidence] = defaultdict(Evidence)
+    found: dict[tuple[int, ...], GroupEvidence] = defaultdict(GroupEvidence)
     for ranks in steps:
         seen: Counter[tuple[int, ...]] = Counter()
         for _, summary in sorted(ranks.items()):
@@ -120,16 +120,16 @@ def evidence_of(steps: Sequence[Ranks]) -> dict[tuple[int, ...], Evidence]:
 
 
 def _take(
-    evidence: Evidence,
+    evidence: GroupEvidence,
     each: ExchangeFact,
-    summary: RankSummary,
+    summary: RankTrace,
     gradients: "_Gradients",
     is_forward: bool,
 ) -> None:
     record = record_from_json(each.raw)
     maker = record.get("by")
     named = record.get("parameters")
-    names = [plain_name(name) for name in named if isinstance(name, str)] if named else []
+    names = [bare_name(name) for name in named if isinstance(name, str)] if named else []
     operation = each.meeting.operation.removeprefix("functional.")
     if isinstance(maker, str) and maker:
         evidence.makers[maker] += 1
@@ -155,7 +155,7 @@ def _take(
         evidence.forward[operation] += 1
 
 
-def exchanged_fact(item: Item, summary: RankSummary) -> TensorFact:
+def exchanged_fact(item: Item, summary: RankTrace) -> TensorFact:
     """Return what the kept record of a collective says of a tensor."""
     row = item.statistic("sketch")
     is_known = type(row) is int and 0 <= row < len(summary.sketches)
@@ -165,7 +165,7 @@ def exchanged_fact(item: Item, summary: RankSummary) -> TensorFact:
 class _Gradients:
     """The gradients of a dump, to be found by their values."""
 
-    def __init__(self, summary: RankSummary) -> None:
+    def __init__(self, summary: RankTrace) -> None:
         self._before = {
             fact.checksum: name for name, fact in summary.gradients.items() if not fact.is_constant
         }
@@ -228,7 +228,7 @@ def spread_of(step: Ranks, members: Iterable[int]) -> Spread:
 
 
 def infer_layout(
-    steps: Sequence[Ranks], evidence: Mapping[tuple[int, ...], Evidence]
+    steps: Sequence[Ranks], evidence: Mapping[tuple[int, ...], GroupEvidence]
 ) -> RankLayout:
     """Return the groups that the records and the values tell of."""
     if not steps:
@@ -264,7 +264,7 @@ def _meshes(step: Ranks) -> list[RankGroup]:
     return list(found.values())
 
 
-def _group(members: tuple[int, ...], each: Evidence, spread: Spread) -> RankGroup:
+def _group(members: tuple[int, ...], each: GroupEvidence, spread: Spread) -> RankGroup:
     shown = f"process group {ranges_of(members)}"
     if each.sharded:
         return RankGroup(

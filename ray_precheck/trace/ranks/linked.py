@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.ranks.agreement import (
-    is_rounding,
+    differ_by_rounding,
     shown_fact,
     shown_group,
     shown_ranks,
 )
-from ray_precheck.trace.ranks.layout import PIPELINE, Evidence, Ranks
+from ray_precheck.trace.ranks.layout import PIPELINE, GroupEvidence, Ranks
 from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
     RankGroup,
-    RankSummary,
+    RankTrace,
 )
 from ray_precheck.trace.ranks.replicas import members_of, role_of
 from ray_precheck.trace.ranks.summary import OPTIMIZER, named_tensors
@@ -50,7 +50,7 @@ def option_findings(ranks: Ranks, groups: Sequence[RankGroup]) -> Iterator[RankF
 
 
 def _option(
-    option: str, by_rank: Mapping[int, str], members: Sequence[RankSummary], kinds: set[str]
+    option: str, by_rank: Mapping[int, str], members: Sequence[RankTrace], kinds: set[str]
 ) -> RankFinding:
     own: dict[str, list[int]] = defaultdict(list)
     usual = by_rank[members[0].rank]
@@ -84,7 +84,7 @@ def _linked(groups: Sequence[RankGroup]) -> list[tuple[set[int], set[str]]]:
 
 
 def tied_findings(
-    steps: Sequence[Ranks], group: RankGroup, evidence: Evidence | None
+    steps: Sequence[Ranks], group: RankGroup, evidence: GroupEvidence | None
 ) -> Iterator[RankFinding]:
     """Yield what is wrong with parameters of two stages of a pipeline that are one, such as the embedding and
     the head: they begin alike, or their gradients are reduced together."""
@@ -110,7 +110,7 @@ def tied_findings(
 
 
 def _same_stages(
-    ours: RankSummary, theirs: RankSummary, pairs: Sequence[tuple[str, str]], group: RankGroup
+    ours: RankTrace, theirs: RankTrace, pairs: Sequence[tuple[str, str]], group: RankGroup
 ) -> RankFinding:
     """Return the row of stages that begin alike, as one seed on all of them makes them: a warning."""
     one, other = pairs[0]
@@ -126,7 +126,7 @@ def _same_stages(
     )  # fmt: skip
 
 
-def _tied(ours: RankSummary, theirs: RankSummary, reduced: set[str]) -> Iterator[tuple[str, str]]:
+def _tied(ours: RankTrace, theirs: RankTrace, reduced: set[str]) -> Iterator[tuple[str, str]]:
     """Yield the names that two stages have for one parameter."""
     others = dict(named_tensors(theirs))
     mine = dict(named_tensors(ours))
@@ -140,7 +140,7 @@ def _tied(ours: RankSummary, theirs: RankSummary, reduced: set[str]) -> Iterator
 
 
 def _untied(
-    ours: RankSummary, one: str, theirs: RankSummary, other: str, group: RankGroup
+    ours: RankTrace, one: str, theirs: RankTrace, other: str, group: RankGroup
 ) -> RankFinding | None:
     said = f"{one} of rank {ours.rank} and {other} of rank {theirs.rank} are one parameter"
     update, their_update = ours.updates.get(one), theirs.updates.get(other)
@@ -156,7 +156,7 @@ def _untied(
     for kind, words, fact, their_fact in pairs:
         if fact is None or their_fact is None or fact.is_same(their_fact):
             continue
-        verdict = WARNING if is_rounding(fact, their_fact) else ERROR
+        verdict = WARNING if differ_by_rounding(fact, their_fact) else ERROR
         return RankFinding(
             theirs.step, verdict, kind, other, ranges_of((ours.rank, theirs.rank)), shown_group(group),
             shown_fact(fact), shown_fact(their_fact), theirs.rests_on.value, f"{said}, and {words}",
@@ -166,7 +166,7 @@ def _untied(
     return None
 
 
-def _option_pairs(first: RankSummary, other: RankSummary) -> Iterator[tuple[int, int]]:
+def _option_pairs(first: RankTrace, other: RankTrace) -> Iterator[tuple[int, int]]:
     """Yield which group of options of one rank is which of another: those of a common parameter, else those
     of the same place where there are as many."""
     pairs = {

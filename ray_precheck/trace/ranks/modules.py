@@ -15,7 +15,7 @@ from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
     RankGroup,
-    RankSummary,
+    RankTrace,
 )
 from ray_precheck.trace.side import MODULE_PREFIXES
 from ray_precheck.trace.sources import Modules
@@ -26,7 +26,7 @@ _NEAR = 40
 
 
 def exchanges_by_module(
-    summary: RankSummary, groups: Sequence[RankGroup], modules: Modules
+    summary: RankTrace, groups: Sequence[RankGroup], modules: Modules
 ) -> Iterator[RankFinding]:
     """Yield collectives that a module lacks, or makes otherwise, beside the others of its role and class."""
     first_backward = next(
@@ -64,7 +64,7 @@ def exchanges_by_module(
 
 
 def _unlike_module(
-    summary: RankSummary,
+    summary: RankTrace,
     module: str,
     like: str,
     made: tuple[Sequence[str], Sequence[str]],
@@ -88,7 +88,7 @@ def _unlike_module(
     )  # fmt: skip
 
 
-def _begin_of(module: str, summary: RankSummary, modules: Modules) -> int:
+def _begin_of(module: str, summary: RankTrace, modules: Modules) -> int:
     """Return the place of the first record in a module; its own record stands behind them."""
     place = summary.keys.index(module)
     inside = (

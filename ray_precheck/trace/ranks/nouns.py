@@ -1,6 +1,6 @@
 """The nouns of a check of ranks against each other.
 
-Comes in, goes out: nothing but data. `summary` makes a `RankSummary` of a dump, `layout` groups of ranks,
+Comes in, goes out: nothing but data. `summary` makes a `RankTrace` of a dump, `layout` groups of ranks,
 `checks` the findings. Used by the command `ranks` and by those that run it as a part.
 """
 
@@ -140,7 +140,7 @@ class UpdateFact(NamedTuple):
 
 
 @dataclass(slots=True)
-class RankSummary:
+class RankTrace:
     """One dump, as the ranks are compared: `step` and `rank` are its numbers, `name` its label.
 
     `keys` are its records in the order of the run, `got` and `gave` `(N,)` checksums of the values that each

@@ -1,6 +1,6 @@
 """Summaries as text, on their way from a worker to the driver.
 
-Comes in: a `RankSummary`. Goes out: two lines of text, one for the keys of the records, which most ranks
+Comes in: a `RankTrace`. Goes out: two lines of text, one for the keys of the records, which most ranks
 share, and one for the rest; and back. Called by the job of the command `ranks`.
 """
 
@@ -17,7 +17,7 @@ from ray_precheck.numerics.sketch import BUCKETS
 from ray_precheck.trace.flow import Meeting
 from ray_precheck.trace.ranks.nouns import (
     ExchangeFact,
-    RankSummary,
+    RankTrace,
     RestsOn,
     TensorFact,
     UpdateFact,
@@ -38,7 +38,7 @@ class PackedSummary(NamedTuple):
     rest: str
 
 
-def pack(summary: RankSummary) -> PackedSummary:
+def pack(summary: RankTrace) -> PackedSummary:
     """Return a summary as text of letters, digits, +, / and =."""
     keys = orjson.dumps(summary.keys)
     facts = _Facts(summary)
@@ -79,7 +79,7 @@ class Unpacker:
         self._keys: dict[str, tuple[str, ...]] = {}
         self._facts: dict[tuple[Any, ...], TensorFact] = {}
 
-    def summary(self, packed: PackedSummary) -> RankSummary:
+    def summary(self, packed: PackedSummary) -> RankTrace:
         """Return the summary.
 
         Raises:
@@ -102,7 +102,7 @@ class Unpacker:
             for each, numbers in zip(told, statistics.tolist(), strict=True)
         ]
         named = {name: _named(body[name], facts) for name in _NAMED}
-        return RankSummary(
+        return RankTrace(
             body["step"],
             body["rank"],
             body["name"],
@@ -153,7 +153,7 @@ class Unpacker:
 class _Facts:
     """The tensors of a summary, each told once."""
 
-    def __init__(self, summary: RankSummary) -> None:
+    def __init__(self, summary: RankTrace) -> None:
         self.told: list[list[Any]] = []
         self.statistics: list[tuple[float, ...]] = []
         self._places: dict[int, int] = {}

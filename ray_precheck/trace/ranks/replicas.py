@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ray_precheck.trace.ranks.layout import DATA, EXPERT, TENSOR, UNKNOWN, Evidence, Ranks
-from ray_precheck.trace.ranks.nouns import RankGroup, RankSummary, TensorFact
+from ray_precheck.trace.ranks.layout import DATA, EXPERT, TENSOR, UNKNOWN, GroupEvidence, Ranks
+from ray_precheck.trace.ranks.nouns import RankGroup, RankTrace, TensorFact
 from ray_precheck.trace.ranks.summary import named_tensors
 
 _NUMBER = re.compile(r"\d+")
@@ -46,7 +46,7 @@ class Replicas:
     odd: list[Odd] = field(default_factory=list)
 
 
-def members_of(ranks: Ranks, group: RankGroup) -> list[RankSummary]:
+def members_of(ranks: Ranks, group: RankGroup) -> list[RankTrace]:
     """Return the dumps of a group in a step."""
     return [ranks[rank] for rank in group.ranks if rank in ranks]
 
@@ -56,9 +56,11 @@ def role_of(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
-def replicas_of(steps: Sequence[Ranks], group: RankGroup, evidence: Evidence | None) -> Replicas:
+def replicas_of(
+    steps: Sequence[Ranks], group: RankGroup, evidence: GroupEvidence | None
+) -> Replicas:
     """Return which parameters the ranks of a group have as copies of one."""
-    told = evidence or Evidence()
+    told = evidence or GroupEvidence()
     found = Replicas(group)
     differ: dict[str, int] = {}
     agree: dict[str, int] = {}
@@ -110,7 +112,7 @@ def _told_of(
     name: str,
     facts: Sequence[TensorFact],
     marks: Sequence[Mapping[str, object]],
-    evidence: Evidence,
+    evidence: GroupEvidence,
     group: RankGroup,
     *,
     has_marks: bool,

@@ -21,7 +21,7 @@ from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
     RankGroup,
-    RankSummary,
+    RankTrace,
 )
 from ray_precheck.trace.ranks.replicas import Replicas, members_of
 
@@ -66,7 +66,7 @@ def scale_findings(steps: Sequence[Ranks], replicas: Replicas) -> Iterator[RankF
 
 
 def _sum_for_mean(
-    members: Sequence[RankSummary], group: RankGroup, usual: float, count: int
+    members: Sequence[RankTrace], group: RankGroup, usual: float, count: int
 ) -> Iterator[RankFinding]:
     size = len(group.ranks)
     starts = {each for summary in members for each in summary.losses.values()}
@@ -89,7 +89,7 @@ def _sum_for_mean(
     )  # fmt: skip
 
 
-def _scale(name: str, members: Sequence[RankSummary], group: RankGroup) -> float | None:
+def _scale(name: str, members: Sequence[RankTrace], group: RankGroup) -> float | None:
     """Return what a gradient at the update is to the mean of what the backward passes left, or to their sum
     in a tensor-parallel group, to one of them where they are the same; None where it is no multiple."""
     raw = [each.gradients.get(name) for each in members]

@@ -11,9 +11,9 @@ from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.ranks.agreement import (
     NO_FACTOR,
-    factor_between,
+    differ_by_rounding,
+    factor_of_facts,
     is_near,
-    is_rounding,
     odd_ones,
     shown_fact,
     shown_group,
@@ -25,7 +25,7 @@ from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
     RankGroup,
-    RankSummary,
+    RankTrace,
     TensorFact,
     UpdateFact,
 )
@@ -62,7 +62,7 @@ class StateChecks:
 
     def _row(
         self,
-        summary: RankSummary,
+        summary: RankTrace,
         kind: RankFault,
         name: str,
         ranks: Sequence[int],
@@ -81,7 +81,7 @@ class StateChecks:
             found, summary.rests_on.value, message, dump=summary.name, key=key, place=place,
         )  # fmt: skip
 
-    def _starts(self, number: int, members: Sequence[RankSummary]) -> Iterator[RankFinding]:
+    def _starts(self, number: int, members: Sequence[RankTrace]) -> Iterator[RankFinding]:
         """Yield the copies that differ at the start of a step, and parts that are the same."""
         step = members[0].step
         for odd in self._replicas.odd:
@@ -106,7 +106,7 @@ class StateChecks:
         name: str,
         facts: Mapping[int, TensorFact],
         rest: str,
-        members: Sequence[RankSummary],
+        members: Sequence[RankTrace],
         *,
         is_first: bool,
     ) -> RankFinding:
@@ -121,13 +121,13 @@ class StateChecks:
             f"{name}{rest}: {shown_ranks(odd_ranks)} has other values than {shown_ranks(most)} {when}; it is"
             f" a copy ({self._replicas.copies[name]})"
         )
-        verdict = WARNING if is_rounding(*pair) else ERROR
+        verdict = WARNING if differ_by_rounding(*pair) else ERROR
         if verdict == WARNING:
             message += "; they agree but for rounding"
         summary = next(each for each in members if each.rank == odd_ranks[0])
         return self._row(summary, RankFault.PARAMETER, name, odd_ranks, message, pair, verdict)
 
-    def _same_part(self, name: str, like: str, members: Sequence[RankSummary]) -> RankFinding:
+    def _same_part(self, name: str, like: str, members: Sequence[RankTrace]) -> RankFinding:
         first, *others = members
         message = (
             f"{name}: {shown_ranks([each.rank for each in others])} has rank {first.rank}'s part: the ranks"
@@ -137,11 +137,11 @@ class StateChecks:
         ranks = [each.rank for each in others]
         return self._row(others[0], RankFault.PARAMETER, name, ranks, message, (None, fact))
 
-    def _moved_parts(self, members: Sequence[RankSummary]) -> Iterator[RankFinding]:
+    def _moved_parts(self, members: Sequence[RankTrace]) -> Iterator[RankFinding]:
         """Yield parameters of one rank that are another's of another name: an expert in the wrong place."""
         if self._group.kind != EXPERT:
             return
-        owners: dict[int, tuple[RankSummary, str]] = {}
+        owners: dict[int, tuple[RankTrace, str]] = {}
         for summary in members:
             for name, fact in named_tensors(summary):
                 if fact.is_constant or name in self._known or name in self._replicas.copies:
@@ -158,7 +158,7 @@ class StateChecks:
                     summary, RankFault.PARAMETER, name, [summary.rank], message, (None, fact)
                 )
 
-    def _buffers(self, number: int, members: Sequence[RankSummary]) -> Iterator[RankFinding]:
+    def _buffers(self, number: int, members: Sequence[RankTrace]) -> Iterator[RankFinding]:
         """Yield the buffers that were the same and are not any more; running statistics of ranks with samples
         of their own honestly differ where nobody keeps them together, so this is a warning."""
         if self._group.kind not in (DATA, TENSOR):
@@ -187,7 +187,7 @@ class StateChecks:
             pair = facts[most[0]], facts[odd_ranks[0]]
             yield self._row(summary, RankFault.BUFFER, name, odd_ranks, message, pair, WARNING)
 
-    def _gradients(self, members: Sequence[RankSummary]) -> Iterator[RankFinding]:
+    def _gradients(self, members: Sequence[RankTrace]) -> Iterator[RankFinding]:
         """Yield the copies whose gradients differ at the update."""
         found: list[tuple[str, dict[int, TensorFact], list[int], list[int]]] = []
         told = 0
@@ -204,7 +204,7 @@ class StateChecks:
             most, odd_ranks = odd_ones(facts)
             if odd_ranks:
                 found.append((name, facts, most, odd_ranks))
-        factors = [factor_between(facts[most[0]], facts[odd[0]]) for _, facts, most, odd in found]
+        factors = [factor_of_facts(facts[most[0]], facts[odd[0]]) for _, facts, most, odd in found]
         self._known.update(name for name, *_ in found)
         factor = usual_of([each for each in factors if each])
         alike = [place for place, each in enumerate(factors) if is_near(each, factor)]
@@ -236,15 +236,15 @@ class StateChecks:
         most: Sequence[int],
         odd_ranks: Sequence[int],
         factor: float,
-        members: Sequence[RankSummary],
+        members: Sequence[RankTrace],
     ) -> RankFinding:
         by_rank = {each.rank: each for each in members}
         pair = facts[most[0]], facts[odd_ranks[0]]
-        verdict = WARNING if is_rounding(*pair) else ERROR
+        verdict = WARNING if differ_by_rounding(*pair) else ERROR
         own = [
             rank for rank in facts
             if (raw := by_rank[rank].gradients.get(name)) is not None
-            and factor_between(raw, facts[rank])
+            and factor_of_facts(raw, facts[rank])
             and name not in by_rank[rank].reduced
         ]  # fmt: skip
         if verdict == WARNING:
@@ -282,7 +282,7 @@ class StateChecks:
     def _all_gradients(
         self,
         found: Sequence[tuple[str, dict[int, TensorFact], list[int], list[int]]],
-        members: Sequence[RankSummary],
+        members: Sequence[RankTrace],
     ) -> RankFinding:
         """Return the row of a group none of whose gradients are the same: a warning, because local steps
         between averages of the parameters are a way to train, too."""
@@ -299,7 +299,7 @@ class StateChecks:
             (facts[most[0]], facts[odd_ranks[0]]), ERROR if is_reduced else WARNING,
         )  # fmt: skip
 
-    def _updates(self, members: Sequence[RankSummary]) -> Iterator[RankFinding]:
+    def _updates(self, members: Sequence[RankTrace]) -> Iterator[RankFinding]:
         """Yield updates that ranks lack, and those that made different parameters of equal ones."""
         updating = [each for each in members if each.updates]
         idle = [each for each in members if not each.updates]
@@ -334,13 +334,13 @@ class StateChecks:
         name: str,
         updates: Mapping[int, UpdateFact],
         after: Mapping[int, TensorFact],
-        members: Sequence[RankSummary],
+        members: Sequence[RankTrace],
         more: int,
     ) -> RankFinding:
         most, odd_ranks = odd_ones(after)
         by_rank = {each.rank: each for each in members}
         ours, theirs = updates[most[0]], updates[odd_ranks[0]]
-        verdict = WARNING if is_rounding(after[most[0]], after[odd_ranks[0]]) else ERROR
+        verdict = WARNING if differ_by_rounding(after[most[0]], after[odd_ranks[0]]) else ERROR
         stale = _stale_in(updates)
         states = [word for word, value in theirs.state if dict(ours.state).get(word) != value]
         options = [
@@ -365,7 +365,7 @@ class StateChecks:
             (after[most[0]], after[odd_ranks[0]]), verdict,
         )  # fmt: skip
 
-    def _left_out(self, updating: Sequence[RankSummary]) -> Iterator[RankFinding]:
+    def _left_out(self, updating: Sequence[RankTrace]) -> Iterator[RankFinding]:
         """Yield the parameters that the optimizers of some ranks lack; where most are some rank's alone, the
         ranks share the work."""
         if len(updating) < 2 or self._group.kind == PIPELINE:

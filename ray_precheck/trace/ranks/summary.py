@@ -1,6 +1,6 @@
 """What one dump says that ranks can be compared by.
 
-Comes in: the path of a dump. Goes out: a `RankSummary`. Called by the worker of the command `ranks`, once for
+Comes in: the path of a dump. Goes out: a `RankTrace`. Called by the worker of the command `ranks`, once for
 each dump. Of most records nothing is decoded: two checksums are made of their bytes, of what came before
 "output" and of what came behind. What differs between honest ranks is left out of them: numbers of sketches
 and stacks, names of files, indices of devices, random states; a sketch itself counts.
@@ -20,10 +20,10 @@ from ray_precheck.dump.tensors import read_sketches
 from ray_precheck.numerics.sketch import BUCKETS, Array
 from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.trace.flow import meetings_of
-from ray_precheck.trace.items import GRADIENTS, INPUT, Item, items_of
+from ray_precheck.trace.items import GRADIENTS, INPUT, Item, bare_name, items_of
 from ray_precheck.trace.ranks.nouns import (
     ExchangeFact,
-    RankSummary,
+    RankTrace,
     RestsOn,
     TensorFact,
     UpdateFact,
@@ -32,9 +32,6 @@ from ray_precheck.trace.side import MODULE_PREFIXES, CaptureSide, RecordEntry, o
 
 OPTIMIZER = "Optimizer."
 # What wrappers put into the names of parameters.
-_WRAPPERS = re.compile(
-    r"(?:^|(?<=\.))(?:module|_fsdp_wrapped_module|_orig_mod|_checkpoint_wrapped_module)\."
-)
 _NAMED = re.compile(rb'"(?:parameter|buffer|argument)": ?"([^"]*)"')
 _GENERATOR = re.compile(rb'"generator": ?"([0-9a-f]+)"')
 _SKETCH = re.compile(rb'"sketch": ?(\d+)')
@@ -62,12 +59,7 @@ _LOSSES = re.compile(
 _NO_OPTIONS = ("names", "params", "grads", "state", "group")
 
 
-def plain_name(name: str) -> str:
-    """Return the name of a parameter without what wrappers put into it."""
-    return _WRAPPERS.sub("", name)
-
-
-def summarize(path: Path, step: int, rank: int, name: str) -> RankSummary:
+def summarize(path: Path, step: int, rank: int, name: str) -> RankTrace:
     """Return the summary of a dump.
 
     Raises:
@@ -75,13 +67,13 @@ def summarize(path: Path, step: int, rank: int, name: str) -> RankSummary:
         OSError: likewise.
     """
     with open_side(path) as side:
-        return _Reading(side, RankSummary(step, rank, name)).summary()
+        return _Reading(side, RankTrace(step, rank, name)).summary()
 
 
 class _Reading:
     """One dump on its way to a summary."""
 
-    def __init__(self, side: CaptureSide, found: RankSummary) -> None:
+    def __init__(self, side: CaptureSide, found: RankTrace) -> None:
         self._side, self._found = side, found
         self._sketches = read_sketches(side.folder)
         self._marks = _marks_of(self._sketches)
@@ -107,7 +99,7 @@ class _Reading:
         self.call_meshes: dict[str, None] = {}
         self.own_meshes: dict[str, None] = {}
 
-    def summary(self) -> RankSummary:
+    def summary(self) -> RankTrace:
         side, found = self._side, self._found
         got, gave, settings = np.zeros((3, len(side.entries)), np.uint32)
         meetings = meetings_of(side)
@@ -205,19 +197,19 @@ class _Reading:
             ("argument", self.inputs),
         ):
             name = item.statistic(field)
-            if isinstance(name, str) and plain_name(name) not in known:
-                known[plain_name(name)] = self._fact(item)
-                self.uses[plain_name(name)] = key
+            if isinstance(name, str) and bare_name(name) not in known:
+                known[bare_name(name)] = self._fact(item)
+                self.uses[bare_name(name)] = key
                 marks = item.statistic("parallel")
                 if isinstance(marks, dict):
-                    self.marks[plain_name(name)] = marks
+                    self.marks[bare_name(name)] = marks
 
     def _take_parameters_of(self, entry: RecordEntry) -> None:
         """Take the parameters that the record of a module lists: `Module.{path}.{Class}.forward.{n}`."""
         path = ".".join(entry.key.split(".")[1:-3])
         listed = self._side.record(entry).get("parameters")
         for name, element in listed.items() if isinstance(listed, dict) else ():
-            full = plain_name(f"{path}.{name}" if path else name)
+            full = bare_name(f"{path}.{name}" if path else name)
             item = Item(full, INPUT, element if isinstance(element, dict) else None)
             if item.is_tensor and full not in self.parameters:
                 self.parameters[full] = self._fact(item)
@@ -231,7 +223,7 @@ class _Reading:
         record = self._side.record(entry)
         for item in items_of(record, entry.key):
             if item.is_tensor:
-                full = plain_name(f"{path}.{item.path}" if path else item.path)
+                full = bare_name(f"{path}.{item.path}" if path else item.path)
                 self.gradients[full] = self._fact(item)
                 if record.get("reduction") == "after":
                     self.reduced.add(full)
@@ -251,7 +243,7 @@ class _Reading:
                 name = element.get("value") if isinstance(element, dict) else None
                 if not isinstance(name, str) or not name:
                     continue
-                full = plain_name(name)
+                full = bare_name(name)
                 known = self.updates.get(full)
                 before = self._at(group, "params", place)
                 self.updates[full] = UpdateFact(
@@ -331,7 +323,7 @@ def _list_of(group: Any, name: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def named_tensors(summary: RankSummary) -> Iterator[tuple[str, TensorFact]]:
+def named_tensors(summary: RankTrace) -> Iterator[tuple[str, TensorFact]]:
     """Yield the parameters of a summary with their values at the start of the step: before the first
     update where there is one, else at their first use."""
     for name, update in summary.updates.items():

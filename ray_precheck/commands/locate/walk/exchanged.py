@@ -12,13 +12,13 @@ from ray_precheck.commands.locate.walk.naming import (
     Exchanges,
     factor_between,
     factor_in_words,
-    listed,
+    listed_names,
 )
 from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind, SeenRecord, WalkState
 from ray_precheck.trace.flow import is_collective, operation_of
 from ray_precheck.trace.items import OUTPUT, bare_name
 from ray_precheck.trace.side import FORWARD
-from ray_precheck.trace.terms import Terms, differing_terms, group_in_words, terms_of
+from ray_precheck.trace.terms import CallTerms, call_terms, differing_terms, group_in_words
 
 _OPTIMIZER = "Optimizer."
 _ONE_SIDED = ("missing collective", "extra collective")
@@ -48,7 +48,9 @@ def asked_otherwise(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
         state.exchanges.carried.get(operation, ())
     )
     if lost:
-        names = listed([each for each in _bucket(golden.exchanges, other.key) if each in lost])
+        names = listed_names(
+            [each for each in _bucket(golden.exchanges, other.key) if each in lost]
+        )
         told = "its gradient is" if len(lost) == 1 else "their gradients are"
         is_sum = "reduce" in operation
         yield seen.root(
@@ -58,8 +60,8 @@ def asked_otherwise(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
         )  # fmt: skip
 
 
-def _terms(call: str, key: str, exchanges: Exchanges) -> Terms:
-    return terms_of(call, exchanges.raw(key), exchanges.meetings.get(key))
+def _terms(call: str, key: str, exchanges: Exchanges) -> CallTerms:
+    return call_terms(call, exchanges.raw(key), exchanges.meetings.get(key))
 
 
 def _bucket(exchanges: Exchanges, key: str) -> list[str]:

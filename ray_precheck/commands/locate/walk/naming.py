@@ -58,7 +58,7 @@ def value_in_words(record: FlowRecord, item: Item) -> str:
     return f"{_LISTS.get(item.path.split('.')[2], '')}{name} ({path})"
 
 
-def listed(names: Sequence[str]) -> str:
+def listed_names(names: Sequence[str]) -> str:
     """Return names in a sentence: the first three, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"
@@ -89,7 +89,7 @@ class Exchanges:
         said = [
             group_in_words(self.meetings.get(key)),
             module,
-            f"of {of}{listed(names)}" if names else "",
+            f"of {of}{listed_names(names)}" if names else "",
         ]
         words = ", ".join(filter(None, said))
         return f"{call} ({words})" if words else call

@@ -12,7 +12,7 @@ from ray_precheck.commands.locate.walk.naming import (
     differs_in_words,
     factor_between,
     factor_in_words,
-    listed,
+    listed_names,
     value_in_words,
 )
 from ray_precheck.commands.locate.walk.nouns import Root, RootKind, SeenRecord, WalkState
@@ -219,8 +219,8 @@ def lacking_parameters(seen: SeenRecord) -> Iterator[Root]:
         yield seen.root(
             RootKind.CONFIGURATION,
             cause="parameter not updated",
-            message=f"{listed(names)} {are} not updated by {entry.call}, as in the golden run: no gradient"
-            " was there, or another group of parameters was given",
+            message=f"{listed_names(names)} {are} not updated by {entry.call}, as in the golden run: no"
+            " gradient was there, or another group of parameters was given",
         )
 
 

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from ray_precheck.errors import UsageError
-from ray_precheck.trace.layouts.axes import parsed_axes, plain_name
-from ray_precheck.trace.layouts.parts import Values, of_array
+from ray_precheck.trace.items import bare_name
+from ray_precheck.trace.layouts.axes import parsed_axes
+from ray_precheck.trace.layouts.parts import PartValues, of_array
 from ray_precheck.trace.layouts.wholes import (
     REPLICA,
     SHARD,
     SUM,
+    AxisRole,
     Fold,
     PartGrid,
-    Role,
     WholeMaker,
     Wholes,
 )
@@ -35,13 +36,13 @@ class Files:
         self.arrays.append(array)
         return {"shape": list(array.shape), "number": len(self.arrays) - 1, **of_array(array)}
 
-    def values(self, element: dict[str, Any]) -> Values:
+    def values(self, element: dict[str, Any]) -> PartValues:
         array = self.arrays[element["number"]]
-        return Values(array.shape, of_array(array), array if self.has_arrays else None)
+        return PartValues(array.shape, of_array(array), array if self.has_arrays else None)
 
 
 def grid(
-    parts: Sequence[Any], sizes: tuple[int, ...], role: Role, *, has_arrays: bool = False
+    parts: Sequence[Any], sizes: tuple[int, ...], role: AxisRole, *, has_arrays: bool = False
 ) -> PartGrid:
     files = Files(has_arrays=has_arrays)
     elements = [files.element(part) for part in parts]
@@ -51,12 +52,12 @@ def grid(
 def made(
     parts: Sequence[Any],
     whole: Any = WHOLE,
-    role: Role | None = None,
+    role: AxisRole | None = None,
     *,
     has_arrays: bool = False,
     maker: WholeMaker | None = None,
 ) -> Wholes:
-    role = role or Role()
+    role = role or AxisRole()
     found = (maker or WholeMaker()).make(
         grid(parts, (len(parts),), role, has_arrays=has_arrays),
         grid([whole], (), role, has_arrays=has_arrays),
@@ -86,7 +87,7 @@ def test_of_replicas_that_differ_the_one_that_is_off_stands_for_all() -> None:
 def test_addends_are_added_up_only_where_the_record_makes_a_sum() -> None:
     half = np.random.default_rng(1).normal(size=(6, 8))
     parts = [half, WHOLE - half]
-    added = made(parts, role=Role(may_add=frozenset([0])), has_arrays=True)
+    added = made(parts, role=AxisRole(may_add=frozenset([0])), has_arrays=True)
     assert added.way.target == (Fold(SUM),)
     assert added.distance < 1e-12
     lacking = made(parts, has_arrays=True)
@@ -102,7 +103,7 @@ def test_addends_that_nothing_adds_up_are_told() -> None:
 
 def test_gradients_of_local_means_are_scaled_and_the_first_one_decides() -> None:
     maker = WholeMaker()
-    role = Role(is_backward=True)
+    role = AxisRole(is_backward=True)
     local = [2 * WHOLE[:3], 2 * WHOLE[3:]]
     first = made(local, role=role, maker=maker)
     assert first.way.target == (Fold(SHARD, 0, is_scaled=True),)
@@ -128,15 +129,15 @@ def test_of_parts_in_an_unknown_order_statistics_are_compared() -> None:
 
 def test_agreement_tells_which_of_two_axes_shards() -> None:
     parts = [WHOLE[:3], WHOLE[:3], WHOLE[3:], WHOLE[3:]]
-    found = WholeMaker().make(grid(parts, (2, 2), Role()), grid([WHOLE], (), Role()))
+    found = WholeMaker().make(grid(parts, (2, 2), AxisRole()), grid([WHOLE], (), AxisRole()))
     assert found is not None
     assert found.way.target == (Fold(SHARD, 0), Fold(REPLICA))
 
 
 def test_parts_of_another_shape_make_no_whole() -> None:
     maker = WholeMaker()
-    parts = grid([WHOLE[:2], WHOLE[2:4]], (2,), Role())
-    assert maker.make(parts, grid([WHOLE], (), Role())) is None
+    parts = grid([WHOLE[:2], WHOLE[2:4]], (2,), AxisRole())
+    assert maker.make(parts, grid([WHOLE], (), AxisRole())) is None
 
 
 def test_a_layout_is_read_and_wrong_ones_are_named() -> None:
@@ -147,6 +148,6 @@ def test_a_layout_is_read_and_wrong_ones_are_named() -> None:
 
 
 def test_names_lose_what_wrappers_add() -> None:
-    assert plain_name("module._orig_mod.layers.0._checkpoint_wrapped_module.q.weight") == (
+    assert bare_name("module._orig_mod.layers.0._checkpoint_wrapped_module.q.weight") == (
         "layers.0.q.weight"
     )

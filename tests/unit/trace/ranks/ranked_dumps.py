@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.numerics.sketch import sketch
-from ray_precheck.trace.ranks.checks import check_all
+from ray_precheck.trace.ranks.checks import check_rank_traces
 from ray_precheck.trace.ranks.dumps import OpenDumps
 from ray_precheck.trace.ranks.nouns import RankFinding, RanksOutcome
 from ray_precheck.trace.ranks.packing import Unpacker, pack
@@ -83,7 +83,7 @@ def outcome_of(writers: Sequence[Writer], axes: Sequence[tuple[str, int]] = ()) 
         for each in writers
     ]
     dumps = OpenDumps({(each.step, each.rank): each.path for each in writers})
-    found = check_all(summaries, axes, dumps)
+    found = check_rank_traces(summaries, axes, dumps)
     dumps.close()
     return found
 

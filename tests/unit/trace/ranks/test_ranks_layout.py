@@ -3,8 +3,8 @@
 import pytest
 
 from ray_precheck.errors import UsageError
+from ray_precheck.trace.items import bare_name
 from ray_precheck.trace.ranks.layout import layout_of_axes, parse_layout
-from ray_precheck.trace.ranks.summary import plain_name
 
 
 def test_the_leftmost_axis_varies_slowest() -> None:
@@ -26,4 +26,4 @@ def test_axes_that_are_fewer_than_the_ranks_are_refused() -> None:
 
 def test_names_of_parameters_lose_what_wrappers_put_into_them() -> None:
     name = "module._orig_mod.layers.0._checkpoint_wrapped_module.mlp.module_list.weight"
-    assert plain_name(name) == "layers.0.mlp.module_list.weight"
+    assert bare_name(name) == "layers.0.mlp.module_list.weight"
