@@ -127,6 +127,10 @@ class Mode:
 
     paused = False
 
+    def pause(self, paused: bool) -> bool:
+        before, self.paused = self.paused, paused
+        return before
+
 
 @contextmanager
 def recorded(
