@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ray_precheck.options.declared import ranges_of
-from ray_precheck.trace.difference.rows import ERROR
+from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.ranks.activations import ActivationChecks
 from ray_precheck.trace.ranks.agreement import shown_group, shown_ranks
 from ray_precheck.trace.ranks.dumps import OpenDumps
@@ -111,6 +111,13 @@ def _of_group(
         *StateChecks(steps, replicas, others).findings(),
         *scale_findings(steps, replicas),
     ]
+    if group.is_loose:
+        for ranks in steps:
+            members = members_of(ranks, group)
+            if len(members) > 1:
+                found += ActivationChecks(members, replicas, own, dumps).findings()
+        yield from (each._replace(verdict=WARNING) for each in found)
+        return
     yield from found
     for ranks in steps:
         members = members_of(ranks, group)
@@ -274,6 +281,11 @@ def _not_checked(
     if lacking := sorted(in_groups - there):
         yield f"{shown_ranks(lacking)} has no dump, and is not compared"
     for group in layout.groups:
+        if group.is_loose:
+            yield (
+                f"whether {shown_ranks(group.ranks)} train one model is not known ({group.basis}), so that"
+                " what differs between them is a warning: use --layout"
+            )
         if group.kind == UNKNOWN:
             yield (
                 f"what the group {ranges_of(group.ranks)} does is not known ({group.basis}), so that nothing"

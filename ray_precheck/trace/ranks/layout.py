@@ -241,7 +241,7 @@ def infer_layout(
     for group in _meshes(steps[0]):
         if groups.get(group.ranks, group).kind in (UNKNOWN, group.kind):
             groups[group.ranks] = group
-    for group in (*_pipelines(steps), *_by_agreement(steps[0], list(groups.values()))):
+    for group in (*_pipelines(steps), *_by_agreement(steps, list(groups.values()))):
         if groups.get(group.ranks, group).kind in (UNKNOWN, group.kind):
             groups[group.ranks] = group
     return RankLayout(tuple(groups[members] for members in sorted(groups)))
@@ -321,8 +321,9 @@ def _pipelines(steps: Sequence[Ranks]) -> list[RankGroup]:
     return found
 
 
-def _by_agreement(step: Ranks, groups: Sequence[RankGroup]) -> list[RankGroup]:
+def _by_agreement(steps: Sequence[Ranks], groups: Sequence[RankGroup]) -> list[RankGroup]:
     """Return groups of ranks with the same parameters that no other group has together."""
+    step = steps[0]
     by_names: dict[frozenset[tuple[str, tuple[int, ...]]], list[int]] = defaultdict(list)
     for rank, summary in sorted(step.items()):
         named = frozenset((name, fact.shape) for name, fact in named_tensors(summary))
@@ -336,8 +337,56 @@ def _by_agreement(step: Ranks, groups: Sequence[RankGroup]) -> list[RankGroup]:
             continue
         if not _are_linked(members, groups):
             basis = f"agreement of {told} of {known} parameters"
-            found.append(RankGroup(DATA, tuple(members), basis))
+            is_loose = not _train_together(steps, members)
+            if is_loose:
+                basis += "; they exchange too little to train together"
+            found.append(RankGroup(DATA, tuple(members), basis, is_loose))
     return found
+
+
+def _train_together(steps: Sequence[Ranks], members: Sequence[int]) -> bool:
+    """Return whether ranks with copies of parameters exchange half as many elements in a step as they update
+    (metrics are fewer), or else have the gradient of a copy alike though their inputs are not known to be."""
+    for ranks in steps:
+        there = [ranks[rank] for rank in members if rank in ranks]
+        for summary in there[:1]:
+            sizes = [fact.size for each in summary.updates.values() if (fact := each.before)]
+            if not sizes:
+                sizes = [fact.size for _, fact in named_tensors(summary)]
+            if 2 * sum(map(_most_elements, summary.exchanges)) >= sum(sizes):
+                return True
+        if _have_gradients_alike(there) and not _have_inputs_alike(there):
+            return True
+    return False
+
+
+def _most_elements(each: ExchangeFact) -> int:
+    sizes = [math.prod(i.shape or ()) for i in items_of(record_from_json(each.raw)) if i.is_tensor]
+    return max(sizes, default=0)
+
+
+def _have_gradients_alike(members: Sequence[RankTrace]) -> bool:
+    first, *others = members
+    return bool(others) and any(
+        update.gradient is not None
+        and not update.gradient.is_constant
+        and all(
+            (theirs := each.updates.get(name)) is not None
+            and theirs.gradient is not None
+            and theirs.gradient.is_same(update.gradient)
+            for each in others
+        )
+        for name, update in first.updates.items()
+    )
+
+
+def _have_inputs_alike(members: Sequence[RankTrace]) -> bool:
+    first, *others = members
+    return bool(first.inputs) and all(
+        name in each.inputs and each.inputs[name].is_same(fact)
+        for name, fact in first.inputs.items()
+        for each in others
+    )
 
 
 def _are_linked(members: Iterable[int], groups: Sequence[RankGroup]) -> bool:

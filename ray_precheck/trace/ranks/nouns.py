@@ -69,11 +69,13 @@ class RankFinding(NamedTuple):
 
 class RankGroup(NamedTuple):
     """Ranks that do something together: `kind` is dp, tp, pp, cp, ep, unknown, or the name of an axis that a
-    user gave; `basis` says in words from what that is known."""
+    user gave; `basis` says in words from what that is known. `is_loose`: only that they began alike says
+    so, and they exchange too little to train together."""
 
     kind: str
     ranks: tuple[int, ...]
     basis: str
+    is_loose: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,11 @@ class TensorFact(NamedTuple):
     def size(self) -> int:
         """How many elements it has."""
         return math.prod(self.shape)
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether a range alone is known of it: of whole numbers there is no Mean and no Norm."""
+        return self.sketch is None and math.isnan(self.statistics[3])
 
     def is_same(self, other: "TensorFact") -> bool:
         """Whether everything that two dumps say of the values is the same."""

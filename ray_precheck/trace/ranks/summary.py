@@ -222,8 +222,9 @@ class _Reading:
         path = ".".join(before.split(".")[1:-1])
         record = self._side.record(entry)
         for item in items_of(record, entry.key):
-            if item.is_tensor:
-                full = bare_name(f"{path}.{item.path}" if path else item.path)
+            full = bare_name(f"{path}.{item.path}" if path else item.path)
+            # Behind its update a gradient is of another loss, as of a generator's through a discriminator.
+            if item.is_tensor and full not in self.updates:
                 self.gradients[full] = self._fact(item)
                 if record.get("reduction") == "after":
                     self.reduced.add(full)
@@ -245,6 +246,8 @@ class _Reading:
                     continue
                 full = bare_name(name)
                 known = self.updates.get(full)
+                if known is not None:
+                    self.gradients.pop(full, None)  # it is that of an earlier update of the step
                 before = self._at(group, "params", place)
                 self.updates[full] = UpdateFact(
                     before if known is None else known.before,
