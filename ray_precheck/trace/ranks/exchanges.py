@@ -222,11 +222,18 @@ def _outputs_unlike(
         given = [item for item in each if item.part == OUTPUT and item.is_tensor]
         if "all_gather" in operation and len(given) > 1:
             brought = {
-                item.path.partition(".")[2]
+                item.path.partition(".")[2]: item
                 for item in each
                 if item.part == INPUT and item.is_tensor
             }
             others = [item for item in given if item.path.partition(".")[2] not in brought]
+            # A buffer that held something before stands among what was brought, and was changed.
+            others += [
+                item
+                for item in given
+                if (before := brought.get(item.path.partition(".")[2])) is not None
+                and not fact_at(rank, item).is_same(fact_at(rank, before))
+            ]
             given = others or given
         outputs[rank] = [fact_at(rank, item) for item in given]
     if len({len(facts) for facts in outputs.values()}) > 1:

@@ -316,7 +316,13 @@ def _pipelines(steps: Sequence[Ranks]) -> list[RankGroup]:
         members = tuple(sorted(reached))
         spread = spread_of(steps[0], members)
         shared = len(spread.agree | spread.differ | spread.constant)
-        kind = CONTEXT if shared > spread.own else PIPELINE
+        # Stages of one class and one seed have parameters that begin alike, and no gradient in common.
+        there = [[ranks[rank] for rank in members if rank in ranks] for ranks in steps]
+        has_gradients = any(
+            each.gradient for one in there for s in one for each in s.updates.values()
+        )
+        is_divided = has_gradients and not any(map(_have_gradients_alike, there))
+        kind = CONTEXT if shared > spread.own and not is_divided else PIPELINE
         found.append(RankGroup(kind, members, f"sends between the ranks {ranges_of(members)}"))
     return found
 
@@ -366,8 +372,10 @@ def _most_elements(each: ExchangeFact) -> int:
 
 
 def _have_gradients_alike(members: Sequence[RankTrace]) -> bool:
+    if len(members) < 2:
+        return False
     first, *others = members
-    return bool(others) and any(
+    return any(
         update.gradient is not None
         and not update.gradient.is_constant
         and all(

@@ -80,6 +80,7 @@ class _Reading:
         self._rows: list[int] = []
         self._row_of: dict[int, int] = {}
         self._seen: set[bytes] = set()
+        self._repeated: set[str] = set()
         # What the file has nowhere is looked for in no record.
         self._there = _signs_in(side)
         self._has_own = bool(self._there.intersection(_OWN_SIGNS))
@@ -118,6 +119,11 @@ class _Reading:
         found.got, found.gave, found.settings = got, gave, settings
         found.exchanges = tuple(exchanges)
         found.parameters, found.buffers, found.inputs = self.parameters, self.buffers, self.inputs
+        if sum(entry.key.startswith(OPTIMIZER) for entry in side.entries) > 1:
+            # The last gradient may be of another update or of another loss, as a discriminator's of its
+            # generator's.
+            for name in self._repeated:
+                del self.gradients[name]
         found.gradients, found.updates = self.gradients, self.updates
         found.reduced = frozenset(self.reduced)
         found.options = tuple(self.options)
@@ -223,8 +229,9 @@ class _Reading:
         record = self._side.record(entry)
         for item in items_of(record, entry.key):
             full = bare_name(f"{path}.{item.path}" if path else item.path)
-            # Behind its update a gradient is of another loss, as of a generator's through a discriminator.
-            if item.is_tensor and full not in self.updates:
+            if item.is_tensor:
+                if full in self.gradients:
+                    self._repeated.add(full)
                 self.gradients[full] = self._fact(item)
                 if record.get("reduction") == "after":
                     self.reduced.add(full)
@@ -246,8 +253,6 @@ class _Reading:
                     continue
                 full = bare_name(name)
                 known = self.updates.get(full)
-                if known is not None:
-                    self.gradients.pop(full, None)  # it is that of an earlier update of the step
                 before = self._at(group, "params", place)
                 self.updates[full] = UpdateFact(
                     before if known is None else known.before,
