@@ -12,7 +12,7 @@ from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.ranks.activations import ActivationChecks
 from ray_precheck.trace.ranks.agreement import shown_group, shown_ranks
 from ray_precheck.trace.ranks.dumps import OpenDumps
-from ray_precheck.trace.ranks.exchanges import exchange_findings
+from ray_precheck.trace.ranks.exchanges import MOST_RANKS, exchange_findings, too_many_to_recompute
 from ray_precheck.trace.ranks.layout import (
     CONTEXT,
     DATA,
@@ -39,6 +39,7 @@ from ray_precheck.trace.ranks.nouns import (
 )
 from ray_precheck.trace.ranks.replicas import Replicas, members_of, replicas_of
 from ray_precheck.trace.ranks.scales import scale_findings
+from ray_precheck.trace.ranks.shards import shard_findings
 from ray_precheck.trace.ranks.state import StateChecks
 
 # Of one kind in one step there are so many rows at most; a sentence counts the others.
@@ -77,6 +78,7 @@ def check_rank_traces(
     for ranks in steps:
         found += exchange_findings(ranks)
         found += option_findings(ranks, layout.groups)
+        found += shard_findings(ranks)
         found += _by_module(ranks, layout, dumps)
     linked = _linked_ranks(layout)
     ordered = causes_first(found, linked)
@@ -314,6 +316,16 @@ def _lacking_facts(summaries: Sequence[RankTrace], groups: Sequence[RankGroup]) 
     drops = any("dropout" in key for each in summaries for key in each.keys)
     if drops and kinds & {TENSOR, CONTEXT} and not any(each.masks for each in summaries):
         yield "masks of dropouts in divided regions: the capture has no random states"
+    if count := sum(map(too_many_to_recompute, summaries)):
+        yield (
+            f"collectives of more than {MOST_RANKS} ranks to which each brings many tensors are not recomputed"
+            f" ({count} of them): their calls and outputs alone are compared"
+        )
+    if any(each.has_tensors for each in summaries):
+        yield (
+            "the tensors of the capture are not read here: equalities rest on what its dump.json says of"
+            " them, and locate recomputes collectives element by element"
+        )
     if any(each.rests_on is RestsOn.STATISTICS for each in summaries):
         yield (
             "differences that leave Max, Min, Mean and Norm as they are, such as another order: capture with"

@@ -156,7 +156,7 @@ class RankTrace:
     the optimizers did, by names; `inputs` the inputs of the model; `masks` the random states that calls began
     with, by key. `uses` are the records that parameters, buffers and inputs are used in first, `losses` the
     gradients from which loss functions start, by key; `call_meshes` and `own_meshes` are the meshes of
-    distributed tensors, of those that calls got and of parameters.
+    distributed tensors, of those that calls got and of parameters. `has_tensors`: it has their files.
     """
 
     step: int
@@ -182,6 +182,7 @@ class RankTrace:
     marks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     sketches: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 64), np.float32))
     rests_on: RestsOn = RestsOn.STATISTICS
+    has_tensors: bool = False
     note: str = ""
 
 

@@ -42,7 +42,8 @@ _OWN = re.compile(
 )
 _GENERATOR_SIGN, _MESH_SIGN, _FLOAT_SIGN = b'"generator"', b'"device_mesh"', b'"float"'
 _MODULE_SIGN = b'"parameters": {"'
-_OWN_SIGNS = (b'"data_name"', _GENERATOR_SIGN, b'"group_id"', b'_counted"', b'"torch.device"')
+_FILE_SIGN = b'"data_name"'
+_OWN_SIGNS = (_FILE_SIGN, _GENERATOR_SIGN, b'"group_id"', b'_counted"', b'"torch.device"')
 _NAME_SIGNS = (b'"parameter":', b'"buffer":', b'"argument":')
 _SIGNS = (*_OWN_SIGNS, *_NAME_SIGNS, _MESH_SIGN, _FLOAT_SIGN, _MODULE_SIGN)
 # The ranks of a group, which a meeting has, too: of 1,000 ranks most of the record.
@@ -132,6 +133,7 @@ class _Reading:
         found.call_meshes, found.own_meshes = tuple(self.call_meshes), tuple(self.own_meshes)
         found.sketches = self._sketches[self._rows]
         found.rests_on = self._rests_on()
+        found.has_tensors = _FILE_SIGN in self._there
         found.note = side.note
         return found
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranked_dumps import GROUP, Writer, found_in
+from ranked_dumps import GROUP, Writer, found_in, outcome_of
 
 from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.ranks.nouns import RankFault
@@ -207,3 +207,53 @@ def test_a_module_without_the_collective_of_its_likes_is_named(tmp_path: Path) -
     ]
     assert [each.verdict for each in found] == [ERROR]
     assert "layers.2.down makes no collective" in found[0].message
+
+
+def test_shards_that_each_rank_clips_by_a_norm_of_its_own_are_named(tmp_path: Path) -> None:
+    def ranks(folder: Path, factors: tuple[float, float]) -> list[Writer]:
+        writers = []
+        whole = draw.normal(size=(2, 2, 8, 6))
+        for rank in range(2):
+            w = Writer(folder, rank)
+            shards = whole.sum(axis=0)[:, 4 * rank : 4 * rank + 4]
+            records: dict[str, Any] = {
+                f"Distributed.reduce_scatter_tensor.{number}.forward": w.call(
+                    [None, w.tensor(whole[rank, number])], [w.tensor(shard)],
+                    group=GROUP, by="FSDP", parameters=[f"layers.{number}.weight"],
+                )
+                for number, shard in enumerate(shards)
+            }  # fmt: skip
+            records["Optimizer.SGD.0.forward"] = w.update(
+                {
+                    f"layers.{number}.weight": (W + rank, shard * factors[rank], B + rank)
+                    for number, shard in enumerate(shards)
+                }
+            )
+            w.write(records)
+            writers.append(w)
+        return writers
+
+    def shown(factors: tuple[float, float]) -> list[str]:
+        found = found_in(ranks(tmp_path / str(factors), factors), DP)
+        return [each.message for each in found if each.kind is RankFault.GRADIENT]
+
+    assert shown((0.5, 0.5)) == []
+    assert "a norm of its own shards" in shown((0.5, 0.4))[0]
+
+
+def test_what_is_not_read_and_not_recomputed_is_said(tmp_path: Path) -> None:
+    many = {"type": "torch.ProcessGroup", "group_ranks": list(range(65))}
+    writers = []
+    for rank in range(2):
+        w = Writer(tmp_path, rank)
+        parts = [w.tensor(X0 + number) for number in range(65)]
+        w.write(
+            {
+                "Torch.exp.0.forward": w.call([w.tensor(X0, data_name="exp.pt")], [w.tensor(X1)]),
+                "Distributed.all_to_all.0.forward": w.call([parts], [parts], group=many),
+            }
+        )
+        writers.append(w)
+    said = "\n".join(outcome_of(writers, DP).not_checked)
+    assert "(1 of them)" in said
+    assert "tensors of the capture are not read" in said
