@@ -318,8 +318,8 @@ def _lacking_facts(summaries: Sequence[RankTrace], groups: Sequence[RankGroup]) 
         yield "masks of dropouts in divided regions: the capture has no random states"
     if count := sum(map(too_many_to_recompute, summaries)):
         yield (
-            f"collectives of more than {MOST_RANKS} ranks to which each brings many tensors are not recomputed"
-            f" ({count} of them): their calls and outputs alone are compared"
+            f"collectives of more than {MOST_RANKS} ranks to which each brings many tensors are not"
+            f" recomputed ({count} of them): their calls and outputs alone are compared"
         )
     if any(each.has_tensors for each in summaries):
         yield (
