@@ -25,6 +25,7 @@ from ray_precheck.trace.ranks.nouns import (
     TensorFact,
 )
 from ray_precheck.trace.ranks.summary import fact_of, named_tensors
+from ray_precheck.trace.ranks.together import have_gradients_alike, train_together
 from ray_precheck.trace.side import record_from_json
 
 GRAMMAR = "axes with their sizes, the leftmost varying slowest, as in dp=2,tp=2"
@@ -321,7 +322,7 @@ def _pipelines(steps: Sequence[Ranks]) -> list[RankGroup]:
         has_gradients = any(
             each.gradient for one in there for s in one for each in s.updates.values()
         )
-        is_divided = has_gradients and not any(map(_have_gradients_alike, there))
+        is_divided = has_gradients and not any(map(have_gradients_alike, there))
         kind = CONTEXT if shared > spread.own and not is_divided else PIPELINE
         found.append(RankGroup(kind, members, f"sends between the ranks {ranges_of(members)}"))
     return found
@@ -343,58 +344,11 @@ def _by_agreement(steps: Sequence[Ranks], groups: Sequence[RankGroup]) -> list[R
             continue
         if not _are_linked(members, groups):
             basis = f"agreement of {told} of {known} parameters"
-            is_loose = not _train_together(steps, members)
+            is_loose = not train_together(steps, members)
             if is_loose:
                 basis += "; they exchange too little to train together"
             found.append(RankGroup(DATA, tuple(members), basis, is_loose))
     return found
-
-
-def _train_together(steps: Sequence[Ranks], members: Sequence[int]) -> bool:
-    """Return whether ranks with copies of parameters exchange half as many elements in a step as they update
-    (metrics are fewer), or else have the gradient of a copy alike though their inputs are not known to be."""
-    for ranks in steps:
-        there = [ranks[rank] for rank in members if rank in ranks]
-        for summary in there[:1]:
-            sizes = [fact.size for each in summary.updates.values() if (fact := each.before)]
-            if not sizes:
-                sizes = [fact.size for _, fact in named_tensors(summary)]
-            if 2 * sum(map(_most_elements, summary.exchanges)) >= sum(sizes):
-                return True
-        if _have_gradients_alike(there) and not _have_inputs_alike(there):
-            return True
-    return False
-
-
-def _most_elements(each: ExchangeFact) -> int:
-    sizes = [math.prod(i.shape or ()) for i in items_of(record_from_json(each.raw)) if i.is_tensor]
-    return max(sizes, default=0)
-
-
-def _have_gradients_alike(members: Sequence[RankTrace]) -> bool:
-    if len(members) < 2:
-        return False
-    first, *others = members
-    return any(
-        update.gradient is not None
-        and not update.gradient.is_constant
-        and all(
-            (theirs := each.updates.get(name)) is not None
-            and theirs.gradient is not None
-            and theirs.gradient.is_same(update.gradient)
-            for each in others
-        )
-        for name, update in first.updates.items()
-    )
-
-
-def _have_inputs_alike(members: Sequence[RankTrace]) -> bool:
-    first, *others = members
-    return bool(first.inputs) and all(
-        name in each.inputs and each.inputs[name].is_same(fact)
-        for name, fact in first.inputs.items()
-        for each in others
-    )
 
 
 def _are_linked(members: Iterable[int], groups: Sequence[RankGroup]) -> bool:
