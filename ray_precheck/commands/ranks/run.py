@@ -22,7 +22,7 @@ from ray_precheck.commands.ranks.job import (
 )
 from ray_precheck.commands.ranks.options import RanksConfig
 from ray_precheck.dump.folders import FoundDumps
-from ray_precheck.errors import DumpError
+from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.formats.conversion import find_captures
 from ray_precheck.options.declared import settings_of
 from ray_precheck.running.dumps_job import DumpsJob, digest_of_dumps
@@ -65,6 +65,7 @@ from ray_precheck.trace.ranks.packing import PackedSummary, Unpacker
 
 # `ranks_layout_{timestamp}.csv`: what is known of the groups, and what was and was not checked.
 _SAID_COLUMNS = ("Part", "Sentence")
+_NAMED = 3
 _GROUP, _CHECKED, _NOT_CHECKED = "group", "checked", "not checked"
 
 
@@ -128,13 +129,25 @@ def run_rank_checks(
     config.validate()
     config = on_cores(config)
     found = find_captures(config.dump)
+    processes = tuple(each.label for each in found.dumps if each.rank.startswith("proc"))
+    if processes:
+        found = replace(
+            found, dumps=tuple(each for each in found.dumps if each.label not in processes)
+        )
+    if not found.dumps:
+        raise UsageError(
+            f"{config.dump} has no dumps but those of processes without a rank ({processes[0]}); expected"
+            " rank{R}/dump.json: start the program by torchrun, or name the folders rank0, rank1, ..."
+        )
     if axes := parse_layout(config.layout):
         layout_of_axes(axes, (rank_number(each.rank) for each in found.dumps))
     resumed = resumed_table(config.resume_csv, RANK_TABLES)
     with session_of_one(config, session, show=show_progress, on_files=on_files) as session:
         if session.goes_on and resumed is None:
             resumed = session.resumed(config.out, RANK_TABLES)
-        return run_job(_RanksRun(config, found, session), config, session, config.out, resumed)
+        return run_job(
+            _RanksRun(config, found, processes, session), config, session, config.out, resumed
+        )
 
 
 class _RanksRun(Feature[DumpsJob[RankPayload], RankChecks]):
@@ -142,8 +155,14 @@ class _RanksRun(Feature[DumpsJob[RankPayload], RankChecks]):
 
     tables = RANK_TABLES
 
-    def __init__(self, config: RanksConfig, found: FoundDumps, session: RunSession) -> None:
-        self._config, self._found = config, found
+    def __init__(
+        self,
+        config: RanksConfig,
+        found: FoundDumps,
+        processes: Sequence[str],
+        session: RunSession,
+    ) -> None:
+        self._config, self._found, self._processes = config, found, processes
         self._job = ranks_job(found.dumps, shared_fs=config.shared_fs)
         self.names = self._job.names
         self.fingerprint = {
@@ -202,7 +221,15 @@ class _RanksRun(Feature[DumpsJob[RankPayload], RankChecks]):
         }
         summaries = list(_summaries(files.details))
         with closing(OpenDumps(at)) as dumps:
-            return check_rank_traces(summaries, parse_layout(self._config.layout), dumps)
+            outcome = check_rank_traces(summaries, parse_layout(self._config.layout), dumps)
+        if not self._processes:
+            return outcome
+        names = ", ".join(self._processes[:_NAMED])
+        more = ", ..." if len(self._processes) > _NAMED else ""
+        said = (
+            f"{names}{more}: a folder that is named for a process says no rank, and is not compared"
+        )
+        return replace(outcome, not_checked=(said, *outcome.not_checked))
 
 
 def _has_findings(files: RunFiles) -> bool:

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ray_precheck.options.declared import ranges_of
-from ray_precheck.trace.difference.rows import ERROR
+from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.ranks.activations import ActivationChecks
 from ray_precheck.trace.ranks.agreement import shown_group, shown_ranks
 from ray_precheck.trace.ranks.dumps import OpenDumps
-from ray_precheck.trace.ranks.exchanges import exchange_findings
+from ray_precheck.trace.ranks.exchanges import MOST_RANKS, exchange_findings, too_many_to_recompute
 from ray_precheck.trace.ranks.layout import (
     CONTEXT,
     DATA,
@@ -39,6 +39,7 @@ from ray_precheck.trace.ranks.nouns import (
 )
 from ray_precheck.trace.ranks.replicas import Replicas, members_of, replicas_of
 from ray_precheck.trace.ranks.scales import scale_findings
+from ray_precheck.trace.ranks.shards import shard_findings
 from ray_precheck.trace.ranks.state import StateChecks
 
 # Of one kind in one step there are so many rows at most; a sentence counts the others.
@@ -77,6 +78,7 @@ def check_rank_traces(
     for ranks in steps:
         found += exchange_findings(ranks)
         found += option_findings(ranks, layout.groups)
+        found += shard_findings(ranks)
         found += _by_module(ranks, layout, dumps)
     linked = _linked_ranks(layout)
     ordered = causes_first(found, linked)
@@ -111,6 +113,13 @@ def _of_group(
         *StateChecks(steps, replicas, others).findings(),
         *scale_findings(steps, replicas),
     ]
+    if group.is_loose:
+        for ranks in steps:
+            members = members_of(ranks, group)
+            if len(members) > 1:
+                found += ActivationChecks(members, replicas, own, dumps).findings()
+        yield from (each._replace(verdict=WARNING) for each in found)
+        return
     yield from found
     for ranks in steps:
         members = members_of(ranks, group)
@@ -274,6 +283,11 @@ def _not_checked(
     if lacking := sorted(in_groups - there):
         yield f"{shown_ranks(lacking)} has no dump, and is not compared"
     for group in layout.groups:
+        if group.is_loose:
+            yield (
+                f"whether {shown_ranks(group.ranks)} train one model is not known ({group.basis}), so that"
+                " what differs between them is a warning: use --layout"
+            )
         if group.kind == UNKNOWN:
             yield (
                 f"what the group {ranges_of(group.ranks)} does is not known ({group.basis}), so that nothing"
@@ -302,6 +316,16 @@ def _lacking_facts(summaries: Sequence[RankTrace], groups: Sequence[RankGroup]) 
     drops = any("dropout" in key for each in summaries for key in each.keys)
     if drops and kinds & {TENSOR, CONTEXT} and not any(each.masks for each in summaries):
         yield "masks of dropouts in divided regions: the capture has no random states"
+    if count := sum(map(too_many_to_recompute, summaries)):
+        yield (
+            f"collectives of more than {MOST_RANKS} ranks to which each brings many tensors are not"
+            f" recomputed ({count} of them): their calls and outputs alone are compared"
+        )
+    if any(each.has_tensors for each in summaries):
+        yield (
+            "the tensors of the capture are not read here: equalities rest on what its dump.json says of"
+            " them, and locate recomputes collectives element by element"
+        )
     if any(each.rests_on is RestsOn.STATISTICS for each in summaries):
         yield (
             "differences that leave Max, Min, Mean and Norm as they are, such as another order: capture with"

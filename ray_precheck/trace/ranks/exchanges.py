@@ -35,7 +35,7 @@ from ray_precheck.trace.side import record_from_json
 _NOISE = 1e-6
 _SAME = 1e-6
 # Collectives of more ranks are recomputed where each brings a few tensors: else there are a million pairs.
-_MOST_RANKS, _FEW_TENSORS = 64, 8
+MOST_RANKS, _FEW_TENSORS = 64, 8
 # All ranks get the same of these.
 _FOR_ALL = ("all_reduce", "ddp_all_reduce", "all_gather", "broadcast", "ddp_broadcast")
 _SENDS = "from "
@@ -130,7 +130,7 @@ def _judged(taken: Mapping[int, _Taken]) -> Iterator[RankFinding]:
         return facts[rank, item.path]
 
     unlike = _outputs_unlike(operation, items, fact_at)
-    made = made_by(operation, records) if len(taken) <= _MOST_RANKS or _is_one(records) else []
+    made = made_by(operation, records) if len(taken) <= MOST_RANKS or _is_one(records) else []
     wrong: dict[int, tuple[Made, str, TensorFact, RestsOn]] = {}
     judged: dict[tuple[int, int], tuple[str, RestsOn] | None] = {}
 
@@ -222,11 +222,18 @@ def _outputs_unlike(
         given = [item for item in each if item.part == OUTPUT and item.is_tensor]
         if "all_gather" in operation and len(given) > 1:
             brought = {
-                item.path.partition(".")[2]
+                item.path.partition(".")[2]: item
                 for item in each
                 if item.part == INPUT and item.is_tensor
             }
             others = [item for item in given if item.path.partition(".")[2] not in brought]
+            # A buffer that held something before stands among what was brought, and was changed.
+            others += [
+                item
+                for item in given
+                if (before := brought.get(item.path.partition(".")[2])) is not None
+                and not fact_at(rank, item).is_same(fact_at(rank, before))
+            ]
             given = others or given
         outputs[rank] = [fact_at(rank, item) for item in given]
     if len({len(facts) for facts in outputs.values()}) > 1:
@@ -249,6 +256,10 @@ def _wrong(
     if not all(math.isfinite(each) for fact in (got, *facts) for each in fact.statistics):
         return None
     parts = [part for piece in made.pieces for part in piece]
+    if any(item.statistic("sparse") for item in (made.item, *(part.item for part in parts))):
+        return (
+            None  # what a sparse tensor stores is no sum of what others store, element by element
+        )
     is_whole = all(
         part.start == 0 and part.length == fact.size
         for part, fact in zip(parts, facts, strict=True)
@@ -267,6 +278,17 @@ def _wrong(
 def _is_one(records: Sequence[RankRecord]) -> bool:
     """Return whether each rank brings and gets a few tensors, not one of each other rank."""
     return len(items_of(records[0].record)) <= _FEW_TENSORS
+
+
+def too_many_to_recompute(summary: RankTrace) -> int:
+    """Return how many collectives of a dump are not recomputed because too many ranks bring too much; each is
+    counted on the first rank of its group."""
+    return sum(
+        len(each.meeting.ranks) > MOST_RANKS
+        and each.meeting.ranks[0] == summary.rank
+        and len(items_of(record_from_json(each.raw))) > _FEW_TENSORS
+        for each in summary.exchanges
+    )
 
 
 def _wrong_total(

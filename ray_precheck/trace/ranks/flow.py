@@ -22,7 +22,15 @@ from ray_precheck.trace.ranks.agreement import (
     shown_ranks,
 )
 from ray_precheck.trace.ranks.dumps import OpenDumps
-from ray_precheck.trace.ranks.layout import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, GroupEvidence
+from ray_precheck.trace.ranks.layout import (
+    CONTEXT,
+    DATA,
+    EXPERT,
+    PIPELINE,
+    TENSOR,
+    UNKNOWN,
+    GroupEvidence,
+)
 from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
@@ -62,7 +70,11 @@ def _common(members: Sequence[RankTrace]) -> _Common:
     else:
         indices = [{key: place for place, key in enumerate(each.keys)} for each in members]
         shared = set.intersection(*(set(each) for each in indices))
-        keys = [key for key in first.keys if key in shared]
+        # Where ranks call an operator more or less often, its calls of one number are not the same call.
+        counts = [Counter(map(_operator_of, each.keys)) for each in members]
+        uneven = {name for each in counts for name in each if each[name] != counts[0][name]}
+        uneven |= {name for name in counts[0] if any(not each[name] for each in counts)}
+        keys = [key for key in first.keys if key in shared and _operator_of(key) not in uneven]
         places = [indices[0][key] for key in keys]
         chosen = [[index[key] for key in keys] for index in indices]  # type: ignore[misc]
     stacked = [
@@ -71,6 +83,14 @@ def _common(members: Sequence[RankTrace]) -> _Common:
     ]
     got, gave, settings = stacked
     return _Common(keys, got, gave, settings, places)
+
+
+def _operator_of(key: str) -> str:
+    """Return a record's operator and pass, without its number."""
+    if key.startswith(MODULE_PREFIXES):
+        return key.rpartition(".")[0]
+    name, _, way = key.rpartition(".")
+    return f"{name.rpartition('.')[0]}.{way}"
 
 
 class GroupFlow:
@@ -171,6 +191,8 @@ class GroupFlow:
             if place is not None:
                 row = self._members.index(summary)
                 found.append(int(self._common.gave[row, place]))
+            elif summary.inputs[name].is_vague:
+                found.append(-summary.rank)
         return tuple(found)
 
     def _same_samples(self, names: Sequence[str]) -> Iterator[RankFinding]:
@@ -185,9 +207,21 @@ class GroupFlow:
                 f"{shown_ranks(ranks[1:])} has rank {ranks[0]}'s samples: all inputs of the model ({shown})"
                 " are the same, where each data-parallel rank has a batch of its own"
             )
+            verdict = ERROR
+            if self._draw_apart(ranks):
+                verdict = WARNING
+                message += "; the ranks draw other random numbers, for which it may be meant"
             place = self._at.get(self._members[0].uses.get(names[0], ""), 0)
             fact = self._members[0].inputs[names[0]]
-            yield self._row(RankFault.SAMPLE, names[0], ranks[1:], message, place, (None, fact))
+            pair = None, fact
+            yield self._row(RankFault.SAMPLE, names[0], ranks[1:], message, place, pair, verdict)
+
+    def _draw_apart(self, ranks: Sequence[int]) -> bool:
+        """Return whether a dropout that ranks give the same values gives other ones on each of them."""
+        rows = [row for row, each in enumerate(self._members) if each.rank in ranks]
+        got, gave = self._common.got[rows], self._common.gave[rows]
+        drawn = (got == got[0]).all(axis=0) & (gave != gave[0]).any(axis=0)
+        return any(self._draws_mask(self._common.keys[at]) for at in np.nonzero(drawn)[0])
 
     def _other_samples(self, names: Sequence[str]) -> Iterator[RankFinding]:
         first = self._members[0]
@@ -239,7 +273,10 @@ class GroupFlow:
             by_count = sorted(said.items(), key=lambda item: (-len(item[1]), item[1]))
             shown = "; ".join(f"{value} on {shown_ranks(ranks)}" for value, ranks in by_count)
             message = f"{key}: its numbers differ between the ranks: {shown}"
-            yield self._row(RankFault.CONFIGURATION, key, by_count[1][1], message, int(place))
+            verdict = WARNING if self._group.kind == UNKNOWN else ERROR
+            yield self._row(
+                RankFault.CONFIGURATION, key, by_count[1][1], message, int(place), verdict=verdict
+            )
 
     def _calls(self) -> Iterator[RankFinding]:
         """Yield that ranks make other calls with gradients: a warning, because experts may have no tokens."""

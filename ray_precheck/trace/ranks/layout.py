@@ -25,6 +25,7 @@ from ray_precheck.trace.ranks.nouns import (
     TensorFact,
 )
 from ray_precheck.trace.ranks.summary import fact_of, named_tensors
+from ray_precheck.trace.ranks.together import have_gradients_alike, train_together
 from ray_precheck.trace.side import record_from_json
 
 GRAMMAR = "axes with their sizes, the leftmost varying slowest, as in dp=2,tp=2"
@@ -241,7 +242,7 @@ def infer_layout(
     for group in _meshes(steps[0]):
         if groups.get(group.ranks, group).kind in (UNKNOWN, group.kind):
             groups[group.ranks] = group
-    for group in (*_pipelines(steps), *_by_agreement(steps[0], list(groups.values()))):
+    for group in (*_pipelines(steps), *_by_agreement(steps, list(groups.values()))):
         if groups.get(group.ranks, group).kind in (UNKNOWN, group.kind):
             groups[group.ranks] = group
     return RankLayout(tuple(groups[members] for members in sorted(groups)))
@@ -316,13 +317,20 @@ def _pipelines(steps: Sequence[Ranks]) -> list[RankGroup]:
         members = tuple(sorted(reached))
         spread = spread_of(steps[0], members)
         shared = len(spread.agree | spread.differ | spread.constant)
-        kind = CONTEXT if shared > spread.own else PIPELINE
+        # Stages of one class and one seed have parameters that begin alike, and no gradient in common.
+        there = [[ranks[rank] for rank in members if rank in ranks] for ranks in steps]
+        has_gradients = any(
+            each.gradient for one in there for s in one for each in s.updates.values()
+        )
+        is_divided = has_gradients and not any(map(have_gradients_alike, there))
+        kind = CONTEXT if shared > spread.own and not is_divided else PIPELINE
         found.append(RankGroup(kind, members, f"sends between the ranks {ranges_of(members)}"))
     return found
 
 
-def _by_agreement(step: Ranks, groups: Sequence[RankGroup]) -> list[RankGroup]:
+def _by_agreement(steps: Sequence[Ranks], groups: Sequence[RankGroup]) -> list[RankGroup]:
     """Return groups of ranks with the same parameters that no other group has together."""
+    step = steps[0]
     by_names: dict[frozenset[tuple[str, tuple[int, ...]]], list[int]] = defaultdict(list)
     for rank, summary in sorted(step.items()):
         named = frozenset((name, fact.shape) for name, fact in named_tensors(summary))
@@ -336,7 +344,10 @@ def _by_agreement(step: Ranks, groups: Sequence[RankGroup]) -> list[RankGroup]:
             continue
         if not _are_linked(members, groups):
             basis = f"agreement of {told} of {known} parameters"
-            found.append(RankGroup(DATA, tuple(members), basis))
+            is_loose = not train_together(steps, members)
+            if is_loose:
+                basis += "; they exchange too little to train together"
+            found.append(RankGroup(DATA, tuple(members), basis, is_loose))
     return found
 
 

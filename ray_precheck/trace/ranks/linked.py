@@ -15,7 +15,7 @@ from ray_precheck.trace.ranks.agreement import (
     shown_group,
     shown_ranks,
 )
-from ray_precheck.trace.ranks.layout import PIPELINE, GroupEvidence, Ranks
+from ray_precheck.trace.ranks.layout import PIPELINE, UNKNOWN, GroupEvidence, Ranks
 from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
@@ -31,7 +31,9 @@ _RATES = {"lr": "learning rate"}
 def option_findings(ranks: Ranks, groups: Sequence[RankGroup]) -> Iterator[RankFinding]:
     """Yield options of optimizers that linked ranks have otherwise: learning rate, weight decay, ...
 
-    Stages of a pipeline may have rates of their own: of these it is a warning."""
+    Stages of a pipeline may have rates of their own, and so may ranks of which nothing says that they train
+    together: of these it is a warning."""
+    loose = {rank for each in groups if each.is_loose for rank in each.ranks}
     for linked, kinds in _linked(groups):
         members = [ranks[rank] for rank in sorted(linked) if rank in ranks and ranks[rank].options]
         if len(members) < 2:
@@ -46,7 +48,9 @@ def option_findings(ranks: Ranks, groups: Sequence[RankGroup]) -> Iterator[RankF
                         values[option][each.rank] = _plain(theirs[option])
         for option, by_rank in sorted(values.items()):
             if len(set(by_rank.values())) > 1:
-                yield _option(option, by_rank, members, kinds)
+                found = _option(option, by_rank, members, kinds)
+                may_differ = PIPELINE in kinds or kinds == {UNKNOWN} or linked <= loose
+                yield found._replace(verdict=WARNING) if may_differ else found
 
 
 def _option(
@@ -63,7 +67,7 @@ def _option(
     words = f"the {_RATES[option]} ({option})" if option in _RATES else f"the option {option}"
     key = next((each for each in summary.keys if each.startswith(OPTIMIZER)), "")
     return RankFinding(
-        summary.step, WARNING if PIPELINE in kinds else ERROR, RankFault.CONFIGURATION, option,
+        summary.step, ERROR, RankFault.CONFIGURATION, option,
         ranges_of(odd), f"{'/'.join(sorted(kinds))} {ranges_of(each.rank for each in members)}",
         by_count[0][0], by_count[1][0], "the options of the optimizer",
         f"{words} of the optimizer differs between the ranks: {shown}",

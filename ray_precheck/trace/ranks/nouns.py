@@ -69,11 +69,13 @@ class RankFinding(NamedTuple):
 
 class RankGroup(NamedTuple):
     """Ranks that do something together: `kind` is dp, tp, pp, cp, ep, unknown, or the name of an axis that a
-    user gave; `basis` says in words from what that is known."""
+    user gave; `basis` says in words from what that is known. `is_loose`: only that they began alike says
+    so, and they exchange too little to train together."""
 
     kind: str
     ranks: tuple[int, ...]
     basis: str
+    is_loose: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,11 @@ class TensorFact(NamedTuple):
         """How many elements it has."""
         return math.prod(self.shape)
 
+    @property
+    def is_vague(self) -> bool:
+        """Whether a range alone is known of it: of whole numbers there is no Mean and no Norm."""
+        return self.sketch is None and math.isnan(self.statistics[3])
+
     def is_same(self, other: "TensorFact") -> bool:
         """Whether everything that two dumps say of the values is the same."""
         return self.checksum == other.checksum
@@ -149,7 +156,7 @@ class RankTrace:
     the optimizers did, by names; `inputs` the inputs of the model; `masks` the random states that calls began
     with, by key. `uses` are the records that parameters, buffers and inputs are used in first, `losses` the
     gradients from which loss functions start, by key; `call_meshes` and `own_meshes` are the meshes of
-    distributed tensors, of those that calls got and of parameters.
+    distributed tensors, of those that calls got and of parameters. `has_tensors`: it has their files.
     """
 
     step: int
@@ -175,6 +182,7 @@ class RankTrace:
     marks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     sketches: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 64), np.float32))
     rests_on: RestsOn = RestsOn.STATISTICS
+    has_tensors: bool = False
     note: str = ""
 
 

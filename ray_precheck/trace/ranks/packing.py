@@ -46,7 +46,7 @@ def pack(summary: RankTrace) -> PackedSummary:
         "step": summary.step, "rank": summary.rank, "name": summary.name, "count": len(summary.keys),
         "rests_on": summary.rests_on.value, "note": summary.note, "options": summary.options,
         "reduced": sorted(summary.reduced), "call_meshes": summary.call_meshes,
-        "own_meshes": summary.own_meshes,
+        "own_meshes": summary.own_meshes, "has_tensors": summary.has_tensors,
     }  # fmt: skip
     body |= {name: getattr(summary, name) for name in _PLAIN}
     for name in _NAMED:
@@ -129,6 +129,7 @@ class Unpacker:
             ),
             sketches=sketches,
             rests_on=RestsOn(body["rests_on"]),
+            has_tensors=body["has_tensors"],
             note=body["note"],
         )
 

@@ -12,6 +12,7 @@ from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.ranks.agreement import (
     NO_FACTOR,
     SAME_SCALE,
+    is_near,
     shown_fact,
     shown_group,
     usual_of,
@@ -47,13 +48,20 @@ def scale_findings(steps: Sequence[Ranks], replicas: Replicas) -> Iterator[RankF
             if usual and abs(scale / usual - 1) > SAME_SCALE:
                 fact = members[0].updates[name].gradient
                 of = "sum" if group.kind == TENSOR else "mean"
+                factor = scale / usual
                 message = (
-                    f"{name}: the gradient that the update gets is {scale / usual:.4g} times what those of"
+                    f"{name}: the gradient that the update gets is {factor:.4g} times what those of"
                     f" {len(scales) - 1} other parameters are to the {of} of the ranks' gradients: it is"
+                )
+                size = len(group.ranks)
+                verdict = ERROR if is_near(factor, size) or is_near(factor, 1 / size) else WARNING
+                message += (
                     " scaled, or reduced twice"
+                    if verdict == ERROR
+                    else " scaled; right where it is clipped or weighted by itself"
                 )
                 found.append(RankFinding(
-                    members[0].step, ERROR, RankFault.GRADIENT, name, ranges_of(group.ranks),
+                    members[0].step, verdict, RankFault.GRADIENT, name, ranges_of(group.ranks),
                     shown_group(group), "", shown_fact(fact), rests, message, dump=members[0].name,
                     key=members[0].uses.get(name, ""), place=len(members[0].keys),
                 ))  # fmt: skip

@@ -5,7 +5,7 @@ what follows from what, the first is told: a parameter that differs at the start
 the update of equal parameters, an update that makes different parameters of equal ones.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR, WARNING
@@ -48,6 +48,7 @@ class StateChecks:
         self._steps, self._replicas, self._others = steps, replicas, others
         self._group = replicas.group
         self._known: set[str] = set()
+        self._served: set[int] = set()
         self._is_shared = False
 
     def findings(self) -> Iterator[RankFinding]:
@@ -58,7 +59,7 @@ class StateChecks:
                 yield from self._starts(number, members)
                 yield from self._buffers(number, members)
                 yield from self._gradients(members)
-                yield from self._updates(members)
+                yield from self._updates(number, members)
 
     def _row(
         self,
@@ -223,7 +224,10 @@ class StateChecks:
             yield self._row(summary, RankFault.GRADIENT, name, odd_ranks, message,
                             (facts[most[0]], facts[odd_ranks[0]]))  # fmt: skip
             return
-        if len(found) > _MOST_ROWS and len(found) == told:
+        # Fewer rows of a data-parallel group tell that as well; of a tensor-parallel one its norms are all.
+        is_reduced = any("reduc" in basis for basis in self._replicas.copies.values())
+        is_local = len(found) > 1 and not is_reduced and self._group.kind != TENSOR
+        if len(found) == told and (is_local or len(found) > _MOST_ROWS):
             yield self._all_gradients(found, members)
             return
         for (name, facts, most, odd_ranks), factor in zip(found, factors, strict=True):
@@ -293,24 +297,48 @@ class StateChecks:
             f" ({name}, {found[1][0]}, ...): {shown_ranks(odd_ranks)}'s were not reduced with"
             f" {shown_ranks(most)}'s"
         )
+        if not is_reduced:
+            message += (
+                "; right only where the parameters are averaged instead, as after local steps"
+            )
         summary = next(each for each in members if each.rank == odd_ranks[0])
         return self._row(
             summary, RankFault.GRADIENT, name, odd_ranks, message,
             (facts[most[0]], facts[odd_ranks[0]]), ERROR if is_reduced else WARNING,
         )  # fmt: skip
 
-    def _updates(self, members: Sequence[RankTrace]) -> Iterator[RankFinding]:
+    def _are_given(self, number: int, names: Iterable[str], givers: Sequence[RankTrace]) -> bool:
+        """Return whether all ranks begin the next step with the parameters that some of them updated, as
+        those of a server that gives them to the others (or those that were not looked at change nothing)."""
+        if number + 1 >= len(self._steps):
+            return False
+        later = [
+            dict(named_tensors(each)) for each in members_of(self._steps[number + 1], self._group)
+        ]
+        known = [
+            [each[name] for each in later if name in each]
+            for name in names
+            if name in givers[0].updates and not _is_stale(givers[0].updates[name])
+        ]
+        known = [facts for facts in known if len(facts) > 1 and not facts[0].is_constant]
+        return bool(known) and all(not odd_ones(dict(enumerate(facts)))[1] for facts in known)
+
+    def _updates(self, number: int, members: Sequence[RankTrace]) -> Iterator[RankFinding]:
         """Yield updates that ranks lack, and those that made different parameters of equal ones."""
         updating = [each for each in members if each.updates]
         idle = [each for each in members if not each.updates]
-        if updating and idle:
+        if updating and idle and self._are_given(number, updating[0].updates, updating):
+            self._served.update(each.rank for each in idle)
+        late = [each for each in idle if each.rank not in self._served]
+        if updating and late:
             yield self._row(
-                idle[0], RankFault.UPDATE, "optimizer", [each.rank for each in idle],
-                f"{shown_ranks([each.rank for each in idle])} made no update in step {members[0].step}, and"
+                late[0], RankFault.UPDATE, "optimizer", [each.rank for each in late],
+                f"{shown_ranks([each.rank for each in late])} made no update in step {members[0].step}, and"
                 f" {shown_ranks([each.rank for each in updating])} did: its parameters are stale (a skipped"
                 " step, an overflow of a loss scale on one rank)",
+                verdict=WARNING if all(self._never_updates(each) for each in late) else ERROR,
             )  # fmt: skip
-        yield from self._left_out(updating)
+        yield from self._left_out(number, updating)
         found: list[tuple[str, dict[int, UpdateFact], dict[int, TensorFact]]] = []
         for name in self._replicas.copies:
             updates = {each.rank: each.updates[name] for each in updating if name in each.updates}
@@ -365,7 +393,11 @@ class StateChecks:
             (after[most[0]], after[odd_ranks[0]]), verdict,
         )  # fmt: skip
 
-    def _left_out(self, updating: Sequence[RankTrace]) -> Iterator[RankFinding]:
+    def _never_updates(self, summary: RankTrace) -> bool:
+        """Return whether a rank makes no update, and no second step tells whether others give it theirs."""
+        return len(self._steps) == 1 and not summary.updates
+
+    def _left_out(self, number: int, updating: Sequence[RankTrace]) -> Iterator[RankFinding]:
         """Yield the parameters that the optimizers of some ranks lack; where most are some rank's alone, the
         ranks share the work."""
         if len(updating) < 2 or self._group.kind == PIPELINE:
@@ -375,6 +407,11 @@ class StateChecks:
         owned = [dict(named_tensors(each)) for each in updating]
         some = {name for name in some if all(name in each for each in owned)}
         if not some or len(some) > len(everyone):
+            return
+        if all(
+            self._are_given(number, [name], [each for each in updating if name in each.updates])
+            for name in some
+        ):
             return
         for name in sorted(some - self._known)[:_MOST_ROWS]:
             idle = [each for each in updating if name not in each.updates]
@@ -397,6 +434,11 @@ def _uses_own_rows(facts: Mapping[int, TensorFact]) -> bool:
 def _same_starts(updates: Mapping[int, UpdateFact]) -> bool:
     before = [each.before for each in updates.values() if each.before is not None]
     return all(each.is_same(before[0]) for each in before)
+
+
+def _is_stale(update: UpdateFact) -> bool:
+    before, after = update.before, update.after
+    return before is not None and after is not None and before.is_same(after)
 
 
 def _stale_in(updates: Mapping[int, UpdateFact]) -> list[int]:

@@ -42,7 +42,8 @@ _OWN = re.compile(
 )
 _GENERATOR_SIGN, _MESH_SIGN, _FLOAT_SIGN = b'"generator"', b'"device_mesh"', b'"float"'
 _MODULE_SIGN = b'"parameters": {"'
-_OWN_SIGNS = (b'"data_name"', _GENERATOR_SIGN, b'"group_id"', b'_counted"', b'"torch.device"')
+_FILE_SIGN = b'"data_name"'
+_OWN_SIGNS = (_FILE_SIGN, _GENERATOR_SIGN, b'"group_id"', b'_counted"', b'"torch.device"')
 _NAME_SIGNS = (b'"parameter":', b'"buffer":', b'"argument":')
 _SIGNS = (*_OWN_SIGNS, *_NAME_SIGNS, _MESH_SIGN, _FLOAT_SIGN, _MODULE_SIGN)
 # The ranks of a group, which a meeting has, too: of 1,000 ranks most of the record.
@@ -80,6 +81,7 @@ class _Reading:
         self._rows: list[int] = []
         self._row_of: dict[int, int] = {}
         self._seen: set[bytes] = set()
+        self._repeated: set[str] = set()
         # What the file has nowhere is looked for in no record.
         self._there = _signs_in(side)
         self._has_own = bool(self._there.intersection(_OWN_SIGNS))
@@ -118,6 +120,11 @@ class _Reading:
         found.got, found.gave, found.settings = got, gave, settings
         found.exchanges = tuple(exchanges)
         found.parameters, found.buffers, found.inputs = self.parameters, self.buffers, self.inputs
+        if sum(entry.key.startswith(OPTIMIZER) for entry in side.entries) > 1:
+            # The last gradient may be of another update or of another loss, as a discriminator's of its
+            # generator's.
+            for name in self._repeated:
+                del self.gradients[name]
         found.gradients, found.updates = self.gradients, self.updates
         found.reduced = frozenset(self.reduced)
         found.options = tuple(self.options)
@@ -126,6 +133,7 @@ class _Reading:
         found.call_meshes, found.own_meshes = tuple(self.call_meshes), tuple(self.own_meshes)
         found.sketches = self._sketches[self._rows]
         found.rests_on = self._rests_on()
+        found.has_tensors = _FILE_SIGN in self._there
         found.note = side.note
         return found
 
@@ -222,8 +230,10 @@ class _Reading:
         path = ".".join(before.split(".")[1:-1])
         record = self._side.record(entry)
         for item in items_of(record, entry.key):
+            full = bare_name(f"{path}.{item.path}" if path else item.path)
             if item.is_tensor:
-                full = bare_name(f"{path}.{item.path}" if path else item.path)
+                if full in self.gradients:
+                    self._repeated.add(full)
                 self.gradients[full] = self._fact(item)
                 if record.get("reduction") == "after":
                     self.reduced.add(full)

@@ -68,3 +68,15 @@ def test_a_layout_that_does_not_fit_is_refused_before_anything_is_read(tmp_path:
     with pytest.raises(UsageError, match="capture has rank 2"):
         check_ranks(dumps, out=tmp_path / "out", layout="dp=2")
     assert not (tmp_path / "out").exists()
+
+
+def test_folders_of_processes_are_no_ranks(tmp_path: Path) -> None:
+    dumps = write_ranks(tmp_path / "dumps", (0.1, 0.1, 0.3))
+    (dumps / "step0" / "rank2").rename(dumps / "step0" / "proc4711")
+    report = check_ranks(dumps, out=tmp_path / "out")
+    assert report.findings == ()
+    assert report.not_checked[0].startswith("step0/proc4711: ")
+    for rank in range(2):
+        (dumps / "step0" / f"rank{rank}").rename(dumps / "step0" / f"proc{rank}")
+    with pytest.raises(UsageError, match="processes without a rank"):
+        check_ranks(dumps, out=tmp_path / "out")
