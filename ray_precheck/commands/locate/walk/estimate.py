@@ -55,7 +55,9 @@ _CANCELLED = 16.0
 STANDS_OUT = 3.0
 # Weights, inputs and masks are the same bits in honest runs at the first step. Of the same bits, the sums
 # that make statistics and sketches differ by so much with another number of threads.
-_SAME_SUMS = 1e-5
+SAME_SUMS = 1e-5
+# A weight that differs by so much was moved by an optimizer that makes whole steps of rounding (`unsteady`).
+STEPPED = 1e-4
 
 
 @cache
@@ -111,7 +113,7 @@ def is_other(difference: float, *, by_sums: bool) -> bool:
 
     `by_sums`: its statistics or sketches tell.
     """
-    return difference > (_SAME_SUMS if by_sums else 0.0)
+    return difference > (SAME_SUMS if by_sums else 0.0)
 
 
 # Values beyond this stand for a mask of attention: their norm says nothing of the values beside them.

@@ -15,11 +15,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.numerics.arrays import epsilon_of
+from ray_precheck.numerics.statistics import MAX
 from ray_precheck.trace.difference.measuring import Pair
 from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, Producer
 from ray_precheck.trace.items import INPUT, PARAMETERS, Item
@@ -207,7 +209,7 @@ class Evidence(Protocol):
         """Return the own error of a record; None where it was not replayed."""
 
 
-_OPTIMIZER = "Optimizer."
+OPTIMIZER = "Optimizer."
 _PARAMS = ".params."
 # The positional arguments that are weights and running statistics, in torch's signatures, which those of
 # mindspore.mint follow, by the name of the operator.
@@ -229,7 +231,16 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "instance_norm": ("1", "2", "3", "4"),
     "prelu": ("1",),
 }
-_KEYWORDS = ("weight", "bias", "running_mean", "running_var", "gamma", "beta")
+_KEYWORDS = frozenset(("weight", "bias", "running_mean", "running_var", "gamma", "beta"))
+# The ranks of a run make the same calls.
+_KNOWN_CALLS = 1 << 16
+
+
+@lru_cache(_KNOWN_CALLS)
+def weights_among(call: str) -> frozenset[str]:
+    """Return the arguments of a call that are weights, by what follows `input.` in their paths."""
+    name = call.rpartition(".")[0].rpartition(".")[2]
+    return _KEYWORDS.union(_ARGUMENTS.get(name, ()))
 
 
 class Weights:
@@ -237,34 +248,50 @@ class Weights:
 
     def __init__(self) -> None:
         self._updated: set[tuple[Any, ...]] = set()
+        self._largest: set[object] = set()
 
     def learn(self, records: Iterable[FlowRecord]) -> None:
         """Take note of what optimizers update."""
         for record in records:
-            if record.entry.key.startswith(_OPTIMIZER):
-                self._updated |= {item.mark for item in record.inputs if _PARAMS in item.path}
+            if record.entry.key.startswith(OPTIMIZER):
+                marks = {item.mark for item in record.inputs if _PARAMS in item.path}
+                self._updated |= marks
+                self._largest |= {mark[1] for mark in marks}
+
+    @property
+    def are_updated(self) -> bool:
+        """Whether an optimizer updates any."""
+        return bool(self._updated)
+
+    def is_updated(self, item: Item) -> bool:
+        """Return whether a value is one that an optimizer updates."""
+        return self._may_be_updated(item) and item.mark in self._updated
+
+    def _may_be_updated(self, item: Item) -> bool:
+        largest = item.statistic(MAX)
+        return type(largest) is not float or largest in self._largest
 
     def holds(self, record: FlowRecord, item: Item) -> bool:
         """Return whether a value that a record gets is a weight."""
         if item.part == PARAMETERS or item.type_name.endswith("Parameter"):
             return True
-        if item.state_name or item.mark in self._updated:
+        if item.state_name or self.is_updated(item):
             return True
         if item.part != INPUT:
             return False
-        name = record.entry.call.rpartition(".")[0].rpartition(".")[2]
-        last = item.path.removeprefix(f"{INPUT}.")
-        return last in _KEYWORDS or last in _ARGUMENTS.get(name, ())
+        return item.path.removeprefix(f"{INPUT}.") in weights_among(record.entry.call)
 
 
 # Operators that were not captured read what was given shortly before.
-_RECENT = 64
+RECENT = 64
 # A value that nothing captured gets is looked for so many values further back.
 _LOOSE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class RecentValue:
+    """A value that record `key` gave, of `count` elements; `is_dangling`: no captured record gets it."""
+
     key: str
     count: int
     difference: float
@@ -278,16 +305,23 @@ class Surroundings:
 
     has_given_floats: bool = False
     coarsest: str = ""
-    _recent: deque[_Given] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    _recent: deque[RecentValue] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def reach(self, place: int) -> None:
+        """Take note of the place in the run of the record that is visited next."""
+
+    def learn_dtype(self, dtype: str) -> None:
+        """Take note that a value of this dtype was given."""
+        if "float" in dtype.lower() or "complex" in dtype.lower():
+            self.has_given_floats = True
+        if epsilon_of(dtype) > epsilon_of(self.coarsest):
+            self.coarsest = dtype
 
     def note(self, key: str, item: Item, difference: float, *, is_dangling: bool) -> None:
         """Take note of a value that a record gave; `is_dangling`: no captured record gets it."""
-        if "float" in item.dtype.lower() or "complex" in item.dtype.lower():
-            self.has_given_floats = True
-        if epsilon_of(item.dtype) > epsilon_of(self.coarsest):
-            self.coarsest = item.dtype
+        self.learn_dtype(item.dtype)
         count = math.prod(item.shape or ())
-        self._recent.append(_Given(key, count, difference, is_dangling))
+        self._recent.append(RecentValue(key, count, difference, is_dangling))
 
     def expected(self, item: Item) -> float:
         """Return the relative difference that a value may have: the largest of those values that nothing
@@ -377,6 +411,16 @@ class SeenRecord:
         return worst
 
 
+class Screened(Protocol):
+    """What a screen (`screening`) knows of records that the walk has not visited."""
+
+    def difference(self, key: str, path: str) -> float:
+        """Return how a value that a record gave differs, 0 where that is not known."""
+
+    def forward(self, call: str, place: int) -> FlowRecord | None:
+        """Return the forward record of a call before a place in the run; None where there is none."""
+
+
 @dataclass(slots=True)
 class WalkState:
     """What the walk knows: the data flow, the evidence, the golden run, and what lies behind it.
@@ -385,7 +429,8 @@ class WalkState:
     are whatever stood in memory. `is_first_step`: weights are those that the run began with. `has_modules`:
     the capture is one of level mix; `module_of` has the record of the module around one. `meetings` has the
     collectives of the run by the keys of their records. `outputs` has the differences of values that were
-    given, by key and path. `records` and `places` are those of the run, by key.
+    given, by key and path. `records` and `places` are those of the run, by key. With a `screen` not all
+    records are visited.
     """
 
     flow: Flow
@@ -401,9 +446,16 @@ class WalkState:
     module_of: Callable[[str], str] = lambda key: ""
     options: SearchOptions = field(default_factory=SearchOptions)
     outputs: dict[tuple[str, str], float] = field(default_factory=dict)
-    records: dict[str, FlowRecord] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)
+    records: Mapping[str, FlowRecord] = field(default_factory=dict)
+    places: Mapping[str, int] = field(default_factory=dict)
+    screen: Screened | None = None
 
     def giver(self, seen: SeenRecord, path: str) -> Producer | None:
         """Return who gave a value to a record; None where no record did."""
         return self.flow.producer(seen.record.entry.key, path)
+
+    def given(self, giver: Producer) -> float:
+        """Return how a value that a record gave differs, 0 where that is not known."""
+        if self.screen is None:
+            return self.outputs.get((giver.key, giver.path), 0.0)
+        return self.screen.difference(giver.key, giver.path)

@@ -72,12 +72,12 @@ def _was_looked_at(state: WalkState, seen: SeenRecord, target: Item, golden: Ite
     """Return whether a value was got before, by a record whose partner got the same as this one's: a layer
     that gets another layer's weight got one that was looked at as that one's."""
     own = seen.record.entry.key, target.path
-    first = state.flow.first.get(own)
+    first = state.flow.first_use(*own)
     if first == own:
         return False
     if first is None or state.golden is None or seen.golden is None:
         return True
-    theirs = state.golden.flow().first.get((seen.golden.entry.key, golden.path))
+    theirs = state.golden.flow().first_use(seen.golden.entry.key, golden.path)
     return theirs is None or (state.golden.partners.get(first[0]), first[1]) == theirs
 
 
@@ -97,7 +97,7 @@ def _expected(state: WalkState, seen: SeenRecord, item: Item, is_linked: bool) -
     if is_linked:
         giver = state.giver(seen, item.path)
         assert giver is not None
-        return state.outputs.get((giver.key, giver.path), 0.0)
+        return state.given(giver)
     return state.around.expected(item)
 
 
