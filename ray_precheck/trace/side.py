@@ -333,7 +333,7 @@ def _entries(members: Iterator[tuple[str, ByteRange]]) -> Iterator[RecordEntry]:
     for key, span in members:
         found[key] = span
     for key, span in found.items():
-        yield entry_of(key, span)
+        yield RecordEntry(*_entry_without_place(key)[:4], span)
 
 
 def entry_of(key: str, span: ByteRange) -> RecordEntry:

@@ -438,6 +438,9 @@ def _contents(
 _BYTES_OF_A_SECOND = 16e6
 # So many records of all dumps that only pass an error on have rows, and so many of one dump at least.
 _MOST_PASSED, _FEWEST_PASSED = 20_000, 100
+# The links of so many pairs have rows in any case: the report of a run whose captures are gone draws those of
+# its first suspect. Of 1,000 pairs they are 100,000 rows, half of the time that the driver takes at the end.
+MOST_LINKED = 200
 # The files in the folder of a dump that are read with it.
 _BESIDE = (CONSTRUCT_FILE, "stack.json", SKETCHES)
 
@@ -446,7 +449,7 @@ _BESIDE = (CONSTRUCT_FILE, "stack.json", SKETCHES)
 @dataclass(frozen=True, slots=True)
 class PairPayload:
     """A pair of dumps to search. `most` records that pass an error on, and as many of collectives, have
-    rows."""
+    rows, and so many `links`."""
 
     index: int
     name: str
@@ -455,6 +458,7 @@ class PairPayload:
     options: SearchOptions
     is_first_step: bool
     most: int
+    links: int
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -472,14 +476,19 @@ def dump_pairs_job(
     """Return pairs of dumps as a job. `shared_fs`: every machine sees them by the same paths."""
     work = DumpWork(PAIR_TABLES, search, _done, _BYTES_OF_A_SECOND, Verdict.SKIP, _BESIDE)
     most = max(_FEWEST_PASSED, _MOST_PASSED // max(1, len(pairs)))
+    links = most if _has_links(pairs, options) else 0
     payloads = [
         PairPayload(
             index, each.label, each.target.absolute(), (each.golden or each.target).absolute(), options,
-            each.step == first_step, most,
+            each.step == first_step, most, links,
         )
         for index, each in enumerate(pairs)
     ]  # fmt: skip
     return DumpsJob(work, payloads, shared_fs=shared_fs)
+
+
+def _has_links(pairs: Sequence[DumpToLocate], options: SearchOptions) -> bool:
+    return options.graph or len(pairs) <= MOST_LINKED
 
 
 def search(payload: PairPayload, paths: tuple[Path, ...]) -> Done:
@@ -506,7 +515,7 @@ def _searched(
     with _opened(paths[0]) as target, _opened(paths[1]) as golden:
         located = _located(payload, target, golden)
         notes = [each for each in (target.note, golden.note, float32_note(target, golden)) if each]
-        _shorten(located, payload.most)
+        _shorten(located, payload.most, payload.links)
         return located, [*_rows(payload, located, target.path, golden.path)], notes
 
 
@@ -525,8 +534,9 @@ def _located(payload: PairPayload, target: CaptureSide, golden: CaptureSide) -> 
     return located_in(target, golden, plan, None, is_first_step=is_first_step)
 
 
-def _shorten(located: Located, most: int) -> None:
-    """Leave out what only passes an error on, beyond so many records; others always stay."""
+def _shorten(located: Located, most: int, links: int) -> None:
+    """Leave out what only passes an error on, beyond so many records, and so many links; others always
+    stay."""
     kept = 0
     passed = []
     for each in located.passed:
@@ -536,7 +546,7 @@ def _shorten(located: Located, most: int) -> None:
     located.left_out += len(located.passed) - len(passed)
     located.passed = passed
     located.shared_left_out = max(0, len(located.shared) - most)
-    del located.shared[most:], located.edges[most:]
+    del located.shared[most:], located.edges[links:]
 
 
 def _rows(payload: PairPayload, located: Located, path: Path, golden: Path) -> Iterator[bytes]:
@@ -618,7 +628,8 @@ class _Pairs(Feature[DumpsJob[PairPayload], PartEnd[dict[str, LocatedRows]]]):
         labelled = [
             (pair.label, [each for each in (pair.target, pair.golden) if each]) for pair in pairs
         ]
-        self.fingerprint = search.fingerprint(pairs=digest_of_dumps(labelled))
+        links = "on" if _has_links(pairs, search.options) else "off"
+        self.fingerprint = search.fingerprint(pairs=digest_of_dumps(labelled), links=links)
         self.reads = reads_of_dumps(labelled, tensors=search.options.standard == MEGENGINE)
         cost_s = sum(task.cost_s for task in self._job.tasks(set()))
         self.places = search.session.cores_for(search.config, "pytorch", cost_s)

@@ -205,3 +205,87 @@ def test_captures_with_other_records_are_not_screened(tmp_path: Path) -> None:
         assert theirs is not None
         with ours, theirs:
             assert screened(ours, theirs, OPTIONS, 10, is_first_step=True) is None
+
+
+def named(name: str) -> Dump:
+    return {"type": "str", "value": name}
+
+
+def update(names: list[str], values: list[float]) -> Dump:
+    groups = [{"names": [*map(named, names)], "params": [*map(tensor, values)]}]
+    return forward(groups, {"params": [*map(tensor, values)]})
+
+
+def run_of(**records: Dump) -> Dump:
+    data = {key.replace("__", "."): record for key, record in records.items()}
+    return {"task": "statistics", "level": "L1", "framework": "pytorch", "data": data}
+
+
+@pytest.mark.parametrize("is_first_step", [True, False])
+def test_another_parameter_is_looked_at_however_little_it_differs(
+    tmp_path: Path, *, is_first_step: bool
+) -> None:
+    def run(used: float) -> Dump:
+        return run_of(
+            Functional__linear__0__forward=forward([tensor(1.0), tensor(used)], tensor(3.0)),
+            Optimizer__SGD__0__forward=update(["a", "b"], [2.0, 2.000001]),
+        )
+
+    pair = run(2.0), run(2.000001)
+    whole, found = both_ways(tmp_path, *pair, 10**6, is_first_step=is_first_step)
+    assert repr(found) == repr(whole)
+    assert [root.cause for root in found.roots] == ["another parameter"]
+
+
+def test_weights_of_a_later_step_that_differ_are_told_of(tmp_path: Path) -> None:
+    def run(factor: float) -> Dump:
+        given = [1.0 * factor, 2.0 * factor, 3.0 * factor, 4.0 * factor, 5.0 * factor]
+        return run_of(
+            **{
+                f"Functional__linear__{place}__forward": forward(
+                    [tensor(10.0 + place), weight(value)], tensor(20.0 + place)
+                )
+                for place, value in enumerate(given)
+            }
+        )
+
+    whole, found = both_ways(tmp_path, run(1.05), run(1.0), 10**6, is_first_step=False)
+    assert repr(found) == repr(whole)
+    assert len(found.silent) == 3
+
+
+def test_views_of_what_a_later_record_only_writes_into_are_nobodys_error(tmp_path: Path) -> None:
+    def run(left: float) -> Dump:
+        out = {"out": tensor(left, shape=(2, 4))}
+        return run_of(
+            Functional__linear__0__forward=forward([tensor(1.0), weight(2.0)], tensor(3.0)),
+            Tensor__view__0__forward=forward(
+                [tensor(left + 1.0, shape=(8,))], tensor(left, shape=(2, 4))
+            ),
+            Torch__mul__0__forward=forward([tensor(left, shape=(2, 4))], tensor(left * 0.3)),
+            Torch__cat__0__forward={
+                **forward([[tensor(3.0)]], tensor(4.0, shape=(2, 4))), "input_kwargs": out,
+            },
+        )  # fmt: skip
+
+    whole, found = both_ways(tmp_path, run(70.0), run(50.0), 10**6, is_first_step=True)
+    assert repr(found) == repr(whole)
+
+
+def test_values_of_a_bucket_are_expected_as_those_of_their_parameters(tmp_path: Path) -> None:
+    value = {"a": 1.0, "b": 1.5}
+
+    def run(*names: str) -> Dump:
+        got = [[tensor(value[each]) for each in names]]
+        gave = [tensor(2.0 * value[each]) for each in names]
+        used = 2.0 * value[names[0]]
+        return run_of(
+            Distributed__ddp_all_reduce__0__forward={
+                **forward(got, gave, **GROUP), "parameters": [*names], "by": "DDP",
+            },
+            Torch__mul__0__forward=forward([tensor(used)], tensor(used * 0.7)),
+        )  # fmt: skip
+
+    whole, found = both_ways(tmp_path, run("a", "b"), run("b", "a"), 10**6, is_first_step=True)
+    assert repr(found) == repr(whole)
+    assert [root.key for root in found.roots] == ["Torch.mul.0.forward"]
