@@ -32,7 +32,7 @@ from ray_precheck.trace.side import CaptureSide, RecordEntry
 # Sums of float32 in another order: as for `difference.elements`.
 _CLOSE = 1e-5
 # Of equal extremes (zeros, ones, masks) there may be thousands: so many of the last ones are looked at.
-_MOST_ALIKE = 16
+MOST_ALIKE = 16
 _NO_CHANGES = ("__index__", "__int__", "__invert__", "__iter__")
 Content = Callable[[str, str], str]
 
@@ -77,6 +77,21 @@ class Flow:
         """Return who gave a value to a record; None where no record did."""
         return self.producers.get((key, path))
 
+    def first_use(self, key: str, path: str) -> tuple[str, str] | None:
+        """Return where a value that no record gave was got first; None for another value."""
+        return self.first.get((key, path))
+
+    def is_used(self, key: str, path: str) -> bool:
+        """Return whether a later record gets a value that a record gave."""
+        return (key, path) in self.used
+
+    def readers(self) -> Mapping[str, str]:
+        """Return the first record that gets what one gave, by its key."""
+        found: dict[str, str] = {}
+        for (reader, _), giver in self.producers.items():
+            found.setdefault(giver.key, reader)
+        return found
+
 
 class _Given(NamedTuple):
     mean: Any
@@ -93,7 +108,7 @@ def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Fl
     for place, record in enumerate(records):
         key = record.entry.key
         for item in record.inputs:
-            if item.element is None or not _is_followed(item):
+            if item.element is None or not is_followed(item):
                 continue
             found = _producer_of(key, item, content, by_content, by_marks)
             if found is not None:
@@ -103,7 +118,7 @@ def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Fl
                 mark = (*mark_of(item), item.norm, item.digest)
                 flow.first[key, item.path] = firsts.setdefault(mark, (key, item.path))
         for item in record.outputs:
-            if item.element is None or not _is_followed(item):
+            if item.element is None or not is_followed(item):
                 continue
             given_by = Producer(key, item.path, place, by_content=False)
             known = _identity(key, item, content)
@@ -112,12 +127,12 @@ def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Fl
             given = _Given(item.mean, item.norm, given_by)
             alike = by_marks.setdefault(mark_of(item), [])
             alike.append(given)
-            if len(alike) > _MOST_ALIKE:
+            if len(alike) > MOST_ALIKE:
                 del alike[0]
     return flow
 
 
-def _is_followed(item: Item) -> bool:
+def is_followed(item: Item) -> bool:
     """Return whether a value is a tensor with elements; numbers carry no identity."""
     return item.is_tensor and 0 not in item.element["shape"]  # type: ignore[index]
 
@@ -163,7 +178,7 @@ def _producer_of(
     if mark[-1] in ("", None) and not known:
         return None
     alike = reversed(by_marks.get(mark, ()))
-    return next((given.place for given in alike if _is_close(item, given)), None)
+    return next((each.place for each in alike if is_close(item, each.mean, each.norm)), None)
 
 
 def _identity(key: str, item: Item, content: Content | None) -> str:
@@ -173,17 +188,17 @@ def _identity(key: str, item: Item, content: Content | None) -> str:
     return content(key, item.path) if content else ""
 
 
-def _is_close(item: Item, given: _Given) -> bool:
-    """Return whether Mean and Norm agree, but for the order of sums."""
+def is_close(item: Item, given_mean: float | None, given_norm: float | None) -> bool:
+    """Return whether a value's Mean and Norm agree with those that were given, but for the order of sums."""
     mean, norm = item.mean, item.norm
-    if norm is None or given.norm is None or mean is None or given.mean is None:
-        return norm is given.norm and mean is given.mean
-    if not (math.isfinite(norm) and math.isfinite(given.norm)):
+    if norm is None or given_norm is None or mean is None or given_mean is None:
+        return norm is given_norm and mean is given_mean
+    if not (math.isfinite(norm) and math.isfinite(given_norm)):
         return True
     root = math.sqrt(max(1, _count(item)))
-    least = max(abs(mean), abs(given.mean), abs(norm) / root)
+    least = max(abs(mean), abs(given_mean), abs(norm) / root)
     return (
-        math.isclose(norm, given.norm, rel_tol=_CLOSE) and abs(mean - given.mean) <= _CLOSE * least
+        math.isclose(norm, given_norm, rel_tol=_CLOSE) and abs(mean - given_mean) <= _CLOSE * least
     )
 
 

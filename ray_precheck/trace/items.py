@@ -17,7 +17,7 @@ from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.values import TensorSpec, UnknownSpec
 
 # The parts of a record in the order in which a comparison has them, and what their names begin with.
-_PARTS = {
+PARTS = {
     "input_args": "input",
     "input_kwargs": "input",
     "input": "input",
@@ -33,7 +33,9 @@ INPUT, PARAMETERS, OUTPUT, GRADIENTS, SAVED = (
     "debug",
 )
 # The names of the first values of each part: a dump has millions of values.
-_NUMBERED = {part: [f"{part}.{number}" for number in range(64)] for part in _PARTS.values()}
+_NUMBERED = {part: [f"{part}.{number}" for number in range(64)] for part in PARTS.values()}
+# The ends of their paths.
+NUMBERS = [str(number) for number in range(64)]
 # Deeper nests than any program's: a record that was made to overflow the stack is cut here.
 _DEEPEST = 400
 _CHANGED = "changed."
@@ -255,7 +257,7 @@ def items_of(record: Mapping[str, Any], key: str = "") -> list[Item]:
     if last == SAVED:
         return list(_leaves(record, "", SAVED, 0))
     found: list[Item] = []
-    for name, part in _PARTS.items():
+    for name, part in PARTS.items():
         if name not in record:
             continue
         values = record[name]
@@ -293,6 +295,14 @@ def _with_names(items: list[Item], names: list[Any]) -> list[Item]:
                     element={**item.element, "of_parameter": bare_name(name)}
                 )
     return items
+
+
+def unfolded(values: Any, name: str) -> tuple[list[str], list[Any]]:
+    """Return the values of a field of a record, `input_args`, as `items_of` has them: the ends of their
+    paths, `0` for `input.0`, and their elements in the dump."""
+    items = items_of({name: values})
+    begin = f"{PARTS[name]}."
+    return [item.path.removeprefix(begin) for item in items], [item.element for item in items]
 
 
 def _leaves(

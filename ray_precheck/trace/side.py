@@ -9,10 +9,10 @@ once; a record is read when it is needed, so that memory holds names and places 
 import gc
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
@@ -202,7 +202,7 @@ def _with_words(raw: bytes) -> Any:
     import json
 
     try:
-        return json.loads(raw, parse_constant=lambda word: word)
+        return json.loads(raw, parse_constant=str)
     except (ValueError, RecursionError):
         return None
 
@@ -255,6 +255,77 @@ def open_side(path: str | os.PathLike[str], on_progress: OnProgress = silent) ->
     return CaptureSide(where, file, header, entries, log)
 
 
+# A larger dump is not held in memory as a whole: decoded it takes some eight times as much.
+_LARGEST_WHOLE_BYTES = 64 << 20
+_NO_PLACE = ByteRange(0, 0)
+# The ranks of a run have the same keys: those of the last dumps.
+_KNOWN_KEYS = 1 << 16
+
+
+@dataclass
+class DecodedSide(CaptureSide):
+    """An open capture whose records were decoded at once, which takes two thirds of the time that looking for
+    them and decoding one after the other do. Its entries have no places."""
+
+    decoded: Mapping[str, Any] = field(default_factory=dict)
+
+    def record(self, entry: RecordEntry) -> Mapping[str, Any]:
+        """Return a record, decoded; an empty one where it is no object."""
+        found = self.decoded.get(entry.key)
+        return found if isinstance(found, dict) else {}
+
+    def raw(self, entry: RecordEntry) -> bytes:
+        """Return the JSON of a record, for which the file is scanned after all."""
+        scanned, places = self._scanned
+        return scanned.raw(places[entry.key])
+
+    @cached_property
+    def _scanned(self) -> tuple[CaptureSide, Mapping[str, RecordEntry]]:
+        side = open_side(self.path)
+        return side, {entry.key: entry for entry in side.entries}
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if "_scanned" in vars(self):
+            self._scanned[0].file.close()
+
+
+def open_decoded(path: str | os.PathLike[str]) -> DecodedSide | None:
+    """Open a dump.json and decode it as a whole; None for what `open_side` has to look at: the log of a
+    capture, a large or a broken dump, and one without a record."""
+    where = standing_for(Path(path))
+    if where.suffix == Path(LOG_FILE).suffix:
+        return None
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_file(where))
+            if os.fstat(file.fileno()).st_size > _LARGEST_WHOLE_BYTES:
+                return None
+            text = file.read()
+        except OSError:
+            return None
+        try:
+            whole = orjson.loads(text)
+        except ValueError:
+            whole = _with_words(text)
+        data = whole.get("data") if isinstance(whole, dict) else None
+        if not isinstance(data, dict) or not data:
+            return None
+        stack.pop_all()
+    entries = [*map(_entry_without_place, data)]
+    return DecodedSide(where, file, _header(whole.get), entries, decoded=data)
+
+
+@lru_cache(_KNOWN_KEYS)
+def _entry_without_place(key: str) -> RecordEntry:
+    return entry_of(key, _NO_PLACE)
+
+
 def _entries(members: Iterator[tuple[str, ByteRange]]) -> Iterator[RecordEntry]:
     """Yield the records; of one that stands twice the first place has the last value, as readers of JSON
     have it."""
@@ -262,7 +333,7 @@ def _entries(members: Iterator[tuple[str, ByteRange]]) -> Iterator[RecordEntry]:
     for key, span in members:
         found[key] = span
     for key, span in found.items():
-        yield entry_of(key, span)
+        yield RecordEntry(*_entry_without_place(key)[:4], span)
 
 
 def entry_of(key: str, span: ByteRange) -> RecordEntry:
@@ -297,6 +368,12 @@ def header_of(file: BinaryIO, members: Mapping[str, ByteRange]) -> Header:
             return orjson.loads(read_value(file, members[name]))
         except ValueError:
             return None
+
+    return _header(value)
+
+
+def _header(value: Callable[[str], object]) -> Header:
+    """Return the header of a dump; `value` gives a member of its top-level object, None for one it lacks."""
 
     def text(name: str) -> str:
         found = value(name)

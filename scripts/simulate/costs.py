@@ -19,6 +19,10 @@ CAPTURE = CAPTURES / "mindspore_llm" / "dump.json"
 # The estimate of a call with tiny tensors and no backward record, the least there is.
 TINY_S = 1.2e-3
 LARGE_S = 20e-3
+# A pair of dumps of `scripts.speed.locate_scale`, 10,000 calls each, and how many pairs a run of `locate`
+# has.
+PAIR_S = 0.25
+COUNTS = {"locate": 1000}
 # One record in this many is costly, and the costly ones take this share of the whole time.
 COSTLY_EVERY = 100
 COSTLY_SHARE = 0.5
@@ -77,11 +81,12 @@ def _draw(name: str, count: int, rng: random.Random) -> list[float]:
         "20ms": lambda: [LARGE_S] * count,
         "heavy": lambda: draw_heavy(estimates, count, rng),
         "heavy20ms": lambda: draw_heavy(estimates, count, rng, LARGE_S),
+        "locate": lambda: [PAIR_S] * count,
     }
     return draws[name]()
 
 
-WORKLOADS = ("tiny", "typical", "20ms", "heavy", "heavy20ms")
+WORKLOADS = ("tiny", "typical", "20ms", "heavy", "heavy20ms", "locate")
 
 
 def draw_workload(name: str, count: int, seed: int) -> Workload:

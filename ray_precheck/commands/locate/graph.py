@@ -16,7 +16,7 @@ from ray_precheck.commands.locate.reading import (
     LocatedRun,
     measured_in,
 )
-from ray_precheck.commands.locate.search import DumpToLocate
+from ray_precheck.commands.locate.search import MOST_LINKED, DumpToLocate
 from ray_precheck.running.capture_views import (
     FlowNode,
     GoldenCalls,
@@ -186,4 +186,8 @@ def no_flow_note(run: LocatedRun, first: OpenedDump) -> str:
         return ""
     if _links(run)[0]:
         return "the flow is that of affected records alone, which the run has noted: the capture is not there"
-    return "no flow of calls is drawn: the capture is not there, and the run has noted no links"
+    why = f", as searches of more than {MOST_LINKED} pairs do without --graph"
+    return (
+        "no flow of calls is drawn: the capture is not there, and the run has noted no links"
+        f"{why if len(run.pairs) > MOST_LINKED else ''}"
+    )

@@ -37,6 +37,7 @@ from ray_precheck.commands.locate.table import (
     looked_up,
     read_located,
 )
+from ray_precheck.commands.locate.walk.columns import columns_of
 from ray_precheck.commands.locate.walk.estimate import EstimatedEvidence
 from ray_precheck.commands.locate.walk.naming import Exchanges
 from ray_precheck.commands.locate.walk.nouns import (
@@ -49,8 +50,15 @@ from ray_precheck.commands.locate.walk.nouns import (
     Root,
     RootKind,
     WalkState,
+    Weights,
 )
 from ray_precheck.commands.locate.walk.places import DumpRoots, RootPlace
+from ray_precheck.commands.locate.walk.screening import (
+    ColumnFlow,
+    ColumnSurroundings,
+    LazyRecords,
+    screen_of,
+)
 from ray_precheck.commands.locate.walk.walk import RootWalk
 from ray_precheck.commands.locate.whole import roots_of_whole
 from ray_precheck.commands.ranks.run import RankChecks
@@ -82,7 +90,9 @@ from ray_precheck.trace.side import (
     BACKWARD,
     FORWARD,
     CaptureSide,
+    DecodedSide,
     float32_note,
+    open_decoded,
     open_side,
     without_collector,
 )
@@ -278,14 +288,14 @@ def located_in(
             modules,
             # The first pass through a checkpoint computes without gradients.
             tells_gradients=same and has_gradients and not aligned.is_recomputed,
-            exchanges=_exchanges(golden, theirs, flow, modules),
+            exchanges=_exchanges(golden, theirs.by_key, flow, modules),
         )
     evidence: Evidence = estimated if measured is None else replace(measured, otherwise=estimated)
     framework = target.header.framework
     own_flow, own_modules = flow_of(ours.records, content), Modules(target.folder).of
     exchanges = Exchanges()
     if golden is not None:
-        exchanges = _exchanges(target, ours, lambda: own_flow, own_modules)
+        exchanges = _exchanges(target, ours.by_key, lambda: own_flow, own_modules)
     state = WalkState(
         own_flow,
         evidence,
@@ -308,18 +318,76 @@ def located_in(
     return located
 
 
+def screened(
+    target: CaptureSide,
+    golden: CaptureSide,
+    options: SearchOptions,
+    most: int,
+    *,
+    is_first_step: bool,
+) -> Located | None:
+    """Return what `located_in` finds where nothing was replayed, without a look at the records at which
+    nothing can begin: of those that pass an error on `most` at least are in it, the others are counted.
+    None where the captures have not the same records, or sketches, come from two frameworks, or were put
+    together of ranks of other layouts."""
+    if not (isinstance(target, DecodedSide) and isinstance(golden, DecodedSide)):
+        return None
+    framework, reading = target.header.framework, reading_of(target, golden)
+    evidence = EstimatedEvidence(reading.target, reading.golden)
+    if framework != golden.header.framework or evidence.sees_elements:
+        return None
+    if target.header.layout or golden.header.layout:
+        return None
+    columns = columns_of(target, golden)
+    if columns is None:
+        return None
+    weights, records = Weights(), LazyRecords(golden, columns.entries)
+    modules, own_modules = Modules(golden.folder).of, Modules(target.folder).of
+    golden_flow = cache(lambda: flow_of(run_records_of(golden).records))
+    golden_exchanges = _exchanges(golden, records, golden_flow, modules)
+    screen = screen_of(
+        columns, target, weights, golden_exchanges.updated, is_first_step=is_first_step
+    )
+    run = GoldenRun(
+        records,
+        golden_flow,
+        {entry.key: entry.key for entry in columns.entries},
+        module_of=modules,
+        tells_gradients=any(entry.direction == BACKWARD for entry in target.entries),
+        exchanges=golden_exchanges,
+    )
+    flow = ColumnFlow(screen=screen)
+    exchanges = _exchanges(target, screen.records, lambda: flow, own_modules)
+    state = WalkState(
+        flow,
+        evidence,
+        run,
+        is_first_step,
+        drawing_calls(target),
+        lambda record: _meaningless(framework, record),
+        meetings=exchanges.meetings,
+        exchanges=exchanges,
+        weights=weights,
+        around=ColumnSurroundings(screen),
+        has_modules=target.header.level == "mix",
+        module_of=own_modules,
+        options=options,
+    )
+    return RootWalk(state).run_screened(screen, most)
+
+
 def _exchanges(
     side: CaptureSide,
-    records: RunRecords,
+    records: Mapping[str, FlowRecord],
     flow: Callable[[], Flow],
     module_of: Callable[[str], str],
 ) -> Exchanges:
     """Return the collectives of a run."""
 
     def raw(key: str) -> Mapping[str, Any]:
-        return side.record(records.by_key[key].entry) if key in records.by_key else {}
+        return side.record(records[key].entry) if key in records else {}
 
-    return Exchanges(flow, records.by_key, meetings_of(side), module_of, raw)
+    return Exchanges(flow, records, meetings_of(side), module_of, raw)
 
 
 def _births_that_nothing_checked(
@@ -370,6 +438,9 @@ def _contents(
 _BYTES_OF_A_SECOND = 16e6
 # So many records of all dumps that only pass an error on have rows, and so many of one dump at least.
 _MOST_PASSED, _FEWEST_PASSED = 20_000, 100
+# The links of so many pairs have rows in any case: the report of a run whose captures are gone draws those of
+# its first suspect. Of 1,000 pairs they are 100,000 rows, half of the time that the driver takes at the end.
+MOST_LINKED = 200
 # The files in the folder of a dump that are read with it.
 _BESIDE = (CONSTRUCT_FILE, "stack.json", SKETCHES)
 
@@ -378,7 +449,7 @@ _BESIDE = (CONSTRUCT_FILE, "stack.json", SKETCHES)
 @dataclass(frozen=True, slots=True)
 class PairPayload:
     """A pair of dumps to search. `most` records that pass an error on, and as many of collectives, have
-    rows."""
+    rows, and so many `links`."""
 
     index: int
     name: str
@@ -387,6 +458,7 @@ class PairPayload:
     options: SearchOptions
     is_first_step: bool
     most: int
+    links: int
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -404,14 +476,19 @@ def dump_pairs_job(
     """Return pairs of dumps as a job. `shared_fs`: every machine sees them by the same paths."""
     work = DumpWork(PAIR_TABLES, search, _done, _BYTES_OF_A_SECOND, Verdict.SKIP, _BESIDE)
     most = max(_FEWEST_PASSED, _MOST_PASSED // max(1, len(pairs)))
+    links = most if _has_links(pairs, options) else 0
     payloads = [
         PairPayload(
             index, each.label, each.target.absolute(), (each.golden or each.target).absolute(), options,
-            each.step == first_step, most,
+            each.step == first_step, most, links,
         )
         for index, each in enumerate(pairs)
     ]  # fmt: skip
     return DumpsJob(work, payloads, shared_fs=shared_fs)
+
+
+def _has_links(pairs: Sequence[DumpToLocate], options: SearchOptions) -> bool:
+    return options.graph or len(pairs) <= MOST_LINKED
 
 
 def search(payload: PairPayload, paths: tuple[Path, ...]) -> Done:
@@ -422,22 +499,8 @@ def search(payload: PairPayload, paths: tuple[Path, ...]) -> Done:
     """
     began_s, start = time.time(), time.perf_counter()
     try:
-        with (
-            without_collector(),
-            open_side(str(paths[0])) as target,
-            open_side(str(paths[1])) as golden,
-        ):
-            if payload.options.standard == MEGENGINE:
-                located = failing_in(target, golden, payload.options)
-            else:
-                plan = plan_location(target, golden, payload.options)
-                is_first_step = payload.is_first_step
-                located = located_in(target, golden, plan, None, is_first_step=is_first_step)
-            notes = [
-                each for each in (target.note, golden.note, float32_note(target, golden)) if each
-            ]
-            _shorten(located, payload.most)
-            rows = list(_rows(payload, located, target.path, golden.path))
+        with without_collector():  # Until nothing that was read is left.
+            located, rows, notes = _searched(payload, paths)
     except (DumpError, UsageError, OSError) as error:
         return _done(payload, Verdict.SKIP, as_told(str(error), paths, payload.paths))
     said = as_told("; ".join(notes), paths, payload.paths)
@@ -445,18 +508,45 @@ def search(payload: PairPayload, paths: tuple[Path, ...]) -> Done:
     return _done(payload, verdict, said, located, rows, began_s, start)
 
 
-def _shorten(located: Located, most: int) -> None:
-    """Leave out what only passes an error on, beyond so many records; others always stay."""
+def _searched(
+    payload: PairPayload, paths: tuple[Path, ...]
+) -> tuple[Located, list[bytes], list[str]]:
+    """Return what was found in a pair, the rows of that, and what is said of the captures."""
+    with _opened(paths[0]) as target, _opened(paths[1]) as golden:
+        located = _located(payload, target, golden)
+        notes = [each for each in (target.note, golden.note, float32_note(target, golden)) if each]
+        _shorten(located, payload.most, payload.links)
+        return located, [*_rows(payload, located, target.path, golden.path)], notes
+
+
+def _opened(path: Path) -> CaptureSide:
+    return open_decoded(path) or open_side(str(path))
+
+
+def _located(payload: PairPayload, target: CaptureSide, golden: CaptureSide) -> Located:
+    options, is_first_step = payload.options, payload.is_first_step
+    if options.standard == MEGENGINE:
+        return failing_in(target, golden, options)
+    found = screened(target, golden, options, payload.most, is_first_step=is_first_step)
+    if found is not None:
+        return found
+    plan = plan_location(target, golden, options)
+    return located_in(target, golden, plan, None, is_first_step=is_first_step)
+
+
+def _shorten(located: Located, most: int, links: int) -> None:
+    """Leave out what only passes an error on, beyond so many records, and so many links; others always
+    stay."""
     kept = 0
     passed = []
     for each in located.passed:
         kept += each.verdict == INHERITED
         if each.verdict != INHERITED or kept <= most:
             passed.append(each)
-    located.left_out = len(located.passed) - len(passed)
+    located.left_out += len(located.passed) - len(passed)
     located.passed = passed
     located.shared_left_out = max(0, len(located.shared) - most)
-    del located.shared[most:], located.edges[most:]
+    del located.shared[most:], located.edges[links:]
 
 
 def _rows(payload: PairPayload, located: Located, path: Path, golden: Path) -> Iterator[bytes]:
@@ -538,7 +628,8 @@ class _Pairs(Feature[DumpsJob[PairPayload], PartEnd[dict[str, LocatedRows]]]):
         labelled = [
             (pair.label, [each for each in (pair.target, pair.golden) if each]) for pair in pairs
         ]
-        self.fingerprint = search.fingerprint(pairs=digest_of_dumps(labelled))
+        links = "on" if _has_links(pairs, search.options) else "off"
+        self.fingerprint = search.fingerprint(pairs=digest_of_dumps(labelled), links=links)
         self.reads = reads_of_dumps(labelled, tensors=search.options.standard == MEGENGINE)
         cost_s = sum(task.cost_s for task in self._job.tasks(set()))
         self.places = search.session.cores_for(search.config, "pytorch", cost_s)

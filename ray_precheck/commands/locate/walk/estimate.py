@@ -55,7 +55,9 @@ _CANCELLED = 16.0
 STANDS_OUT = 3.0
 # Weights, inputs and masks are the same bits in honest runs at the first step. Of the same bits, the sums
 # that make statistics and sketches differ by so much with another number of threads.
-_SAME_SUMS = 1e-5
+SAME_SUMS = 1e-5
+# A weight that differs by so much was moved by an optimizer that makes whole steps of rounding (`unsteady`).
+STEPPED = 1e-4
 
 
 @cache
@@ -111,7 +113,7 @@ def is_other(difference: float, *, by_sums: bool) -> bool:
 
     `by_sums`: its statistics or sketches tell.
     """
-    return difference > (_SAME_SUMS if by_sums else 0.0)
+    return difference > (SAME_SUMS if by_sums else 0.0)
 
 
 _PLACEMENTS = "placements"
@@ -526,7 +528,7 @@ class EstimatedEvidence:
         if distance is None or (_PLACEMENTS in mine) != (_PLACEMENTS in other):
             return by_statistics
         # Sketches tell places, statistics do not: all four agree where nothing but the places differ.
-        is_moved = distance > _MOVED and golden.norm and by_statistics.difference <= _SAME_SUMS
+        is_moved = distance > _MOVED and golden.norm and by_statistics.difference <= SAME_SUMS
         return ValueEvidence(distance, order=_REORDERED if is_moved else "")
 
     def own(self, key: str) -> OwnError | None:

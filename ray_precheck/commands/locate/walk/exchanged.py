@@ -35,9 +35,9 @@ def asked_otherwise(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
         return
     mine = _terms(entry.call, entry.key, state.exchanges)
     theirs = _terms(other.call, other.key, golden.exchanges)
-    what = state.exchanges.in_words(entry.key)
     for cause, said in differing_terms(mine, theirs):
         times = factor_in_words(_factor(seen))
+        what = state.exchanges.in_words(entry.key)
         more = f"; it gives {times[1:]} times what the golden run's gives" if times else ""
         yield seen.root(
             RootKind.CONFIGURATION, cause=" ".join(filter(None, [cause, times])),

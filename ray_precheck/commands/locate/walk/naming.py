@@ -143,9 +143,10 @@ class Exchanges:
 
     def _in_updates(self, wanted: str) -> Mapping[tuple[object, ...], str]:
         found: dict[tuple[object, ...], str] = {}
-        for key, record in self.records.items():
+        for key in self.records:
             if not key.startswith(_OPTIMIZER):
                 continue
+            record = self.records[key]
             names = parameter_names(record.items)
             for item in record.items:
                 place = parameter_place(item) if f".{wanted}." in item.path else None
@@ -168,25 +169,23 @@ class Exchanges:
     @cached_property
     def _readers(self) -> Mapping[str, str]:
         """The first record that gets what one gave, by its key."""
-        found: dict[str, str] = {}
-        for (reader, _), giver in self.flow().producers.items():
-            found.setdefault(giver.key, reader)
-        return found
+        return self.flow().readers()
 
     @cached_property
     def parameters(self) -> Mapping[str, Sequence[str]]:
         """The names of the parameters whose gradients a collective reduced, by its key: as the record says,
         else of the updates that got them, followed back."""
         found: dict[str, list[str]] = {}
-        for key, record in self.records.items():
-            if is_collective(record.entry.call):
+        for key in self.records:
+            if is_collective(key):
                 named = self.raw(key).get("parameters")
                 if isinstance(named, list) and named:
                     found[key] = [bare_name(str(each)) for each in named]
         told = set(found)
-        for key, record in self.records.items():
+        for key in self.records:
             if not key.startswith(_OPTIMIZER):
                 continue
+            record = self.records[key]
             for item in record.inputs:
                 if ".grads." in item.path and (name := parameter_at(record, item.path)):
                     for giver in reductions_of(self.flow(), self.records, key, item.path):

@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from ray_precheck.commands.locate.options import SearchOptions
 from ray_precheck.commands.locate.walk.naming import Exchanges
 from ray_precheck.numerics.arrays import epsilon_of
+from ray_precheck.numerics.statistics import MAX
 from ray_precheck.trace.difference.measuring import Pair
 from ray_precheck.trace.flow import Flow, FlowRecord, Meeting, Producer
 from ray_precheck.trace.items import (
@@ -217,7 +219,7 @@ class Evidence(Protocol):
         """Return the own error of a record; None where it was not replayed."""
 
 
-_OPTIMIZER = "Optimizer."
+OPTIMIZER = "Optimizer."
 _PARAMS = ".params."
 # The positional arguments that are weights and running statistics, in torch's signatures, which those of
 # mindspore.mint follow, by the name of the operator.
@@ -239,7 +241,16 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "instance_norm": ("1", "2", "3", "4"),
     "prelu": ("1",),
 }
-_KEYWORDS = ("weight", "bias", "running_mean", "running_var", "gamma", "beta")
+_KEYWORDS = frozenset(("weight", "bias", "running_mean", "running_var", "gamma", "beta"))
+# The ranks of a run make the same calls.
+_KNOWN_CALLS = 1 << 16
+
+
+@lru_cache(_KNOWN_CALLS)
+def weights_among(call: str) -> frozenset[str]:
+    """Return the arguments of a call that are weights, by what follows `input.` in their paths."""
+    name = call.rpartition(".")[0].rpartition(".")[2]
+    return _KEYWORDS.union(_ARGUMENTS.get(name, ()))
 
 
 class Weights:
@@ -247,11 +258,12 @@ class Weights:
 
     def __init__(self) -> None:
         self._updated: dict[tuple[Any, ...], str] = {}
+        self._largest: set[object] = set()
 
     def learn(self, records: Iterable[FlowRecord]) -> None:
         """Take note of what optimizers update."""
         for record in records:
-            if record.entry.key.startswith(_OPTIMIZER):
+            if record.entry.key.startswith(OPTIMIZER):
                 names = parameter_names(record.items)
                 for item in record.inputs:
                     if _PARAMS in item.path and (place := parameter_place(item)) is not None:
@@ -259,32 +271,46 @@ class Weights:
                         # Of constants, as all ones, there are several.
                         known = self._updated.setdefault(item.mark, name)
                         self._updated[item.mark] = name if known == name else ""
+                        self._largest.add(item.ends[0])
+
+    @property
+    def are_updated(self) -> bool:
+        """Whether an optimizer updates any."""
+        return bool(self._updated)
+
+    def is_updated(self, item: Item) -> bool:
+        """Return whether a value is one that an optimizer updates."""
+        return self._may_be_updated(item) and item.mark in self._updated
 
     def name_of(self, item: Item) -> str:
         """Return the name of a parameter by its values; "" where no update has it, or several are alike."""
-        return self._updated.get(item.mark, "")
+        return self._updated.get(item.mark, "") if self._may_be_updated(item) else ""
+
+    def _may_be_updated(self, item: Item) -> bool:
+        largest = item.statistic(MAX)
+        return type(largest) is not float or largest in self._largest
 
     def holds(self, record: FlowRecord, item: Item) -> bool:
         """Return whether a value that a record gets is a weight."""
         if item.part == PARAMETERS or item.type_name.endswith("Parameter"):
             return True
-        if item.state_name or item.mark in self._updated:
+        if item.state_name or self.is_updated(item):
             return True
         if item.part != INPUT:
             return False
-        name = record.entry.call.rpartition(".")[0].rpartition(".")[2]
-        last = item.path.removeprefix(f"{INPUT}.")
-        return last in _KEYWORDS or last in _ARGUMENTS.get(name, ())
+        return item.path.removeprefix(f"{INPUT}.") in weights_among(record.entry.call)
 
 
 # Operators that were not captured read what was given shortly before.
-_RECENT = 64
+RECENT = 64
 # A value that nothing captured gets is looked for so many values further back.
 _LOOSE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class RecentValue:
+    """A value that record `key` gave, of `count` elements; `is_dangling`: no captured record gets it."""
+
     key: str
     count: int
     difference: float
@@ -298,16 +324,23 @@ class Surroundings:
 
     has_given_floats: bool = False
     coarsest: str = ""
-    _recent: deque[_Given] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    _recent: deque[RecentValue] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def reach(self, place: int) -> None:
+        """Take note of the place in the run of the record that is visited next."""
+
+    def learn_dtype(self, dtype: str) -> None:
+        """Take note that a value of this dtype was given."""
+        if "float" in dtype.lower() or "complex" in dtype.lower():
+            self.has_given_floats = True
+        if epsilon_of(dtype) > epsilon_of(self.coarsest):
+            self.coarsest = dtype
 
     def note(self, key: str, item: Item, difference: float, *, is_dangling: bool) -> None:
         """Take note of a value that a record gave; `is_dangling`: no captured record gets it."""
-        if "float" in item.dtype.lower() or "complex" in item.dtype.lower():
-            self.has_given_floats = True
-        if epsilon_of(item.dtype) > epsilon_of(self.coarsest):
-            self.coarsest = item.dtype
+        self.learn_dtype(item.dtype)
         count = math.prod(item.shape or ())
-        self._recent.append(_Given(key, count, difference, is_dangling))
+        self._recent.append(RecentValue(key, count, difference, is_dangling))
 
     def expected(self, item: Item) -> float:
         """Return the relative difference that a value may have: the largest of those values that nothing
@@ -399,6 +432,16 @@ class SeenRecord:
         return worst
 
 
+class Screened(Protocol):
+    """What a screen (`screening`) knows of records that the walk has not visited."""
+
+    def difference(self, key: str, path: str) -> float:
+        """Return how a value that a record gave differs, 0 where that is not known."""
+
+    def forward(self, call: str, place: int) -> FlowRecord | None:
+        """Return the forward record of a call before a place in the run; None where there is none."""
+
+
 @dataclass(slots=True)
 class WalkState:
     """What the walk knows: the data flow, the evidence, the golden run, and what lies behind it.
@@ -408,7 +451,8 @@ class WalkState:
     the capture is one of level mix; `module_of` has the record of the module around one. `meetings` has the
     collectives of the run by the keys of their records, `exchanges` what is known of them. `outputs` has the
     differences of values that were given, by key and path. `records` and `places` are those of the run, by
-    key. `late` has weights that differ in a later step than the first.
+    key. `late` has weights that differ in a later step than the first. With a `screen` not all records are
+    visited.
     """
 
     flow: Flow
@@ -425,10 +469,17 @@ class WalkState:
     module_of: Callable[[str], str] = lambda key: ""
     options: SearchOptions = field(default_factory=SearchOptions)
     outputs: dict[tuple[str, str], float] = field(default_factory=dict)
-    records: dict[str, FlowRecord] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)
+    records: Mapping[str, FlowRecord] = field(default_factory=dict)
+    places: Mapping[str, int] = field(default_factory=dict)
     late: list[Root] = field(default_factory=list)
+    screen: Screened | None = None
 
     def giver(self, seen: SeenRecord, path: str) -> Producer | None:
         """Return who gave a value to a record; None where no record did."""
         return self.flow.producer(seen.record.entry.key, path)
+
+    def given(self, giver: Producer) -> float:
+        """Return how a value that a record gave differs, 0 where that is not known."""
+        if self.screen is None:
+            return self.outputs.get((giver.key, giver.path), 0.0)
+        return self.screen.difference(giver.key, giver.path)

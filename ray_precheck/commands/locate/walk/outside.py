@@ -30,7 +30,7 @@ _STATE = ".state."
 # What DTensor moves within an operator is judged with the operator.
 _DTENSOR = "DTensor"
 # In a later step a weight that differs by so much was not moved by rounding alone; so many are told of.
-_MOVED, _MOST_LATE = 1e-2, 3
+MOVED, MOST_LATE = 1e-2, 3
 _FLOATS = ("float", "bfloat", "complex", "half", "double")
 
 
@@ -60,7 +60,7 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
                 return
             if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
                 yield _other(state, seen, RootKind.WEIGHT, target, difference)
-            elif _MOVED < difference < math.inf and len(state.late) < _MOST_LATE:
+            elif MOVED < difference < math.inf and len(state.late) < MOST_LATE:
                 state.late.append(_other(state, seen, RootKind.WEIGHT, target, difference))
             continue
         if giver is None and not state.is_first_step and _is_state(seen, target):
@@ -90,12 +90,12 @@ def _was_looked_at(state: WalkState, seen: SeenRecord, target: Item, golden: Ite
     """Return whether a value was got before, by a record whose partner got the same as this one's: a layer
     that gets another layer's weight got one that was looked at as that one's."""
     own = seen.record.entry.key, target.path
-    first = state.flow.first.get(own)
+    first = state.flow.first_use(*own)
     if first == own:
         return False
     if first is None or state.golden is None or seen.golden is None:
         return True
-    theirs = state.golden.flow().first.get((seen.golden.entry.key, golden.path))
+    theirs = state.golden.flow().first_use(seen.golden.entry.key, golden.path)
     return theirs is None or (state.golden.partners.get(first[0]), first[1]) == theirs
 
 
@@ -137,7 +137,7 @@ def _expected(state: WalkState, seen: SeenRecord, item: Item, is_linked: bool) -
     if is_linked:
         giver = state.giver(seen, item.path)
         assert giver is not None
-        return state.outputs.get((giver.key, giver.path), 0.0)
+        return state.given(giver)
     return state.around.expected(item)
 
 

@@ -25,6 +25,7 @@ from ray_precheck.commands.locate.walk.calls import (
 )
 from ray_precheck.commands.locate.walk.collectives import shared_record
 from ray_precheck.commands.locate.walk.estimate import (
+    STEPPED,
     Differences,
     estimated_error,
     floor_of,
@@ -46,22 +47,23 @@ from ray_precheck.commands.locate.walk.nouns import (
     WalkState,
 )
 from ray_precheck.commands.locate.walk.outside import (
+    MOST_LATE,
     argument_roots,
     given_roots,
     lacking_parameters,
 )
 from ray_precheck.commands.locate.walk.places import reached_from
+from ray_precheck.commands.locate.walk.screening import Screen
 from ray_precheck.commands.locate.walk.unset import UnsetMemory
 from ray_precheck.trace.difference.measuring import pair_items
 from ray_precheck.trace.flow import FlowRecord, is_collective
 from ray_precheck.trace.items import INPUT, OUTPUT, PARAMETERS
-from ray_precheck.trace.side import BACKWARD, FORWARD
+from ray_precheck.trace.side import BACKWARD, FORWARD, RecordEntry
 from ray_precheck.trace.terms import BY_A_HOOK
 
-# A weight that differs by so much was moved by an optimizer that makes whole steps of rounding (`unsteady`).
-# Statistics do not show how far it has moved what is computed with it: an estimate is one of guilt from the
-# loss of half of the digits on, 2^-4 of bfloat16.
-_STEPPED, _BY_OTHER_WEIGHTS = 1e-4, 2.0**-4 / suspicious("float32")
+# Statistics do not show how far a weight that was moved by whole steps of rounding has moved what is computed
+# with it: an estimate is one of guilt from the loss of half of the digits on, 2^-4 of bfloat16.
+_BY_OTHER_WEIGHTS = 2.0**-4 / suspicious("float32")
 
 
 class WayOfRounding:
@@ -87,7 +89,7 @@ class WayOfRounding:
         if not self._needs_estimate(seen):
             return
         is_gradient = record.entry.direction == BACKWARD
-        forward = self._forwards.get(record.entry.call) if is_gradient else None
+        forward = self._forward(record.entry.call, seen.place) if is_gradient else None
         estimate = estimated_error(own, forward)
         if estimate is not None and (estimate.is_guilty or not self._is_another_operator(seen)):
             seen.own = estimate
@@ -108,24 +110,44 @@ class WayOfRounding:
             return 0.0
         entry = seen.record.entry
         self._has_other_weights = self._has_other_weights or any(
-            seen.difference(item.path) > _STEPPED and self._state.weights.holds(seen.record, item)
+            seen.difference(item.path) > STEPPED and self._state.weights.holds(seen.record, item)
             for item in seen.record.inputs
         )
-        floor = _BY_OTHER_WEIGHTS if self._has_other_weights else 0.0
+        halves = 0.0
         for item in seen.record.inputs:
             if has_half_digits(item.dtype) and seen.difference(item.path) > 0.0:
-                floor = max(floor, floor_of(item.dtype))
+                halves = max(halves, floor_of(item.dtype))
+        givers = (self._state.flow.producer(entry.key, item.path) for item in seen.record.inputs)
+        return self._raised(entry, halves, (giver.key for giver in givers if giver is not None))
+
+    def _raised(self, entry: RecordEntry, halves: float, givers: Iterable[str]) -> float:
+        """Return and keep the rounding on the way to a record, that of its own half types included."""
+        floor = max(halves, _BY_OTHER_WEIGHTS if self._has_other_weights else 0.0)
         self._coarsest = max(self._coarsest, floor)
         if self._floors:  # Most runs of single precision have none.
-            givers = {f"{entry.call}.{FORWARD}"} if entry.direction == BACKWARD else set()
-            for item in seen.record.inputs:
-                giver = self._state.flow.producer(entry.key, item.path)
-                if giver is not None:
-                    givers.add(giver.key)
             floor = max([floor, *(self._floors.get(key, 0.0) for key in givers)])
+            if entry.direction == BACKWARD:
+                floor = max(floor, self._floors.get(f"{entry.call}.{FORWARD}", 0.0))
         if floor:
             self._floors[entry.key] = floor
         return floor
+
+    def pass_by(self, screen: Screen, place: int) -> None:
+        """Take note of a record that is not visited."""
+        if not (screen.has_half_types or self._has_other_weights):
+            return
+        entry, worst = screen.columns.entries[place], screen.worst[place]
+        floor = self._raised(entry, screen.half_inputs[place], screen.givers(place))
+        if screen.has_half_outputs[place] and math.isfinite(worst):
+            self._floors[entry.key] = max(floor, worst)
+
+    def _forward(self, call: str, place: int) -> Differences | None:
+        """Return the forward record of a call that was passed, visited or not."""
+        found, screen = self._forwards.get(call), self._state.screen
+        if found is None and screen is not None and (record := screen.forward(call, place)):
+            seen = with_partner(self._state, SeenRecord(record, place))
+            found = self._forwards[call] = Differences(record, seen.values)
+        return found
 
     def carried_to(self, record: FlowRecord) -> dict[str, float]:
         """Return the largest difference on the way to each input whose norm is that of a mask."""
@@ -135,6 +157,7 @@ class WayOfRounding:
                 continue
             giver = self._state.flow.producer(record.entry.key, item.path)
             if giver is not None:
+                # What gave a mask is always visited (`screening`).
                 found[item.path] = self._way.get(giver.key, 0.0)
         return found
 
@@ -169,6 +192,22 @@ class WayOfRounding:
         )
 
 
+def with_partner(state: WalkState, seen: SeenRecord) -> SeenRecord:
+    """Return a record with its partner, and how their values differ; the same record where it has none."""
+    golden, key = state.golden, seen.record.entry.key
+    if golden is None:
+        return seen
+    seen.golden = golden.records.get(golden.partners.get(key, ""))
+    if seen.golden is None:
+        return seen
+    same = golden.same_framework
+    seen.pairs = pair_items(seen.record.items, seen.golden.items, same_framework=same)
+    for target, other in seen.pairs:
+        if target is not None and other is not None and target.is_tensor:
+            seen.values[target.path] = state.evidence.value(key, target, other)
+    return seen
+
+
 # A random mask of another seed changes an output by at least this share of its norm: one element in 400.
 _OTHER_MASK = 0.05
 # What is downstream of a root differs by up to so many times what estimates of amplification explain.
@@ -196,12 +235,34 @@ class RootWalk:
     def run(self, records: Sequence[FlowRecord]) -> Located:
         """Walk through all records, in the order of the run, and return what was found."""
         self.state.weights.learn(records)
-        for place, record in enumerate(records):
-            self.state.records[record.entry.key] = record
-            self.state.places[record.entry.key] = place
+        self.state.records = {record.entry.key: record for record in records}
+        self.state.places = {record.entry.key: place for place, record in enumerate(records)}
         self._unset.look_ahead(records)
         for place, record in enumerate(records):
             self._visit(self._seen(record, place))
+        return self._end()
+
+    def run_screened(self, screen: Screen, most: int) -> Located:
+        """Walk through the records of a run, visiting those that are not cleared, and return what was found.
+
+        Of the records that pass an error on `most` at least have what the walk finds of them; the others,
+        which are not visited, are counted.
+        """
+        self.state.screen, self.state.records, self.state.places = (
+            screen,
+            screen.records,
+            screen.places,
+        )
+        self._unset.look_ahead(screen.writers)
+        for place, is_cleared in enumerate(screen.is_cleared):
+            if is_cleared and place in screen.moved and len(self.state.late) < MOST_LATE:
+                is_cleared = False
+            if not (is_cleared and self._passes_by(screen, place, most)):
+                entry = screen.columns.entries[place]
+                self._visit(self._seen(screen.records[entry.key], place))
+        return self._end()
+
+    def _end(self) -> Located:
         alone = in_one_run_alone(self.state, self.found.roots)
         self.found.silent = [*alone, *self.state.late]
         reached = reached_from(self.found.edges)
@@ -213,20 +274,50 @@ class RootWalk:
         own = self.state.evidence.own(key)
         seen = SeenRecord(record, place, own=own, carried=self._way.carried_to(record))
         self.found.records += 1
-        if self.state.golden is not None:
-            seen.golden = self.state.golden.records.get(self.state.golden.partners.get(key, ""))
-        if seen.golden is not None:
+        self.state.around.reach(place)
+        if with_partner(self.state, seen).golden is not None:
             self.found.compared += 1
-            same = self.state.golden is None or self.state.golden.same_framework
-            seen.pairs = pair_items(record.items, seen.golden.items, same_framework=same)
-            for target, golden in seen.pairs:
-                if target is not None and golden is not None and target.is_tensor:
-                    seen.values[target.path] = self.state.evidence.value(key, target, golden)
             self._unset.leave_out(seen)
             self._way.estimate(seen)
         if seen.own is not None and seen.own.verdict != "SKIP":
             self.found.judged += 1
         return seen
+
+    def _passes_by(self, screen: Screen, place: int, most: int) -> bool:
+        """Pass a record at which nothing begins; returns False, and does nothing, where it has to be visited
+        for a row of its own."""
+        entry = screen.columns.entries[place]
+        givers, upstream = screen.givers(place) if self._rooted else [], []
+        if givers:
+            upstream = [key for key in givers if key in self._affected]
+            if len(upstream) > 1:
+                upstream = [*dict.fromkeys(upstream)]
+        if self._rooted and not upstream and entry.direction == BACKWARD:
+            upstream = self._upstream(SeenRecord(screen.records[entry.key], place))
+        if upstream and screen.worst[place] != 0.0:
+            if len(self.found.passed) < most:
+                return False
+            self.found.left_out += 1
+        self.found.records += 1
+        self.found.compared += 1
+        self.found.judged += screen.is_judged[place]
+        self._way.pass_by(screen, place)
+        if upstream or givers:
+            self._spread(entry, upstream, self._strength_behind(entry, givers))
+        return True
+
+    def _spread(
+        self, entry: RecordEntry, upstream: Sequence[str], strength: float, *, begins: bool = False
+    ) -> None:
+        """Take note of how strong what reaches a record is, and of the links that lead to it; `begins`: an
+        error begins or arrives there."""
+        if strength:
+            self._strength[entry.key] = strength
+            self._strongest = max(self._strongest, strength)
+        if begins or upstream:
+            self._affected.add(entry.key)
+            self._affected_calls.add(entry.call)
+            self.found.edges += [(key, entry.key) for key in upstream if key]
 
     def _visit(self, seen: SeenRecord) -> None:
         entry = seen.record.entry
@@ -245,14 +336,8 @@ class RootWalk:
             self._rooted = True
         brought = [*(root.own or INFINITE for root in roots), *arrived]
         strength = max([self._strength_above(seen), *brought])
-        if strength:
-            self._strength[entry.key] = strength
-            self._strongest = max(self._strongest, strength)
-        if roots or upstream or arrived:
-            self._affected.add(entry.key)
-            self._affected_calls.add(entry.call)
-            self.found.edges += [(key, entry.key) for key in upstream if key]
-            self.found.edges += [(root.name, entry.key) for root in roots if root.key != entry.key]
+        self._spread(entry, upstream, strength, begins=bool(roots or arrived))
+        self.found.edges += [(root.name, entry.key) for root in roots if root.key != entry.key]
         if not roots:
             self._pass_on(seen, bool(upstream))
         self._note_outputs(seen)
@@ -334,15 +419,13 @@ class RootWalk:
     def _strength_above(self, seen: SeenRecord) -> float:
         """Return the largest error, in its own unit, of the roots upstream of a record."""
         entry = seen.record.entry
-        givers = {
-            giver.key
-            for item in seen.record.inputs
-            if (giver := self.state.flow.producer(entry.key, item.path))
-        }
-        if entry.direction == BACKWARD:
-            givers.add(f"{entry.call}.{FORWARD}")
-            if self._rooted:
-                return self._strongest
+        givers = (self.state.flow.producer(entry.key, item.path) for item in seen.record.inputs)
+        return self._strength_behind(entry, (giver.key for giver in givers if giver is not None))
+
+    def _strength_behind(self, entry: RecordEntry, givers: Iterable[str]) -> float:
+        """Return the same by the records that gave something to it."""
+        if entry.direction == BACKWARD and self._rooted:
+            return self._strongest
         return max((self._strength.get(key, 0.0) for key in givers), default=0.0)
 
     def _is_other_mask(self, seen: SeenRecord) -> bool:
@@ -413,7 +496,7 @@ class RootWalk:
                 continue
             difference = seen.difference(item.path)
             self.state.outputs[key, item.path] = 0.0 if math.isnan(difference) else difference
-            is_dangling = (key, item.path) not in self.state.flow.used
+            is_dangling = not self.state.flow.is_used(key, item.path)
             self.state.around.note(key, item, difference, is_dangling=is_dangling)
 
 

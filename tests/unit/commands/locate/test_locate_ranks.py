@@ -77,6 +77,20 @@ def test_rows_of_what_passes_an_error_on_are_limited_and_the_rest_is_counted(
     assert last["Message"].startswith(f"{left_out} more records")
 
 
+def test_links_of_many_pairs_are_noted_where_a_graph_is_asked_for(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def links(name: str, *, graph: bool) -> int:
+        located(runs, tmp_path / name, graph=graph)
+        (file,) = (tmp_path / name).glob("locate_roots_*.csv")
+        return file.read_text(encoding="utf-8-sig").count("\nlink,")
+
+    assert links("few", graph=False) > 0
+    monkeypatch.setattr(location_pairs, "MOST_LINKED", RANKS - 1)
+    assert links("many", graph=False) == 0
+    assert links("drawn", graph=True) > 0
+
+
 def test_a_search_that_was_killed_goes_on_and_makes_the_same_bytes(
     runs: Path, tmp_path: Path
 ) -> None:
