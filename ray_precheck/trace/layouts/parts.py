@@ -143,6 +143,17 @@ def added_parts(parts: Sequence[PartValues]) -> PartValues:
     )
 
 
+def rooted_parts(parts: Sequence[PartValues]) -> PartValues:
+    """Return the Euclidean norms of tensors, of whose shards these are the norms: of several norms without
+    their values only the norm of all is known."""
+    norms = [norm for part in parts if (norm := part.statistics[NORM]) is not None]
+    statistics: dict[str, float | None] = dict.fromkeys(FIELDS)
+    if len(norms) == len(parts):
+        fields = FIELDS if parts[0].size == 1 else (NORM,)
+        statistics |= dict.fromkeys(fields, math.hypot(*norms))
+    return PartValues(parts[0].shape, statistics)
+
+
 def with_statistics_of(values: PartValues, whole: PartValues, times: int) -> PartValues:
     """Return a sum with the statistics of what a collective made of the same addends, a sum or a mean of so
     many: they are those of the sum where the means agree."""

@@ -25,9 +25,11 @@ from ray_precheck.trace.layouts.partners import (
     is_inside,
     partners_of,
     run_calls_of,
+    wrappers_between,
 )
 from ray_precheck.trace.layouts.updates import Update, update_of
 from ray_precheck.trace.layouts.wholes import (
+    ROOT,
     SHARD,
     SUM,
     AxisRole,
@@ -68,7 +70,10 @@ def put_together(
     """
     sides = target, golden
     known = tuple(side_layout(each, given) for each, given in zip(sides, layouts, strict=True))
-    runs = tuple(run_calls_of(*each) for each in zip(sides, known, strict=True))
+    runs = [run_calls_of(*each) for each in zip(sides, known, strict=True)]
+    for side, wrappers in enumerate(wrappers_between(runs[0], runs[1])):
+        if wrappers:
+            runs[side] = run_calls_of(sides[side], known[side], wrappers)
     writers = tuple(WholeWriter(run, folder) for run, folder in zip(runs, folders, strict=True))
     maker = WholeMaker()
     found = partners_of(runs[0], runs[1])
@@ -132,7 +137,8 @@ def _write_pair(
 @dataclass(slots=True)
 class _PairWork:
     """Two records that belong together, while their tensors are put together: `new` has the elements that
-    take the place of others, by the identity of these, `sharded` the axes over which inputs are sharded."""
+    take the place of others, by the identity of these, `sharded` the axes over which inputs are sharded,
+    `rooted` the sides whose values are norms of shards."""
 
     writers: Sequence[WholeWriter]
     maker: WholeMaker
@@ -143,6 +149,7 @@ class _PairWork:
         default_factory=lambda: ({}, {})
     )
     sharded: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    rooted: set[int] = field(default_factory=set)
     has_no_whole: bool = False
     far: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = field(default_factory=list)
 
@@ -215,6 +222,12 @@ class _PairWork:
             grid = writer.grid(call, elements[side], role)
             if grid is None or _is_masked_later(call, both[side], grid):
                 return None, None
+            is_norm = call.view.family in _NORMS or (
+                side in self.rooted and call.view.family in MOVES
+            )
+            if (is_norm and both[side].part == OUTPUT) or both[side].mark in writer.rooted:
+                # torch sums squares over shards, and writes that as a sum.
+                grid.fixed = [Fold(ROOT) if f and f.kind == SUM else f for f in grid.fixed]
             grids.append(grid)
         return self.maker.make(grids[0], grids[1]), grids
 
@@ -269,6 +282,9 @@ class _PairWork:
 
     def _note(self, side: int, item: Item, folds: Sequence[Fold], grid: PartGrid) -> None:
         """Note what the folds of a tensor say of those that come after it."""
+        if any(fold.kind == ROOT for fold in folds):
+            self.writers[side].rooted.add(item.mark)
+            self.rooted.add(side)
         shards = {at for at, fold in enumerate(folds) if fold.kind == SHARD}
         sums = {at for at, fold in enumerate(folds) if fold.kind == SUM}
         if item.part != OUTPUT:
@@ -305,6 +321,7 @@ class _PairWork:
 # What a call gives is looked for behind the calls of its run alone where it is farther off, and found where
 # it is nearer.
 _SAME = 1e-4
+_NORMS = frozenset(("norm", "linalg.vector_norm", "vector_norm"))
 _TIED = "stages of the pipeline have parts of the gradient of this shared parameter: not compared"
 _OWN_INPUT = "each rank looks up what it has: not compared"
 _NO_WHOLE = "the parts of the ranks make no whole of one shape: not compared"
@@ -397,6 +414,8 @@ def _words(folds: Sequence[Fold], ranks: Sequence[int], found: Wholes, *, is_tar
             words.append(f"shards along dimension {fold.dim}")
         elif fold.kind == SUM:
             words.append("a mean" if fold.is_scaled else "a sum")
+        elif fold.kind == ROOT:
+            words.append("the root of the sum of squares")
     said = f"put together of ranks {_ranges(ranks)}: {', '.join(words)}" if words else ""
     if found.is_unordered:
         said += "; the order of the parts is not known, so that statistics are compared"

@@ -27,11 +27,13 @@ from ray_precheck.trace.layouts.parts import (
     are_replicas,
     distance_between,
     joined_parts,
+    rooted_parts,
     scaled,
     with_statistics_of,
 )
 
-REPLICA, SHARD, SUM = "replica", "shard", "sum"
+# ROOT: of Euclidean norms, the root of the sum of squares.
+REPLICA, SHARD, SUM, ROOT = "replica", "shard", "sum", "root"
 # What a way costs: one that speaks for itself nothing, one that shapes alone can force the most.
 _AGREEING_SHARD, _AGREEING_SUM, _SHARD, _SUM, _OTHER_REPLICA, _OTHER_SCALE = (
     3.0,
@@ -377,6 +379,8 @@ def _merged(
 ) -> PartValues:
     if fold.kind == SHARD:
         found = joined_parts(parts, fold.dim, blocks if _has_blocks(parts, fold, blocks) else 1)
+    elif fold.kind == ROOT:
+        found = rooted_parts(parts)
     else:
         found = added_parts(parts)
     found = scaled(found, 1 / len(parts)) if fold.is_scaled else found
