@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import DumpError
-from ray_precheck.trace.items import bare_name
+from ray_precheck.trace.items import bare_name, parameter_names
 from ray_precheck.trace.layouts.axes import groups_of, parsed_axes
+from ray_precheck.trace.layouts.partners import UPDATE, added_words
 from ray_precheck.trace.layouts.together import put_together
 from ray_precheck.trace.side import CaptureSide, open_side
 
@@ -147,8 +148,8 @@ def _are_other(
         return all(map(_is_complete, (target, golden)))
     if len(target) == 1:
         return False
-    if all(layouts):
-        return parsed_axes(layouts[0]) != parsed_axes(layouts[1])
+    if all(layouts) and parsed_axes(layouts[0]) != parsed_axes(layouts[1]):
+        return True
     try:
         with open_side(target[0].path) as ours, open_side(golden[0].path) as theirs:
             first, second = _held_by(ours), _held_by(theirs)
@@ -158,7 +159,14 @@ def _are_other(
         return True
     fewer, more = sorted((first.shapes.keys(), second.shapes.keys()), key=len)
     is_stage = bool(fewer) and fewer < more and len(fewer) < _A_STAGE * len(more)
-    return is_stage or first.is_distributed is not second.is_distributed
+    if is_stage or first.is_distributed is not second.is_distributed:
+        return True
+    updates = sorted(map(len, (first.updated, second.updated)))
+    is_wrapped = any(
+        added_words(*names)
+        for names in ((first.shapes, second.shapes), (second.shapes, first.shapes))
+    )
+    return is_wrapped or 0 < updates[0] < _A_STAGE * updates[1]
 
 
 def _is_complete(dumps: Sequence[FoundDump]) -> bool:
@@ -171,13 +179,17 @@ def _is_complete(dumps: Sequence[FoundDump]) -> bool:
 
 
 class _Held(NamedTuple):
+    """What a rank has: the shapes of its parameters, the names of those that its optimizer updates, and
+    whether it has distributed tensors."""
+
     shapes: dict[str, tuple[int, ...]]
+    updated: frozenset[str]
     is_distributed: bool
 
 
 def _held_by(side: CaptureSide) -> _Held:
-    """Return the shapes of the parameters of a rank, and whether it has distributed tensors."""
     shapes: dict[str, tuple[int, ...]] = {}
+    updated: set[str] = set()
     is_distributed = False
     for entry in [*islice(side.entries, _RECORDS), *side.entries[-_RECORDS:]]:
         raw = side.raw(entry)
@@ -186,4 +198,6 @@ def _held_by(side: CaptureSide) -> _Held:
             for item in side.items(entry):
                 if item.is_tensor and item.state_name:
                     shapes.setdefault(bare_name(item.state_name), item.shape or ())
-    return _Held(shapes, is_distributed)
+        if entry.call.startswith(UPDATE):
+            updated.update(map(bare_name, parameter_names(side.items(entry)).values()))
+    return _Held(shapes, frozenset(updated), is_distributed)

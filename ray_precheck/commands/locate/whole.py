@@ -17,6 +17,8 @@ _GRADIENT = ".grads."
 # Gradients of honest runs of other layouts differ by so many times what one call may, as a share of the
 # largest: they were added up in other orders in all layers.
 _ROUNDINGS = 10.0
+# Statistics of two honest runs that round in other ways are so far apart after an update, at least.
+_DRIFTED = 1e-5
 
 
 def roots_of_whole(
@@ -85,7 +87,7 @@ def _has_drifted(
         for item in each.inputs
         if item.state_name
     )
-    return gap < max(parameters, default=0.0)
+    return gap < max(_DRIFTED, *parameters)
 
 
 def _with_ranks(root: Root, ours: RunRecords) -> Root:

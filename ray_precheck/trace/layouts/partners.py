@@ -39,6 +39,7 @@ MOVES = frozenset(
     tensor_split select index_select copy requires_grad expand t T data unbind full ones ones_like
     register_hook tensor item movedim div mul as_strided""".split()
 )
+_DEALT = frozenset("chunk clone split narrow as_strided view_as".split())
 # What has a bias that another call may add.
 _PRODUCTS = frozenset("linear conv1d conv2d conv3d matmul addmm".split())
 # Where an element names its parameter or buffer.
@@ -119,27 +120,25 @@ def run_calls_of(
 
 
 def wrappers_between(one: RunCalls, other: RunCalls) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the parts of names of parameters that either run alone has, and without which its names are
-    those of the other one: a module of the user's around each checkpointed block."""
+    """Return the parts of names that either run alone has: `added_words` of their parameters."""
     names = [{name for call in run.calls for name in call.parameters} for run in (one, other)]
-    found: list[frozenset[str]] = []
-    for side in range(2):
-        theirs = names[not side]
-        known = {part for name in theirs for part in name.split(".")}
-        lone = [name.split(".") for name in names[side] - theirs]
-        words = {part for name in lone for part in name} - known
-        found.append(
-            frozenset(
-                word
-                for word in words
-                if all(
-                    ".".join(part for part in name if part != word) in theirs
-                    for name in lone
-                    if word in name
-                )
-            )
+    return added_words(names[0], names[1]), added_words(names[1], names[0])
+
+
+def added_words(names: Iterable[str], others: Iterable[str]) -> frozenset[str]:
+    """Return the parts of names of parameters that the others have not, and without which the names are those
+    of the others: of a module of the user's around each checkpointed block."""
+    theirs = frozenset(others)
+    known = {part for name in theirs for part in name.split(".")}
+    lone = [name.split(".") for name in names if name not in theirs]
+    words = {part for name in lone for part in name} - known
+    return frozenset(
+        word
+        for word in words
+        if all(
+            _plain(".".join(name), frozenset((word,))) in theirs for name in lone if word in name
         )
-    return found[0], found[1]
+    )
 
 
 def _unwrapped(value: Any, wrappers: frozenset[str], *, is_name: bool = False) -> Any:
@@ -345,7 +344,8 @@ def _may_pair(one: ModelCall, two: ModelCall, *, is_single: bool) -> bool:
     if one.view.kind != API:
         return _is_within(one.view.name, two.view.name)
     if len(families) == 1:
-        return True
+        # Samples are dealt out so, and parameters put together: each layout has its own.
+        return not (families & _DEALT and not (one.module and two.module))
     same = one.view.inputs == two.view.inputs and one.view.outputs == two.view.outputs
     if not (one.module or two.module or one.parameters):
         return False  # Nothing but its place tells it: norms of gradients, which each layout clips anew.

@@ -29,6 +29,7 @@ from ray_precheck.trace.layouts.partners import (
 )
 from ray_precheck.trace.layouts.updates import Update, update_of
 from ray_precheck.trace.layouts.wholes import (
+    REPLICA,
     ROOT,
     SHARD,
     SUM,
@@ -292,6 +293,9 @@ class _PairWork:
         if item.state_name and self.direction == FORWARD:
             shapes = self.writers[side].parameters.setdefault(self.pair[side].name, set())
             shapes.update(grid.shapes)
+            whole = frozenset(at for at, fold in enumerate(folds) if fold.kind == REPLICA)
+            known, place = self.writers[side].undivided, (self.pair[side].name, grid.shapes[0])
+            known[place] = known.get(place, whole) & whole
             self.maker.divided.update((side, at) for at in shards if grid.fixed[at] is None)
         if self.direction == BACKWARD and item.part == OUTPUT:
             linear = frozenset(at for at in sums if (side, at) not in self.maker.divided)
@@ -310,7 +314,11 @@ class _PairWork:
         if whole is not None or is_gradient or (is_backward and (is_output or is_masked)):
             shapes = writer.parameters.get(call.name, ())
             is_parameter = is_gradient or (is_backward and is_output and item.shape in shapes)
-            return AxisRole(is_backward, axes, is_parameter, whole or None)
+            place = call.name, item.shape or ()
+            undivided = writer.undivided.get(place) if is_parameter and not is_gradient else None
+            return AxisRole(
+                is_backward, axes, is_parameter, whole or None, undivided or frozenset()
+            )
         if is_backward:
             return AxisRole(True, writer.added.get(item.mark, frozenset()))
         if math.prod(item.shape or ()) == 1:

@@ -67,12 +67,14 @@ class Fold(NamedTuple):
 class AxisRole(NamedTuple):
     """What a value is to its record: an output may be a sum of which the ranks have addends (`may_add`: of
     these axes), and a value of a backward pass may be scaled. `is_parameter`: it is the gradient of a
-    parameter, which has no samples. `whole` is what a collective makes of it."""
+    parameter, which has no samples. `whole` is what a collective makes of it; `undivided` are axes whose
+    ranks have no shards of it."""
 
     is_backward: bool = False
     may_add: frozenset[int] = frozenset()
     is_parameter: bool = False
     whole: Mapping[str, Any] | None = None
+    undivided: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -121,7 +123,13 @@ class PartGrid:
     @property
     def key(self) -> tuple[Any, ...]:
         """What the possible ways hang on."""
-        return self.sizes, self.shapes, self.agreeing, tuple(self.fixed), self.role[:3]
+        return (
+            self.sizes,
+            self.shapes,
+            self.agreeing,
+            tuple(self.fixed),
+            self.role._replace(whole=None),
+        )
 
 
 class JoinWay(NamedTuple):
@@ -292,7 +300,8 @@ def _options(
         other = _OTHER_SCALE if is_scaled else 0.0
         if role.is_backward and scale is not None and is_scaled is not scale:
             continue
-        if (not is_scaled or role.is_backward) and (is_divided or not role.is_parameter):
+        may_divide = axis not in role.undivided and (is_divided or not role.is_parameter)
+        if (not is_scaled or role.is_backward) and may_divide:
             cost = (_AGREEING_SHARD if agree else _SHARD) + other
             found += [
                 (cost + _LATER_DIMENSION * dim, Fold(SHARD, dim, is_scaled)) for dim in range(dims)

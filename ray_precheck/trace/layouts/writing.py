@@ -65,6 +65,7 @@ class WholeWriter:
     rooted: set[Any] = field(default_factory=set)
     added: dict[Any, frozenset[int]] = field(default_factory=dict)
     parameters: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)
+    undivided: dict[tuple[str, tuple[int, ...]], frozenset[int]] = field(default_factory=dict)
     _sketches: SketchFile = field(init=False)
     _names: dict[Occurrence, str] = field(default_factory=dict)
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
