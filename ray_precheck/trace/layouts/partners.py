@@ -465,7 +465,11 @@ def _pair_unique(found: Together) -> None:
     """Pair the calls that are left and are the only ones of their operator, module and parameters: among many
     calls of a layout the alignment may not see them."""
     keys = [
-        {key: call for key, call in _keyed(calls) if call.view.kind == API and call.module}
+        {
+            key: call
+            for key, call in _keyed(calls)
+            if call.view.kind == API and call.module and not call.name.startswith(_DISTRIBUTED)
+        }
         for calls in found.alone
     ]
     counts = [Counter(key for key, _ in _keyed(calls)) for calls in found.alone]

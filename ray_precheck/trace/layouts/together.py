@@ -205,6 +205,7 @@ class _PairWork:
         for pair in self.far:
             for side, element in enumerate(pair):
                 self._leave(side, element, pair[1], _OWN_INPUT)
+        self.has_no_whole = self.has_no_whole or bool(self.far)
 
     def _leave(
         self, side: int, element: Mapping[str, Any], golden: Mapping[str, Any], why: str
