@@ -199,6 +199,8 @@ def resumed_table(resumed: Path | None, tables: Tables) -> Path | None:
         return None
     begin, other = (tables.file(kind, "").removesuffix(".csv") for kind in ("result", "details"))
     if not resumed.is_dir():
+        if resumed.name.startswith(begin) and begin.startswith(other):
+            return resumed  # The name of the details is how that of the results begins.
         return resumed.with_name(resumed.name.replace(other, begin, 1))
     # Where the result table has no word of its own, the names of the details begin like its name.
     stamps = (

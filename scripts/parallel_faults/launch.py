@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from ray_precheck.capture import Capture
 from scripts.parallel_faults.layouts import Training
-from scripts.parallel_faults.model import STEPS, FaultCase
+from scripts.parallel_faults.model import STEPS, TrainingCase
 from scripts.parallel_faults.table import LAYOUTS, case_name, make_parallel_training
 
 
 @contextmanager
-def broken_backend(case: FaultCase) -> Iterator[None]:
+def broken_backend(case: TrainingCase) -> Iterator[None]:
     """Let the backend of rank 1 add something to one element of a sum."""
     names = ("all_reduce", "reduce_scatter_tensor")
     right = {name: getattr(dist, name) for name in names}
@@ -63,7 +63,7 @@ def digest_of_state(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def run_case(case: FaultCase, folder: Path, task: str, again: bool) -> dict[str, Any]:
+def run_case(case: TrainingCase, folder: Path, task: str, again: bool) -> dict[str, Any]:
     """Train and capture one case; return its losses and the digest of its parameters.
 
     `again`: on two threads and without oneDNN, which round otherwise.
@@ -106,12 +106,12 @@ def run_cases(
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     results = {}
     for made in alone if rank == 0 else []:
-        case = FaultCase(layout=layout, **made)
+        case = TrainingCase(layout=layout, **made)
         results[case_name(case)] = run_case(case, folder / layout / case_name(case), task, False)
     dist.init_process_group("gloo")
     for made in cases:
         again = made.pop("again", False)
-        case = FaultCase(layout=layout, rank=rank, world=world, **made)
+        case = TrainingCase(layout=layout, rank=rank, world=world, **made)
         name = case_name(case, again)
         results[name] = run_case(case, folder / layout / name, task, again)
         dist.barrier()

@@ -1,7 +1,7 @@
 """Trainings of one model in the layouts that torch and hands make, right or wrong in one place.
 
-Comes in: a `FaultCase`. Goes out: a `Training`, whose `train` makes one step and returns the loss. Called by
-`launch.py`, in each process of a layout. Each names its faults where they are (`case.wrong`).
+Comes in: a `TrainingCase`. Goes out: a `Training`, whose `train` makes one step and returns the loss. Called
+by `launch.py`, in each process of a layout. Each names its faults where they are (`case.wrong`).
 """
 
 from collections.abc import Callable, Iterable
@@ -23,9 +23,9 @@ from scripts.parallel_faults import tensor_parallel as tensor
 from scripts.parallel_faults.model import (
     BATCH,
     STEPS,
-    FaultCase,
     LanguageModel,
     Parts,
+    TrainingCase,
     batch_of,
     whole_weights,
 )
@@ -45,14 +45,16 @@ class Training:
     train: Callable[[int], Tensor]
 
 
-def whole_model(case: FaultCase, parts: Parts | None = None, tied: bool = False) -> LanguageModel:
+def whole_model(
+    case: TrainingCase, parts: Parts | None = None, tied: bool = False
+) -> LanguageModel:
     """Return the model in one piece, with its weights."""
     model = LanguageModel(parts or Parts(case), tied=tied)
     model.load_state_dict(whole_weights(case, model))
     return model
 
 
-def moved_start(case: FaultCase, model: nn.Module) -> None:
+def moved_start(case: TrainingCase, model: nn.Module) -> None:
     """Let one parameter begin otherwise on rank 1, as after a checkpoint that one rank did not read."""
     if case.wrong("other_start", rank=1):
         with torch.no_grad():
@@ -60,7 +62,7 @@ def moved_start(case: FaultCase, model: nn.Module) -> None:
 
 
 def optimizer_of(
-    case: FaultCase, kind: str, named: Iterable[tuple[str, nn.Parameter]], **more: Any
+    case: TrainingCase, kind: str, named: Iterable[tuple[str, nn.Parameter]], **more: Any
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a layout, sgd or adamw, which may have another rate or lack a parameter."""
     rate = (0.1 if kind == "sgd" else 1e-2) * (1.5 if case.wrong("other_rate", rank=1) else 1.0)
@@ -71,7 +73,7 @@ def optimizer_of(
     return torch.optim.AdamW(chosen, lr=rate, weight_decay=0.1, foreach=False, **more)
 
 
-def own_batches(case: FaultCase, rank: int, ranks: int) -> list[tuple[Tensor, Tensor]]:
+def own_batches(case: TrainingCase, rank: int, ranks: int) -> list[tuple[Tensor, Tensor]]:
     """Return the samples of a data-parallel rank in each step: neighbours, or for DDP every second one."""
     own = 0 if case.wrong("same_samples") else rank
     stream = int(case.wrong("other_samples", rank=1))
@@ -83,12 +85,12 @@ def own_batches(case: FaultCase, rank: int, ranks: int) -> list[tuple[Tensor, Te
     return [(x, y) for x, y in DataLoader(data, BATCH // ranks, sampler=sampler)]
 
 
-def scaled_loss(case: FaultCase, loss: Tensor) -> Tensor:
+def scaled_loss(case: TrainingCase, loss: Tensor) -> Tensor:
     """Return the loss from which the backward pass starts."""
     return loss * 2.0 if case.wrong("loss_doubled") else loss
 
 
-def one(case: FaultCase, kind: str, parts: Parts | None = None, tied: bool = False) -> Training:
+def one(case: TrainingCase, kind: str, parts: Parts | None = None, tied: bool = False) -> Training:
     """The whole model in one process: the golden run of every layout."""
     model = whole_model(case, parts, tied)
     optimizer = optimizer_of(case, kind, model.named_parameters())
@@ -122,7 +124,7 @@ def _broken_bucket(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[
     return allreduce_hook(group, bucket).then(broken)
 
 
-def wrapped(case: FaultCase, model: nn.Module, **more: Any) -> DistributedDataParallel:
+def wrapped(case: TrainingCase, model: nn.Module, **more: Any) -> DistributedDataParallel:
     """Wrap a model, and do what users do to it by mistake."""
     ignored = {"not_reduced": ALONE}.get(case.fault)
     if ignored:
@@ -136,14 +138,14 @@ def wrapped(case: FaultCase, model: nn.Module, **more: Any) -> DistributedDataPa
     return made
 
 
-def ddp(case: FaultCase, kind: str = "adamw", zero: bool = False) -> Training:
+def ddp(case: TrainingCase, kind: str = "adamw", zero: bool = False) -> Training:
     """DistributedDataParallel, perhaps with ZeroRedundancyOptimizer."""
     model = whole_model(case)
     return _ddp_training(case, model, wrapped(case, model), kind, zero)
 
 
 def _ddp_training(
-    case: FaultCase,
+    case: TrainingCase,
     model: LanguageModel,
     spread: DistributedDataParallel,
     kind: str,
@@ -174,7 +176,7 @@ def _ddp_training(
     return Training(spread, train)
 
 
-def zero1(case: FaultCase) -> Training:
+def zero1(case: TrainingCase) -> Training:
     """DDP, and an optimizer of which each rank has the states of some parameters."""
     return ddp(case, zero=True)
 
@@ -195,14 +197,14 @@ class BatchNormParts(Parts):
         return BatchNorm(width)
 
 
-def ddp_buffers(case: FaultCase) -> Training:
+def ddp_buffers(case: TrainingCase) -> Training:
     """DDP of a model with batch norm, whose buffers are broadcast before each forward pass."""
     model = whole_model(case, BatchNormParts(case))
     spread = wrapped(case, model, broadcast_buffers=not case.wrong("buffers_not_synced"))
     return _ddp_training(case, model, spread, "adamw")
 
 
-def ddp_no_sync(case: FaultCase) -> Training:
+def ddp_no_sync(case: TrainingCase) -> Training:
     """DDP with two microbatches a step, of which the first is not reduced."""
     model = whole_model(case)
     spread = wrapped(case, model)
@@ -227,7 +229,7 @@ def ddp_no_sync(case: FaultCase) -> Training:
     return Training(spread, train)
 
 
-def ddp_checkpoint(case: FaultCase) -> Training:
+def ddp_checkpoint(case: TrainingCase) -> Training:
     """DDP of blocks whose forward pass runs again in the backward pass."""
     torch.manual_seed(31 + case.rank)
 
@@ -259,7 +261,7 @@ def ddp_checkpoint(case: FaultCase) -> Training:
     return Training(spread, train)
 
 
-def dp_by_hand(case: FaultCase) -> Training:
+def dp_by_hand(case: TrainingCase) -> Training:
     """Each gradient is summed over the ranks, and divided, by hand."""
     model = whole_model(case)
     if case.wrong("wrong_source"):  # rank 1's seed was another one
@@ -304,7 +306,7 @@ def dp_by_hand(case: FaultCase) -> Training:
     return Training(model, train)
 
 
-def _fsdp_training(case: FaultCase, model: LanguageModel, rank: int, ranks: int) -> Training:
+def _fsdp_training(case: TrainingCase, model: LanguageModel, rank: int, ranks: int) -> Training:
     optimizer = optimizer_of(case, "adamw", model.named_parameters())
     batches = own_batches(case, rank, ranks)
 
@@ -321,7 +323,7 @@ def _fsdp_training(case: FaultCase, model: LanguageModel, rank: int, ranks: int)
     return Training(model, train)
 
 
-def _clip_sharded(case: FaultCase, model: nn.Module) -> None:
+def _clip_sharded(case: TrainingCase, model: nn.Module) -> None:
     if not case.wrong("local_norm"):
         nn.utils.clip_grad_norm_(model.parameters(), LARGEST_NORM, foreach=False)
         return
@@ -331,7 +333,7 @@ def _clip_sharded(case: FaultCase, model: nn.Module) -> None:
         gradient.mul_((LARGEST_NORM / (norm + 1e-6)).clamp(max=1.0))
 
 
-def _sharded(case: FaultCase, model: LanguageModel, mesh: Any) -> None:
+def _sharded(case: TrainingCase, model: LanguageModel, mesh: Any) -> None:
     from torch.distributed.fsdp import fully_shard
 
     ignored = {dict(model.named_parameters())[ALONE]} if case.wrong("not_reduced") else set()
@@ -344,7 +346,7 @@ def _sharded(case: FaultCase, model: LanguageModel, mesh: Any) -> None:
             module.set_gradient_divide_factor(1.0)
 
 
-def fsdp2(case: FaultCase) -> Training:
+def fsdp2(case: TrainingCase) -> Training:
     """FSDP2: each block and the rest, parameters in shards."""
     model = whole_model(case)
     moved_start(case, model)
@@ -352,7 +354,7 @@ def fsdp2(case: FaultCase) -> Training:
     return _fsdp_training(case, model, case.rank, case.world)
 
 
-def _tensor_plan(case: FaultCase, sequence: bool) -> dict[str, Any]:
+def _tensor_plan(case: TrainingCase, sequence: bool) -> dict[str, Any]:
     from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -400,7 +402,7 @@ class _DividedPositions(Parts):
         return 0 if self.case.wrong("positions_not_offset") else length * self.case.rank
 
 
-def _dtensor(case: FaultCase, sequence: bool) -> Training:
+def _dtensor(case: TrainingCase, sequence: bool) -> Training:
     from torch.distributed.tensor.parallel import parallelize_module
 
     model = whole_model(case, _DividedPositions(case) if sequence else Parts(case))
@@ -419,17 +421,17 @@ def _dtensor(case: FaultCase, sequence: bool) -> Training:
     return _fsdp_training(case, model, 0, 1)
 
 
-def dtensor_tp(case: FaultCase) -> Training:
+def dtensor_tp(case: TrainingCase) -> Training:
     """Tensor parallelism by `parallelize_module`."""
     return _dtensor(case, sequence=False)
 
 
-def dtensor_tp_sp(case: FaultCase) -> Training:
+def dtensor_tp_sp(case: TrainingCase) -> Training:
     """Tensor and sequence parallelism by `parallelize_module`."""
     return _dtensor(case, sequence=True)
 
 
-def fsdp_tp(case: FaultCase) -> Training:
+def fsdp_tp(case: TrainingCase) -> Training:
     """FSDP2 of a model that `parallelize_module` has divided: two by two ranks."""
     from torch.distributed.tensor.parallel import parallelize_module
 
@@ -441,7 +443,7 @@ def fsdp_tp(case: FaultCase) -> Training:
 
 
 def _tensor_training(
-    case: FaultCase, sequence: bool, tp: Any, dp: Any = None, kind: str = "sgd"
+    case: TrainingCase, sequence: bool, tp: Any, dp: Any = None, kind: str = "sgd"
 ) -> Training:
     torch.manual_seed(31 + (dp.rank() if dp else 0))
     parts = tensor.TensorParts(case, tp, sequence, other=dp)
@@ -489,7 +491,7 @@ def _tensor_training(
     return Training(model, train)
 
 
-def _reduce_over(case: FaultCase, model: nn.Module, dp: Any, tp: Any) -> None:
+def _reduce_over(case: TrainingCase, model: nn.Module, dp: Any, tp: Any) -> None:
     for name, parameter in model.named_parameters():
         if case.wrong("dp_not_reduced") and name == ALONE:
             continue
@@ -499,7 +501,7 @@ def _reduce_over(case: FaultCase, model: nn.Module, dp: Any, tp: Any) -> None:
             parameter.grad /= dp.size()
 
 
-def _unscaled(case: FaultCase, model: nn.Module, scale: float, step: int, tp: Any) -> bool:
+def _unscaled(case: TrainingCase, model: nn.Module, scale: float, step: int, tp: Any) -> bool:
     if step == 0 and tp.rank() == 1:  # an overflow in what this rank alone has
         dict(model.named_parameters())[STALE].grad[3, 5] = float("inf")
     found = torch.zeros(())
@@ -511,17 +513,17 @@ def _unscaled(case: FaultCase, model: nn.Module, scale: float, step: int, tp: An
     return bool(found == 0)
 
 
-def tp_by_hand(case: FaultCase) -> Training:
+def tp_by_hand(case: TrainingCase) -> Training:
     """Tensor parallelism by hand, as Megatron-LM's."""
     return _tensor_training(case, False, dist.group.WORLD)
 
 
-def tp_sp_by_hand(case: FaultCase) -> Training:
+def tp_sp_by_hand(case: TrainingCase) -> Training:
     """Tensor and sequence parallelism by hand."""
     return _tensor_training(case, True, dist.group.WORLD, kind="adamw")
 
 
-def dp_tp_by_hand(case: FaultCase) -> Training:
+def dp_tp_by_hand(case: TrainingCase) -> Training:
     """Tensor parallelism by hand in pairs, data parallelism between them."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     return _tensor_training(case, False, mesh.get_group("tp"), mesh.get_group("dp"))

@@ -1,8 +1,8 @@
 """The language model that every layout trains, its weights and its batches.
 
-Comes in: a `FaultCase`, and the `Parts` from which a layout builds its layers. Goes out: a `LanguageModel`,
-whole weights that each rank cuts its own from, batches. Called by the programs of `layouts.py` and
-`stages.py`.
+Comes in: a `TrainingCase`, and the `Parts` from which a layout builds its layers. Goes out: a
+`LanguageModel`, whole weights that each rank cuts its own from, batches. Called by the programs of
+`layouts.py` and `stages.py`.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ STEPS = 2
 
 
 @dataclass(frozen=True)
-class FaultCase:
+class TrainingCase:
     """One training: its layout, what is wrong in it, and the rank of this process.
 
     `fault` is a name of `faults.py`, "" where nothing is wrong. `variant` is plain, clip (gradients are
@@ -67,7 +67,7 @@ class RandomStates:
 class Parts:
     """The layers of a model that is whole in one process."""
 
-    def __init__(self, case: FaultCase) -> None:
+    def __init__(self, case: TrainingCase) -> None:
         self.case = case
 
     def embedding(self) -> nn.Module:
@@ -214,7 +214,7 @@ class LanguageModel(nn.Module):
         return x
 
 
-def whole_weights(case: FaultCase, model: nn.Module) -> dict[str, Tensor]:
+def whole_weights(case: TrainingCase, model: nn.Module) -> dict[str, Tensor]:
     """Return first weights of a whole model, the same on every rank.
 
     Where `case.start` is random, no norm is all ones and no bias all zeros.

@@ -1,6 +1,6 @@
 """Trainings that divide the model by hand otherwise: stages of a pipeline, experts, parts of the context.
 
-Comes in: a `FaultCase`. Goes out: a `Training`. Called as those of `layouts.py` are.
+Comes in: a `TrainingCase`. Goes out: a `Training`. Called as those of `layouts.py` are.
 """
 
 from typing import Any
@@ -19,9 +19,9 @@ from scripts.parallel_faults.model import (
     LENGTH,
     STEPS,
     WIDTH,
-    FaultCase,
     LanguageModel,
     Parts,
+    TrainingCase,
     batch_of,
     whole_weights,
 )
@@ -30,7 +30,7 @@ from scripts.parallel_faults.tensor_parallel import Gathered, marked
 MICROBATCHES = 4
 
 
-def pipeline_in_stages(case: FaultCase) -> Training:
+def pipeline_in_stages(case: TrainingCase) -> Training:
     """Two stages, all forward passes before all backward passes; the head is the embedding of the first."""
     last = case.rank == 1
     model = LanguageModel(Parts(case), range(1, 2) if last else range(1))
@@ -105,7 +105,7 @@ def pipeline_in_stages(case: FaultCase) -> Training:
 class ContextParts(Parts):
     """The layers of a model of which each rank has a part of the sequence; keys and values are gathered."""
 
-    def __init__(self, case: FaultCase, group: dist.ProcessGroup) -> None:
+    def __init__(self, case: TrainingCase, group: dist.ProcessGroup) -> None:
         super().__init__(case)
         self.group = group
 
@@ -125,7 +125,7 @@ class ContextParts(Parts):
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
 
 
-def cp_by_hand(case: FaultCase) -> Training:
+def cp_by_hand(case: TrainingCase) -> Training:
     """Context parallelism: each rank has half of each sequence; keys and values are gathered."""
     torch.manual_seed(31 + (0 if case.wrong("same_masks") else case.rank))
     model = layouts.whole_model(case, ContextParts(case, dist.group.WORLD))
@@ -197,7 +197,7 @@ class Expert(nn.Module):
 class Experts(nn.Module):
     """A router that gives each token one expert; experts may be those of some of the ranks."""
 
-    def __init__(self, case: FaultCase, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, case: TrainingCase, group: dist.ProcessGroup | None) -> None:
         super().__init__()
         self.case, self.group = case, group
         self.router = nn.Linear(WIDTH, EXPERTS, bias=False)
@@ -244,7 +244,7 @@ class Experts(nn.Module):
 class ExpertParts(Parts):
     """A mixture of experts in the place of each MLP."""
 
-    def __init__(self, case: FaultCase, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, case: TrainingCase, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(case)
         self.group = group
 
@@ -253,7 +253,7 @@ class ExpertParts(Parts):
         return Experts(self.case, self.group)
 
 
-def moe_ep(case: FaultCase) -> Training:
+def moe_ep(case: TrainingCase) -> Training:
     """Data parallelism of all but the experts, of which each rank has half."""
     group = dist.group.WORLD
     model = LanguageModel(ExpertParts(case, group))

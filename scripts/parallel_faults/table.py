@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from scripts.parallel_faults import layouts, stages
-from scripts.parallel_faults.model import FaultCase, Parts
+from scripts.parallel_faults.model import Parts, TrainingCase
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class ParallelLayout:
     `comparable` is False where one process computes something else (batch norm over a rank's samples).
     """
 
-    make: Callable[[FaultCase], layouts.Training]
+    make: Callable[[TrainingCase], layouts.Training]
     ranks: int
     optimizer: str
     axes: str
-    whole: Callable[[FaultCase], Parts] = Parts
+    whole: Callable[[TrainingCase], Parts] = Parts
     tied: bool = False
     comparable: bool = True
 
@@ -442,13 +442,13 @@ def variants_of(layout: str) -> list[str]:
     return ["plain", *sorted(needed - {"plain"})]
 
 
-def case_name(case: FaultCase, again: bool = False) -> str:
+def case_name(case: TrainingCase, again: bool = False) -> str:
     """Return the name of a case's folder: honest, honest_again, one, or the fault; and the variant."""
     name = case.fault or ("one" if case.world == 1 else "honest_again" if again else "honest")
     return name + ("" if case.variant == "plain" or case.fault else f"-{case.variant}")
 
 
-def make_parallel_training(case: FaultCase) -> layouts.Training:
+def make_parallel_training(case: TrainingCase) -> layouts.Training:
     """Make the program of a case; with one rank that of the whole model."""
     layout = LAYOUTS[case.layout]
     if case.world == 1:

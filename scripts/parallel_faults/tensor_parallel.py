@@ -1,6 +1,6 @@
 """Layers that are divided over ranks by hand, in form as those of Megatron-LM, and what may be wrong in them.
 
-Comes in: a process group and a `FaultCase`. Goes out: `TensorParts`, from which `model.LanguageModel` is
+Comes in: a process group and a `TrainingCase`. Goes out: `TensorParts`, from which `model.LanguageModel` is
 built, and the reductions of gradients, norms and flags that belong to it. Called by `layouts.py`.
 """
 
@@ -14,10 +14,10 @@ from torch.nn import functional
 from scripts.parallel_faults.model import (
     VOCABULARY,
     WIDTH,
-    FaultCase,
     Parts,
     Positions,
     RandomStates,
+    TrainingCase,
 )
 
 
@@ -222,7 +222,7 @@ class TensorParts(Parts):
 
     def __init__(
         self,
-        case: FaultCase,
+        case: TrainingCase,
         group: dist.ProcessGroup,
         sequence: bool = False,
         other: dist.ProcessGroup | None = None,
@@ -324,7 +324,7 @@ class TensorParts(Parts):
 
 
 def load_own(
-    model: nn.Module, whole: dict[str, Tensor], group: dist.ProcessGroup, case: FaultCase
+    model: nn.Module, whole: dict[str, Tensor], group: dist.ProcessGroup, case: TrainingCase
 ) -> None:
     """Give a divided model its parts of whole weights."""
     with torch.no_grad():
@@ -341,7 +341,7 @@ def load_own(
                 parameter.add_(0.125)
 
 
-def reduce_partial(model: nn.Module, group: dist.ProcessGroup, case: FaultCase) -> None:
+def reduce_partial(model: nn.Module, group: dist.ProcessGroup, case: TrainingCase) -> None:
     """Sum the gradients of which each rank has a partial sum: norms of sequences and of heads."""
     for name, parameter in model.named_parameters():
         partial = getattr(parameter, "sequence_parallel", False) or getattr(
@@ -358,7 +358,7 @@ def reduce_partial(model: nn.Module, group: dist.ProcessGroup, case: FaultCase) 
             dist.all_reduce(parameter.grad, group=group)
 
 
-def clip(model: nn.Module, group: dist.ProcessGroup, case: FaultCase, largest: float) -> None:
+def clip(model: nn.Module, group: dist.ProcessGroup, case: TrainingCase, largest: float) -> None:
     """Scale gradients down to a norm over all ranks, counting what every rank has once."""
     squares = torch.zeros(())
     for parameter in model.parameters():

@@ -353,7 +353,8 @@ class TorchRecorder(StepRecorder):
                 texts[index] = ""
             elif fields:
                 shared = "" if self._memory is None else self.shared(each, f"{place}.{index}")
-                texts[index] = f"{{{fields}{shared}}}"
+                marks = marks_field(each) if type(each) is torch.nn.Parameter else ""
+                texts[index] = f"{{{fields}{shared}{marks}}}"
         return texts
 
     def _structure(self, tensor: torch.Tensor, look: str | None, nan: bool) -> str:

@@ -230,7 +230,8 @@ def run_location(
     first_step = min((pair.step for pair in pairs), key=_number_in)
     places = [Path(), *(pair.place for pair in pairs)]
     begun = _BEGIN
-    if config.resume_csv is not None and not newest_there(folder, places, f"{_BEGIN}*.csv"):
+    is_folder = config.resume_csv is not None and config.resume_csv.is_dir()
+    if is_folder and not newest_there(folder, places, f"{_BEGIN}*.csv"):
         begun = RANK_TABLES.file("result", "").removesuffix(".csv")  # It stopped in its first part.
     series = Series(folder, places, _BEGIN.removesuffix("_"), begun)
     with session_of_several(

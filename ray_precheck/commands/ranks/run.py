@@ -7,7 +7,7 @@ package, and by `locate` and `diagnose`, which run it as a part. Each dump is a 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,9 @@ class _RanksRun(Feature[DumpsJob[RankPayload], RankChecks]):
             if end.is_new:
                 remove_run(files)
             raise DumpError(dumps[0].message)
+        if end.completed and not end.is_new and _has_findings(files):
+            mark_completed(files.settings, files.result, files.details)
+            return replace(read_rank_checks(files), completed=True, without=self._found.without)
         outcome: RanksOutcome | None = None
         if end.completed:
             outcome = self._compared(files)
@@ -200,6 +203,13 @@ class _RanksRun(Feature[DumpsJob[RankPayload], RankChecks]):
         summaries = list(_summaries(files.details))
         with closing(OpenDumps(at)) as dumps:
             return check_rank_traces(summaries, parse_layout(self._config.layout), dumps)
+
+
+def _has_findings(files: RunFiles) -> bool:
+    """Return whether the table of details has the findings already, in the place of the summaries: the run
+    that is resumed had come so far. The file of the layout is written before."""
+    kinds = {cells[2] for cells in decoded_rows(files.details, FINDING_COLUMNS)}
+    return layout_file(files).exists() and not kinds & {KEYS, SUMMARY}
 
 
 def _summaries(path: Path) -> Iterator[RankTrace]:

@@ -75,3 +75,16 @@ def test_marks_of_megatron_stand_at_its_parameters(captured: Callable[..., Any])
         {"tensor_model_parallel": True, "partition_dim": 0},
         {"sequence_parallel": True, "allreduce": False},
     ]
+
+
+def test_marks_stand_in_the_long_lists_of_an_update(captured: Callable[..., Any]) -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
+    marked: Any = model[3].weight
+    marked.sequence_parallel = True
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    found = captured(optimizer.step)["Optimizer.SGD.0.forward"]
+    (group,) = found["input_args"]
+    assert [each.get("parallel") for each in group["params"]] == [
+        {"sequence_parallel": True} if index == 6 else None for index in range(16)
+    ]

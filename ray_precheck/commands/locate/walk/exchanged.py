@@ -55,8 +55,8 @@ def asked_otherwise(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
         is_sum = "reduce" in operation
         yield seen.root(
             RootKind.CONFIGURATION, cause="not reduced" if is_sum else "left out",
-            message=f"{names} {'is' if len(lost) == 1 else 'are'} in no {operation} of the target, as in that"
-            f" of the golden run ({other.key}){f': {told} not reduced' if is_sum else ''}",
+            message=f"{names} {'is' if len(lost) == 1 else 'are'} in no {operation} of the target, and in"
+            f" {other.key} of the golden run{f': {told} not reduced' if is_sum else ''}",
         )  # fmt: skip
 
 

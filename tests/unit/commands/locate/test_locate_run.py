@@ -108,6 +108,9 @@ def test_ranks_and_steps_share_one_table(tmp_path: Path) -> None:
         report.table.name,
         f"locate_dumps_{stamp}.csv",
         f"locate_roots_{stamp}.csv",
+        f"ranks_{stamp}.csv",
+        f"ranks_dumps_{stamp}.csv",
+        f"ranks_layout_{stamp}.csv",
     ]
 
 
