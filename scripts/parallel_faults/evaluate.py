@@ -22,6 +22,7 @@ from scripts.parallel_faults.table import ACROSS, FAULTS, LAYOUTS, ParallelFault
 WAYS = {"ranks": "without a golden run", "same": "same layout", "one": "one process"}
 GOALS = {"ranks": 0.70, "same": 0.95, "one": 0.90}
 PLACES = 3  # the findings of a list of which one must name the fault
+_OF_RANKS = "  step"  # so begin the findings of ranks against each other
 _NOTHING, _NOT_CHECKED = 0, 4
 
 
@@ -160,20 +161,28 @@ def place_of(
 ) -> int:
     """Return the place of the first finding that says what a fault is and where, 0 for none.
 
-    A finding of the same call as one of `idle`, which are said of the right run, names nothing.
+    `locate` prints two lists, each with the likeliest cause first: what ranks tell of each other, then where
+    errors begin; the place is that in its list. A finding of the same call as one of `idle`, which are said
+    of the right run, names nothing.
     """
     calls = {_call_of(each) for each in idle}
-    for place, finding in enumerate(findings[:PLACES], 1):
-        if _call_of(finding) not in calls and all(
-            re.search(word, finding, re.IGNORECASE) for word in fault.said(layout, way)
-        ):
-            return place
-    return 0
+    lists = [
+        [each for each in findings if each.startswith(_OF_RANKS) is is_of_ranks]
+        for is_of_ranks in (True, False)
+    ]
+    places = [
+        place
+        for each in lists
+        for place, finding in enumerate(each[:PLACES], 1)
+        if _call_of(finding) not in calls
+        and all(re.search(word, finding, re.IGNORECASE) for word in fault.said(layout, way))
+    ]
+    return min(places, default=0)
 
 
 def _call_of(finding: str) -> str:
     """Return what a finding is of, and its verdict, without the step."""
-    if finding.startswith("  step"):
+    if finding.startswith(_OF_RANKS):
         kind, _, rest = finding.partition("] ")
         return kind.partition("[")[2] + rest.partition(": ")[0]
     return finding.partition(". ")[2].partition(" (step")[0]

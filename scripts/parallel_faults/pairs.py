@@ -41,6 +41,8 @@ def places_of(dump: Path) -> dict[str, tuple[str, str, str, int]]:
     counted: Counter[tuple[str, str, str]] = Counter()
     places = {}
     for key in calls:
+        if key.startswith("Distributed."):
+            continue  # collectives belong to a layout, and those of two layouts are not each other's
         if key.startswith("Module.") and key.rsplit(".", 2)[-2] not in ("forward", "backward"):
             continue  # parameters_grad
         call, direction = key.rsplit(".", 1)

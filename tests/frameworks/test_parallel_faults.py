@@ -47,6 +47,15 @@ def test_what_is_said_of_the_right_run_too_names_nothing() -> None:
     assert place_of(fault, layout, "one", [finding], idle=[finding]) == 0
 
 
+def test_a_finding_of_ranks_counts_in_its_own_list() -> None:
+    layout, fault = next(each for each in cells(("dp_by_hand",)) if each[1].name == "not_reduced")
+    named = "  step 0, dp 0-1: [gradient] blocks.0.n2.weight: rank 1's gradient was not reduced with rank 0's"
+    others = [f"  step 0, dp 0-1: [gradient] {name}: rank 1 has another one" for name in "abc"]
+    assert place_of(fault, layout, "one", [VAGUE, VAGUE, VAGUE, named]) == 1
+    assert place_of(fault, layout, "same", [named, VAGUE]) == 1
+    assert place_of(fault, layout, "one", [*others, named]) == 0
+
+
 @pytest.fixture(scope="module")
 def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parallel_faults")

@@ -8,6 +8,7 @@ page of `locate`, which reads what a run has made.
 import contextlib
 import hashlib
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from typing import NamedTuple
 
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import DumpError
-from ray_precheck.trace.items import bare_name
+from ray_precheck.trace.items import bare_name, parameter_names
 from ray_precheck.trace.layouts.axes import groups_of, parsed_axes
+from ray_precheck.trace.layouts.partners import UPDATE, added_words
 from ray_precheck.trace.layouts.together import put_together
-from ray_precheck.trace.side import CaptureSide, open_side
+from ray_precheck.trace.side import API, FORWARD, CaptureSide, open_side
 
 _FOLDERS = ("target", "golden")
 # The first records of a rank have most of its parameters; a run of the same layout has the same ones.
@@ -138,6 +140,17 @@ def _by_step(dumps: Sequence[FoundDump]) -> dict[str, list[FoundDump]]:
     return found
 
 
+class _Held(NamedTuple):
+    """What a rank has: the shapes of its parameters, the names of those that its optimizer updates, and
+    whether it has distributed tensors; `uses` has how many calls get a parameter, and the first dimension
+    of what they get with it."""
+
+    shapes: dict[str, tuple[int, ...]]
+    updated: frozenset[str]
+    is_distributed: bool
+    uses: dict[str, tuple[int, int]]
+
+
 def _are_other(
     target: Sequence[FoundDump], golden: Sequence[FoundDump], layouts: tuple[str, str]
 ) -> bool:
@@ -147,8 +160,8 @@ def _are_other(
         return all(map(_is_complete, (target, golden)))
     if len(target) == 1:
         return False
-    if all(layouts):
-        return parsed_axes(layouts[0]) != parsed_axes(layouts[1])
+    if all(layouts) and parsed_axes(layouts[0]) != parsed_axes(layouts[1]):
+        return True
     try:
         with open_side(target[0].path) as ours, open_side(golden[0].path) as theirs:
             first, second = _held_by(ours), _held_by(theirs)
@@ -158,7 +171,26 @@ def _are_other(
         return True
     fewer, more = sorted((first.shapes.keys(), second.shapes.keys()), key=len)
     is_stage = bool(fewer) and fewer < more and len(fewer) < _A_STAGE * len(more)
-    return is_stage or first.is_distributed is not second.is_distributed
+    if is_stage or first.is_distributed is not second.is_distributed:
+        return True
+    updates = sorted(map(len, (first.updated, second.updated)))
+    is_wrapped = any(
+        added_words(*names)
+        for names in ((first.shapes, second.shapes), (second.shapes, first.shapes))
+    )
+    return is_wrapped or 0 < updates[0] < _A_STAGE * updates[1] or _are_batched(first, second)
+
+
+def _are_batched(one: _Held, other: _Held) -> bool:
+    """Return whether one side makes its calls several times, each for so many parts of the other's batch."""
+    ratios = Counter(
+        max(count, calls) / min(count, calls)
+        for name, (count, batch) in one.uses.items()
+        for calls, samples in [other.uses.get(name, (0, 0))]
+        if calls and calls != count and count * batch == calls * samples
+    )
+    ratio, number = next(iter(ratios.most_common(1)), (1.5, 0))
+    return ratio.is_integer() and 2 * number > len(one.uses)
 
 
 def _is_complete(dumps: Sequence[FoundDump]) -> bool:
@@ -170,20 +202,26 @@ def _is_complete(dumps: Sequence[FoundDump]) -> bool:
         return False
 
 
-class _Held(NamedTuple):
-    shapes: dict[str, tuple[int, ...]]
-    is_distributed: bool
-
-
 def _held_by(side: CaptureSide) -> _Held:
-    """Return the shapes of the parameters of a rank, and whether it has distributed tensors."""
     shapes: dict[str, tuple[int, ...]] = {}
+    updated: set[str] = set()
+    uses: dict[str, tuple[int, int]] = {}
     is_distributed = False
-    for entry in [*islice(side.entries, _RECORDS), *side.entries[-_RECORDS:]]:
+    entries = side.entries
+    if len(entries) > 2 * _RECORDS:
+        entries = [*islice(entries, _RECORDS), *entries[-_RECORDS:]]
+    for entry in entries:
         raw = side.raw(entry)
         is_distributed = is_distributed or b'"global_shape"' in raw
         if b'"parameter"' in raw:
             for item in side.items(entry):
                 if item.is_tensor and item.state_name:
                     shapes.setdefault(bare_name(item.state_name), item.shape or ())
-    return _Held(shapes, is_distributed)
+            if entry.kind == API and entry.direction == FORWARD:
+                tensors = [item for item in side.items(entry) if item.is_tensor]
+                names = [bare_name(item.state_name) for item in tensors if item.state_name]
+                for name in names[:1]:
+                    uses[name] = uses.get(name, (0, 0))[0] + 1, (tensors[0].shape or (0,))[0]
+        if entry.call.startswith(UPDATE):
+            updated.update(map(bare_name, parameter_names(side.items(entry)).values()))
+    return _Held(shapes, frozenset(updated), is_distributed, uses)

@@ -8,6 +8,7 @@ from ray_precheck.commands.compare.options import CAPTURE_STANDARDS
 from ray_precheck.options.declared import OneOf, option
 from ray_precheck.options.shared import (
     CoreJobOptions,
+    LayoutOptions,
     OutFolderOptions,
     golden_capture,
     noise_capture,
@@ -17,7 +18,7 @@ from ray_precheck.options.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnosisConfig(OutFolderOptions, CoreJobOptions):
+class DiagnosisConfig(LayoutOptions, OutFolderOptions, CoreJobOptions):
     """The settings of a diagnosis."""
 
     section: ClassVar[str] = "what is diagnosed"

@@ -142,6 +142,8 @@ class DiagnosisParts:
             noise=config.noise,
             match=config.match,
             standard=config.standard,
+            layout=config.layout,
+            golden_layout=config.golden_layout,
             **self._options([COMPARISON_TABLES], self.folder),
         )
         reports = run_comparison(asked, session=self.session)
@@ -163,6 +165,8 @@ class DiagnosisParts:
             target=config.target,
             golden=config.golden,
             match=config.match,
+            layout=config.layout,
+            golden_layout=config.golden_layout,
             **self._options(SEARCH_TABLES, self.folder),
         )
         report = run_location(asked, session=self.session)

@@ -12,11 +12,14 @@ from ray_precheck.commands.locate.plan import RunRecords
 from ray_precheck.commands.locate.walk.estimate import EstimatedEvidence, floor_of
 from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind
 from ray_precheck.trace.items import Item
+from ray_precheck.trace.side import FORWARD
 
 _GRADIENT = ".grads."
 # Gradients of honest runs of other layouts differ by so many times what one call may, as a share of the
 # largest: they were added up in other orders in all layers.
 _ROUNDINGS = 10.0
+# Statistics of two honest runs that round in other ways are so far apart after an update, at least.
+_DRIFTED = 1e-5
 
 
 def roots_of_whole(
@@ -30,11 +33,24 @@ def roots_of_whole(
     """Return the roots with what is known of the ranks whose parts make their values; in later steps without
     gaps that are smaller than what honest updates have done to parameters."""
     return [
-        _with_ranks(root, ours)
+        _with_ranks(_named_weight(root, run), ours)
         for root in roots
         if not _is_rounding(root, ours, run, estimated)
         and (is_first_step or not _has_drifted(root, ours, run, estimated))
     ]
+
+
+def _named_weight(root: Root, run: GoldenRun | None) -> Root:
+    """Return a gap at a parameter of the golden run as what it is: where ranks have shards, a call gets what
+    they gathered, and the parameter has no name there."""
+    if root.kind is not RootKind.GAP or run is None or root.direction != FORWARD:
+        return root
+    other = run.records.get(run.partners.get(root.key, ""))
+    mate = next((each for each in (other.inputs if other else ()) if each.path == root.item), None)
+    if mate is None or not mate.state_name:
+        return root
+    said = f"{mate.state_name} has other values than in the golden run: {root.message}"
+    return replace(root, kind=RootKind.WEIGHT, own=None, message=said)
 
 
 def _is_rounding(
@@ -85,7 +101,7 @@ def _has_drifted(
         for item in each.inputs
         if item.state_name
     )
-    return gap < max(parameters, default=0.0)
+    return gap < max(_DRIFTED, *parameters)
 
 
 def _with_ranks(root: Root, ours: RunRecords) -> Root:

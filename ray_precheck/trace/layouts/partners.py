@@ -14,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ray_precheck.trace.alignment.align import How, align
 from ray_precheck.trace.alignment.calls import Call, calls_of
@@ -39,8 +39,11 @@ MOVES = frozenset(
     tensor_split select index_select copy requires_grad expand t T data unbind full ones ones_like
     register_hook tensor item movedim div mul as_strided""".split()
 )
+_DEALT = frozenset("chunk clone split narrow as_strided view_as".split())
 # What has a bias that another call may add.
 _PRODUCTS = frozenset("linear conv1d conv2d conv3d matmul addmm".split())
+# Where an element names its parameter or buffer.
+_NAMED = ("parameter", "buffer")
 # So many calls behind a product its bias is looked for.
 _NEAR = 8
 
@@ -78,10 +81,12 @@ class ModelCall:
 @dataclass(slots=True)
 class RunCalls:
     """The calls of a run. `names` has for each stage and rank the rank's name of each call of the first
-    one's, by that name, where the two differ."""
+    one's, by that name, where the two differ; `wrappers` are parts of the names of parameters and modules
+    that the other run has not."""
 
     sides: Sequence[CaptureSide]
     layout: SideLayout
+    wrappers: frozenset[str] = frozenset()
     calls: list[ModelCall] = field(default_factory=list)
     names: dict[tuple[int, int], Mapping[str, str]] = field(default_factory=dict)
     entries: list[dict[tuple[str, str], RecordEntry]] = field(default_factory=list)
@@ -91,10 +96,17 @@ class RunCalls:
         name = self.names[stage, rank].get(call, call)
         return self.entries[rank].get((name, direction))
 
+    def record(self, rank: int, entry: RecordEntry) -> dict[str, Any]:
+        """Return a record of a rank, whose parameters have names without wrappers."""
+        record = dict(self.sides[rank].record(entry))
+        return _unwrapped(record, self.wrappers) if self.wrappers else record
 
-def run_calls_of(sides: Sequence[CaptureSide], layout: SideLayout) -> RunCalls:
+
+def run_calls_of(
+    sides: Sequence[CaptureSide], layout: SideLayout, wrappers: frozenset[str] = frozenset()
+) -> RunCalls:
     """Read the calls of all stages of a run."""
-    run = RunCalls(sides, layout)
+    run = RunCalls(sides, layout, wrappers)
     run.entries = [
         {(entry.call, entry.direction): entry for entry in side.entries} for side in sides
     ]
@@ -103,8 +115,50 @@ def run_calls_of(sides: Sequence[CaptureSide], layout: SideLayout) -> RunCalls:
         views = calls_of(first)
         for rank in stage.ranks:
             run.names[number, rank] = _names_on(first, views, sides[rank])
-        run.calls += _stage_calls(number, first, views)
+        run.calls += _stage_calls(number, run, views)
     return run
+
+
+def wrappers_between(one: RunCalls, other: RunCalls) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the parts of names that either run alone has: `added_words` of their parameters."""
+    names = [{name for call in run.calls for name in call.parameters} for run in (one, other)]
+    return added_words(names[0], names[1]), added_words(names[1], names[0])
+
+
+def added_words(names: Iterable[str], others: Iterable[str]) -> frozenset[str]:
+    """Return the parts of names of parameters that the others have not, and without which the names are those
+    of the others: of a module of the user's around each checkpointed block."""
+    theirs = frozenset(others)
+    known = {part for name in theirs for part in name.split(".")}
+    lone = [name.split(".") for name in names if name not in theirs]
+    words = {part for name in lone for part in name} - known
+    return frozenset(
+        word
+        for word in words
+        if all(
+            _plain(".".join(name), frozenset((word,))) in theirs for name in lone if word in name
+        )
+    )
+
+
+def _unwrapped(value: Any, wrappers: frozenset[str], *, is_name: bool = False) -> Any:
+    """Return a record or a part of it, in which the names of parameters are without these parts."""
+    if isinstance(value, dict):
+        return {
+            key: _unwrapped(
+                each,
+                wrappers,
+                is_name=key in (*_NAMED, "names") or (is_name and key == "value"),
+            )
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_unwrapped(each, wrappers, is_name=is_name) for each in value]
+    return _plain(value, wrappers) if is_name and isinstance(value, str) else value
+
+
+def _plain(name: str, wrappers: frozenset[str]) -> str:
+    return ".".join(part for part in name.split(".") if part not in wrappers)
 
 
 def _names_on(first: CaptureSide, views: Sequence[Call], other: CaptureSide) -> Mapping[str, str]:
@@ -129,7 +183,9 @@ def _without_values(call: Call) -> Call:
     return call._replace(digests=(), norms=())
 
 
-def _stage_calls(number: int, side: CaptureSide, views: Sequence[Call]) -> list[ModelCall]:
+def _stage_calls(number: int, run: RunCalls, views: Sequence[Call]) -> list[ModelCall]:
+    rank = run.layout.stages[number].ranks[0]
+    side, wrappers = run.sides[rank], run.wrappers
     entries: dict[str, RecordEntry] = {}
     for entry in side.entries:
         if entry.call not in entries or entry.direction != BACKWARD:
@@ -137,10 +193,10 @@ def _stage_calls(number: int, side: CaptureSide, views: Sequence[Call]) -> list[
     found = []
     for view in views:
         entry = entries[view.name]
-        items = items_of(side.record(entry), entry.key)
+        items = items_of(run.record(rank, entry), entry.key)
         tensors = [item for item in items if item.is_tensor]
         names = tuple(bare_name(item.state_name) for item in tensors if item.state_name)
-        module = _module_of(side.modules.get(entry.key, ""))
+        module = _plain(_module_of(side.modules.get(entry.key, "")), wrappers)
         seen = [_number(bare_name(item.state_name), 1) if item.state_name else (0,) * len(item.shape or ())
                 for item in tensors if item.part == INPUT]  # fmt: skip
         given = [
@@ -150,7 +206,7 @@ def _stage_calls(number: int, side: CaptureSide, views: Sequence[Call]) -> list[
         ]
         name, type_name, family = view.name, view.type_name, view.family
         if view.kind in (MODULE, GRADIENTS):
-            name, type_name = _module_call(view)
+            name, type_name = (_plain(each, wrappers) for each in _module_call(view))
             family = type_name
         plain = view._replace(
             name=name, type_name=type_name, family=family, inputs=(_number(module, 2), *seen),
@@ -288,8 +344,11 @@ def _may_pair(one: ModelCall, two: ModelCall, *, is_single: bool) -> bool:
     if one.view.kind != API:
         return _is_within(one.view.name, two.view.name)
     if len(families) == 1:
-        return True
+        # Samples are dealt out so, and parameters put together: each layout has its own.
+        return not (families & _DEALT and not (one.module and two.module))
     same = one.view.inputs == two.view.inputs and one.view.outputs == two.view.outputs
+    if not (one.module or two.module or one.parameters):
+        return False  # Nothing but its place tells it: norms of gradients, which each layout clips anew.
     return is_single and same and not families & MOVES
 
 
@@ -304,7 +363,7 @@ def _is_within(name: str, other: str) -> bool:
 
 def _per_batch(target: RunCalls, golden: RunCalls) -> tuple[list[ModelCall], list[ModelCall]]:
     """Return the calls of both sides, where one makes each several times, for parts of the batch, as one."""
-    counts = [Counter(map(_signature, run.calls)) for run in (target, golden)]
+    counts = [Counter(map(_signature, _differentiated(run))) for run in (target, golden)]
     times = Counter(
         counts[0][each] / counts[1][each]
         for each in counts[0]
@@ -316,6 +375,17 @@ def _per_batch(target: RunCalls, golden: RunCalls) -> tuple[list[ModelCall], lis
     if 0 < ratio < 1 and 1 / ratio == int(1 / ratio):
         return target.calls, _joined(golden.calls, int(1 / ratio))
     return target.calls, golden.calls
+
+
+def _differentiated(run: RunCalls) -> list[ModelCall]:
+    """Return the calls that gradients went through, all where there are none: those that a checkpoint makes
+    again have none of their own."""
+    found = []
+    for call in run.calls:
+        stage, name = call.occurrences[0]
+        if run.entry(stage, run.layout.stages[stage].ranks[0], name, BACKWARD) is not None:
+            found.append(call)
+    return found or run.calls
 
 
 def _signature(call: ModelCall) -> tuple[str, str, tuple[str, ...]]:
@@ -395,7 +465,11 @@ def _pair_unique(found: Together) -> None:
     """Pair the calls that are left and are the only ones of their operator, module and parameters: among many
     calls of a layout the alignment may not see them."""
     keys = [
-        {key: call for key, call in _keyed(calls) if call.view.kind == API and call.module}
+        {
+            key: call
+            for key, call in _keyed(calls)
+            if call.view.kind == API and call.module and not call.name.startswith(_DISTRIBUTED)
+        }
         for calls in found.alone
     ]
     counts = [Counter(key for key, _ in _keyed(calls)) for calls in found.alone]

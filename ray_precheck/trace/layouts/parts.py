@@ -143,20 +143,36 @@ def added_parts(parts: Sequence[PartValues]) -> PartValues:
     )
 
 
+def rooted_parts(parts: Sequence[PartValues]) -> PartValues:
+    """Return the Euclidean norms of tensors, of whose shards these are the norms: of several norms without
+    their values only the norm of all is known."""
+    norms = [norm for part in parts if (norm := part.statistics[NORM]) is not None]
+    statistics: dict[str, float | None] = dict.fromkeys(FIELDS)
+    if len(norms) == len(parts):
+        fields = FIELDS if parts[0].size == 1 else (NORM,)
+        statistics |= dict.fromkeys(fields, math.hypot(*norms))
+    return PartValues(parts[0].shape, statistics)
+
+
 def with_statistics_of(values: PartValues, whole: PartValues, times: int) -> PartValues:
     """Return a sum with the statistics of what a collective made of the same addends, a sum or a mean of so
-    many: they are those of the sum where the means agree."""
+    many: they are those of the sum where sketches, else means, agree by one factor alone."""
     mean, norm = values.statistics[MEAN], whole.statistics[NORM]
     if mean is None or values.statistics[NORM] is not None or whole.shape != values.shape:
         return values
+    if norm is None or not math.isfinite(norm):
+        return values
+    fitting = []
     for factor in (1.0, 1 / times, float(times)):
-        found = scaled(whole, factor).statistics
-        other, size = found[MEAN], found[NORM]
-        if other is None or size is None or norm is None or not math.isfinite(size):
-            continue
-        if abs(other - mean) * math.sqrt(whole.size) <= _SAME * size:
-            return replace(values, statistics=found)
-    return values
+        other = scaled(whole, factor)
+        far = distance_between(values, other).exact
+        its = other.statistics[MEAN]
+        if far is None and its is not None:
+            far = abs(its - mean) * math.sqrt(whole.size) / (factor * norm or 1.0)
+        if far is not None and far <= _SAME:
+            fitting.append(other.statistics)
+    # A mean of nearly nothing fits by every factor.
+    return replace(values, statistics=fitting[0]) if len(fitting) == 1 else values
 
 
 def of_array(array: Array) -> dict[str, float | None]:

@@ -25,9 +25,12 @@ from ray_precheck.trace.layouts.partners import (
     is_inside,
     partners_of,
     run_calls_of,
+    wrappers_between,
 )
 from ray_precheck.trace.layouts.updates import Update, update_of
 from ray_precheck.trace.layouts.wholes import (
+    REPLICA,
+    ROOT,
     SHARD,
     SUM,
     AxisRole,
@@ -68,7 +71,10 @@ def put_together(
     """
     sides = target, golden
     known = tuple(side_layout(each, given) for each, given in zip(sides, layouts, strict=True))
-    runs = tuple(run_calls_of(*each) for each in zip(sides, known, strict=True))
+    runs = [run_calls_of(*each) for each in zip(sides, known, strict=True)]
+    for side, wrappers in enumerate(wrappers_between(runs[0], runs[1])):
+        if wrappers:
+            runs[side] = run_calls_of(sides[side], known[side], wrappers)
     writers = tuple(WholeWriter(run, folder) for run, folder in zip(runs, folders, strict=True))
     maker = WholeMaker()
     found = partners_of(runs[0], runs[1])
@@ -121,6 +127,7 @@ def _write_pair(
     work = _PairWork(writers, maker, pair, direction, (sides[0], sides[1]))
     for item, mate in _mates(sides[0].items, sides[1].items):
         work.add(item, mate)
+    work.restore_own_inputs()
     is_moved = work.has_no_whole and pair[0].view.family in MOVES
     for side in range(2):
         record = rebuilt(work.parts[side].record, work.new[side])
@@ -132,7 +139,8 @@ def _write_pair(
 @dataclass(slots=True)
 class _PairWork:
     """Two records that belong together, while their tensors are put together: `new` has the elements that
-    take the place of others, by the identity of these, `sharded` the axes over which inputs are sharded."""
+    take the place of others, by the identity of these, `sharded` the axes over which inputs are sharded,
+    `rooted` the sides whose values are norms of shards."""
 
     writers: Sequence[WholeWriter]
     maker: WholeMaker
@@ -143,11 +151,14 @@ class _PairWork:
         default_factory=lambda: ({}, {})
     )
     sharded: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    rooted: set[int] = field(default_factory=set)
     has_no_whole: bool = False
+    is_off: bool = False
+    behind: list[tuple[Item, Item]] = field(default_factory=list)
     far: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = field(default_factory=list)
 
-    def add(self, item: Item | None, mate: Item | None) -> None:
-        """Put the values of a place in both records together."""
+    def add(self, item: Item | None, mate: Item | None, *, is_own: bool = False) -> None:
+        """Put the values of a place in both records together; `is_own`: not those behind calls of one run."""
         if item is None or mate is None or item.element is None or mate.element is None:
             for side, each in enumerate((item, mate)):
                 if each is not None and each.element is not None and each.is_tensor:
@@ -165,11 +176,15 @@ class _PairWork:
         elements = [self.parts[side].elements[both[side].path] for side in range(2)]
         found, grids = self._made(both, elements)
         is_edge = item.part == OUTPUT if self.direction == FORWARD else item.part == INPUT
-        if is_edge and (found is None or found.distance > _SAME):
+        if self.direction == BACKWARD and item.part == OUTPUT:
+            self.is_off = self.is_off or (found is not None and found.distance > _OFF)
+        if is_edge and not is_own and (found is None or found.distance > _SAME):
             before = elements
             found, grids, elements = self._behind(both, elements, found, grids)
             if elements is not before and self.direction == FORWARD:
                 self._forget_own_inputs()
+            elif elements is not before:
+                self.behind.append(both)
         elif not is_edge and not item.state_name and (found is None or found.distance > _SAME):
             self.far.append((item.element, mate.element))
         for side in range(2):
@@ -191,12 +206,20 @@ class _PairWork:
                 first, key, both[side].path, grids[side], values, note
             )
 
+    def restore_own_inputs(self) -> None:
+        """Take the gradients that the call itself got, where what it made of those behind calls of one run is
+        off: one of these scales them, and nothing scales them back."""
+        if self.is_off:
+            for item, mate in self.behind:
+                self.add(item, mate, is_own=True)
+
     def _forget_own_inputs(self) -> None:
         """Leave inputs that differ without values: what comes behind the call says that each rank looked up
         what it has."""
         for pair in self.far:
             for side, element in enumerate(pair):
                 self._leave(side, element, pair[1], _OWN_INPUT)
+        self.has_no_whole = self.has_no_whole or bool(self.far)
 
     def _leave(
         self, side: int, element: Mapping[str, Any], golden: Mapping[str, Any], why: str
@@ -215,6 +238,12 @@ class _PairWork:
             grid = writer.grid(call, elements[side], role)
             if grid is None or _is_masked_later(call, both[side], grid):
                 return None, None
+            is_norm = call.view.family in _NORMS or (
+                side in self.rooted and call.view.family in MOVES
+            )
+            if (is_norm and both[side].part == OUTPUT) or both[side].mark in writer.rooted:
+                # torch sums squares over shards, and writes that as a sum.
+                grid.fixed = [Fold(ROOT) if f and f.kind == SUM else f for f in grid.fixed]
             grids.append(grid)
         return self.maker.make(grids[0], grids[1]), grids
 
@@ -269,6 +298,9 @@ class _PairWork:
 
     def _note(self, side: int, item: Item, folds: Sequence[Fold], grid: PartGrid) -> None:
         """Note what the folds of a tensor say of those that come after it."""
+        if any(fold.kind == ROOT for fold in folds):
+            self.writers[side].rooted.add(item.mark)
+            self.rooted.add(side)
         shards = {at for at, fold in enumerate(folds) if fold.kind == SHARD}
         sums = {at for at, fold in enumerate(folds) if fold.kind == SUM}
         if item.part != OUTPUT:
@@ -276,6 +308,9 @@ class _PairWork:
         if item.state_name and self.direction == FORWARD:
             shapes = self.writers[side].parameters.setdefault(self.pair[side].name, set())
             shapes.update(grid.shapes)
+            whole = frozenset(at for at, fold in enumerate(folds) if fold.kind == REPLICA)
+            known, place = self.writers[side].undivided, (self.pair[side].name, grid.shapes[0])
+            known[place] = known.get(place, whole) & whole
             self.maker.divided.update((side, at) for at in shards if grid.fixed[at] is None)
         if self.direction == BACKWARD and item.part == OUTPUT:
             linear = frozenset(at for at in sums if (side, at) not in self.maker.divided)
@@ -294,7 +329,11 @@ class _PairWork:
         if whole is not None or is_gradient or (is_backward and (is_output or is_masked)):
             shapes = writer.parameters.get(call.name, ())
             is_parameter = is_gradient or (is_backward and is_output and item.shape in shapes)
-            return AxisRole(is_backward, axes, is_parameter, whole or None)
+            place = call.name, item.shape or ()
+            undivided = writer.undivided.get(place) if is_parameter and not is_gradient else None
+            return AxisRole(
+                is_backward, axes, is_parameter, whole or None, undivided or frozenset()
+            )
         if is_backward:
             return AxisRole(True, writer.added.get(item.mark, frozenset()))
         if math.prod(item.shape or ()) == 1:
@@ -305,6 +344,8 @@ class _PairWork:
 # What a call gives is looked for behind the calls of its run alone where it is farther off, and found where
 # it is nearer.
 _SAME = 1e-4
+_NORMS = frozenset(("norm", "linalg.vector_norm", "vector_norm"))
+_OFF = 0.1  # far more than other orders of additions explain
 _TIED = "stages of the pipeline have parts of the gradient of this shared parameter: not compared"
 _OWN_INPUT = "each rank looks up what it has: not compared"
 _NO_WHOLE = "the parts of the ranks make no whole of one shape: not compared"
@@ -397,6 +438,8 @@ def _words(folds: Sequence[Fold], ranks: Sequence[int], found: Wholes, *, is_tar
             words.append(f"shards along dimension {fold.dim}")
         elif fold.kind == SUM:
             words.append("a mean" if fold.is_scaled else "a sum")
+        elif fold.kind == ROOT:
+            words.append("the root of the sum of squares")
     said = f"put together of ranks {_ranges(ranks)}: {', '.join(words)}" if words else ""
     if found.is_unordered:
         said += "; the order of the parts is not known, so that statistics are compared"

@@ -27,11 +27,13 @@ from ray_precheck.trace.layouts.parts import (
     are_replicas,
     distance_between,
     joined_parts,
+    rooted_parts,
     scaled,
     with_statistics_of,
 )
 
-REPLICA, SHARD, SUM = "replica", "shard", "sum"
+# ROOT: of Euclidean norms, the root of the sum of squares.
+REPLICA, SHARD, SUM, ROOT = "replica", "shard", "sum", "root"
 # What a way costs: one that speaks for itself nothing, one that shapes alone can force the most.
 _AGREEING_SHARD, _AGREEING_SUM, _SHARD, _SUM, _OTHER_REPLICA, _OTHER_SCALE = (
     3.0,
@@ -65,12 +67,14 @@ class Fold(NamedTuple):
 class AxisRole(NamedTuple):
     """What a value is to its record: an output may be a sum of which the ranks have addends (`may_add`: of
     these axes), and a value of a backward pass may be scaled. `is_parameter`: it is the gradient of a
-    parameter, which has no samples. `whole` is what a collective makes of it."""
+    parameter, which has no samples. `whole` is what a collective makes of it; `undivided` are axes whose
+    ranks have no shards of it."""
 
     is_backward: bool = False
     may_add: frozenset[int] = frozenset()
     is_parameter: bool = False
     whole: Mapping[str, Any] | None = None
+    undivided: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -119,7 +123,13 @@ class PartGrid:
     @property
     def key(self) -> tuple[Any, ...]:
         """What the possible ways hang on."""
-        return self.sizes, self.shapes, self.agreeing, tuple(self.fixed), self.role[:3]
+        return (
+            self.sizes,
+            self.shapes,
+            self.agreeing,
+            tuple(self.fixed),
+            self.role._replace(whole=None),
+        )
 
 
 class JoinWay(NamedTuple):
@@ -290,7 +300,8 @@ def _options(
         other = _OTHER_SCALE if is_scaled else 0.0
         if role.is_backward and scale is not None and is_scaled is not scale:
             continue
-        if (not is_scaled or role.is_backward) and (is_divided or not role.is_parameter):
+        may_divide = axis not in role.undivided and (is_divided or not role.is_parameter)
+        if (not is_scaled or role.is_backward) and may_divide:
             cost = (_AGREEING_SHARD if agree else _SHARD) + other
             found += [
                 (cost + _LATER_DIMENSION * dim, Fold(SHARD, dim, is_scaled)) for dim in range(dims)
@@ -377,6 +388,8 @@ def _merged(
 ) -> PartValues:
     if fold.kind == SHARD:
         found = joined_parts(parts, fold.dim, blocks if _has_blocks(parts, fold, blocks) else 1)
+    elif fold.kind == ROOT:
+        found = rooted_parts(parts)
     else:
         found = added_parts(parts)
     found = scaled(found, 1 / len(parts)) if fold.is_scaled else found

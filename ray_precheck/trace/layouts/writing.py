@@ -62,8 +62,10 @@ class WholeWriter:
     written: list[_Written] = field(default_factory=list)
     reduced: list[dict[Any, Mapping[str, Any]]] = field(init=False)
     tied: set[Any] = field(default_factory=set)
+    rooted: set[Any] = field(default_factory=set)
     added: dict[Any, frozenset[int]] = field(default_factory=dict)
     parameters: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)
+    undivided: dict[tuple[str, tuple[int, ...]], frozenset[int]] = field(default_factory=dict)
     _sketches: SketchFile = field(init=False)
     _names: dict[Occurrence, str] = field(default_factory=dict)
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -145,7 +147,7 @@ class WholeWriter:
     def record_of(self, stage: int, rank: int, call: str, direction: str) -> dict[str, Any] | None:
         """Return the record of a call on a rank, None where it has none."""
         entry = self.run.entry(stage, rank, call, direction)
-        return None if entry is None else dict(self.run.sides[rank].record(entry))
+        return None if entry is None else self.run.record(rank, entry)
 
     def grid(
         self, call: ModelCall, elements: Sequence[Mapping[str, Any]], role: AxisRole

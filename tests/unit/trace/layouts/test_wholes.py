@@ -9,7 +9,14 @@ import pytest
 from ray_precheck.errors import UsageError
 from ray_precheck.trace.items import bare_name
 from ray_precheck.trace.layouts.axes import parsed_axes
-from ray_precheck.trace.layouts.parts import PartValues, of_array
+from ray_precheck.trace.layouts.partners import added_words
+from ray_precheck.trace.layouts.parts import (
+    PartValues,
+    added_parts,
+    of_array,
+    rooted_parts,
+    with_statistics_of,
+)
 from ray_precheck.trace.layouts.wholes import (
     REPLICA,
     SHARD,
@@ -151,3 +158,24 @@ def test_names_lose_what_wrappers_add() -> None:
     assert bare_name("module._orig_mod.layers.0._checkpoint_wrapped_module.q.weight") == (
         "layers.0.q.weight"
     )
+
+
+def test_a_norm_of_shards_is_the_root_of_the_sum_of_squares() -> None:
+    norms = [np.array(np.linalg.norm(part)) for part in (WHOLE[:2], WHOLE[2:])]
+    found = rooted_parts([PartValues((), of_array(each)) for each in norms])
+    assert found.statistics["Mean"] == pytest.approx(np.linalg.norm(WHOLE))
+
+
+def test_a_mean_of_nothing_does_not_tell_a_sum_from_a_mean() -> None:
+    parts = [WHOLE - WHOLE.mean(), WHOLE[::-1] - WHOLE.mean()]
+    addends = added_parts([PartValues(each.shape, of_array(each)) for each in parts])
+    whole = PartValues(WHOLE.shape, of_array(np.sum(parts, axis=0)))
+    assert with_statistics_of(addends, whole, 2).statistics["Norm"] is None
+
+
+def test_a_part_of_names_is_a_wrapper_only_where_the_rest_is_the_other_runs() -> None:
+    others = ["blocks.0.n1.weight", "blocks.1.n1.weight", "head.weight"]
+    wrapped = ["blocks.0.block.n1.weight", "blocks.1.block.n1.weight", "head.weight"]
+    assert added_words(wrapped, others) == {"block"}
+    assert not added_words(others, wrapped)
+    assert not added_words(["blocks.0.extra.weight"], others)
