@@ -51,13 +51,18 @@ class Sharded:
                 if original is not None:
                     detours.enter_context(detour(owner, name, make(original)))
 
-            groups = _loaded(private_parts.FSDP)
+            # Each part is asked for by its name, so that a look-up of what is used can follow it.
+            is_loaded, find = private_parts.is_loaded, private_parts.find
+            groups = find(private_parts.FSDP) if is_loaded(private_parts.FSDP) else None
             put(groups, "foreach_all_gather", lambda run: self._of_params(run, saying))
             put(groups, "foreach_reduce", lambda run: self._of_params(run, saying, reduces=True))
             put(groups, "foreach_all_gather_copy_out", self._copying)
-            handles = getattr(_loaded(private_parts.FSDP_HANDLES), "FlatParamHandle", None)
+            handles = reductions = None
+            if is_loaded(private_parts.FSDP_HANDLES):
+                handles = getattr(find(private_parts.FSDP_HANDLES), "FlatParamHandle", None)
+            if is_loaded(private_parts.FSDP_REDUCTIONS):
+                reductions = find(private_parts.FSDP_REDUCTIONS)
             put(handles, "_all_gather_flat_param", lambda run: self._of_flat(run, saying, 0))
-            reductions = _loaded(private_parts.FSDP_REDUCTIONS)
             put(reductions, "_reduce_grad", lambda run: self._of_flat(run, saying, 1))
             if private_parts.is_loaded(private_parts.DTENSOR_MOVES):
                 for module in _having("redistribute_local_tensor"):
@@ -143,10 +148,6 @@ def _moving(original: Callable[..., Any], saying: Saying) -> Callable[..., Any]:
             return original(local, before, after, *args, **kwargs)
 
     return move
-
-
-def _loaded(part: private_parts.PrivatePart) -> Any:
-    return private_parts.find(part) if private_parts.is_loaded(part) else None
 
 
 def _having(name: str) -> list[Any]:
