@@ -101,3 +101,8 @@ def shown_fact(fact: TensorFact | None) -> str:
 def shown_ranks(ranks: Sequence[int]) -> str:
     """Return ranks in words: `rank 1`, `ranks 0-3`."""
     return f"rank{'' if len(ranks) == 1 else 's'} {ranges_of(ranks)}"
+
+
+def ranks_have(ranks: Sequence[int]) -> str:
+    """Return ranks as the subject of a sentence: `rank 1 has`, `ranks 1-2 have`."""
+    return f"{shown_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'}"

@@ -6,11 +6,12 @@ tell. Goes out: a `RanksOutcome`. Called by the command `ranks`.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.ranks.activations import ActivationChecks
-from ray_precheck.trace.ranks.agreement import shown_group, shown_ranks
+from ray_precheck.trace.ranks.agreement import ranks_have, shown_group, shown_ranks
 from ray_precheck.trace.ranks.dumps import OpenDumps
 from ray_precheck.trace.ranks.exchanges import MOST_RANKS, exchange_findings, too_many_to_recompute
 from ray_precheck.trace.ranks.layout import (
@@ -67,6 +68,7 @@ def check_rank_traces(
     by_step: dict[int, dict[int, RankTrace]] = {}
     for each in summaries:
         by_step.setdefault(each.step, {})[each.rank] = each
+    left_out = list(chain.from_iterable(map(_without_others, by_step.values())))
     steps = [by_step[step] for step in sorted(by_step)]
     there = {rank for ranks in steps for rank in ranks}
     evidence = evidence_of(steps)
@@ -86,8 +88,22 @@ def check_rank_traces(
         tuple(_with_places(ordered, by_step, dumps)),
         layout,
         tuple(_checked(steps, replicas)),
-        tuple(_not_checked(steps, replicas, layout)),
+        (*left_out, *_not_checked(steps, replicas, layout)),
     )
+
+
+def _without_others(ranks: dict[int, RankTrace]) -> Iterator[str]:
+    """Take ranks away that tell other things of values than most do, with a sentence on each: a checksum of
+    statistics is none of a sketch."""
+    counts = Counter(each.rests_on for each in ranks.values())
+    common = max(counts, key=lambda each: counts[each], default=RestsOn.STATISTICS)
+    for rank in [rank for rank, each in ranks.items() if each.rests_on is not common]:
+        own = ranks.pop(rank)
+        yield (
+            f"rank {rank} in step {own.step} is not compared: its dump tells values by {own.rests_on.value},"
+            f" those of other ranks by {common.value}; capture all ranks alike, and copy dumps with all"
+            " files beside them"
+        )
 
 
 def _of_group(
@@ -262,7 +278,8 @@ def _checked(steps: Sequence[Ranks], replicas: Sequence[Replicas]) -> Iterator[s
     summaries = [summary for ranks in steps for summary in ranks.values()]
     count = sum(len(summary.exchanges) for summary in summaries)
     if count:
-        yield f"{count} records of collectives, recomputed from what their ranks brought"
+        many = "record" if count == 1 else "records"
+        yield f"{count} {many} of collectives, recomputed from what their ranks brought"
     for rests in RestsOn:
         ranks = {each.rank for each in summaries if each.rests_on is rests}
         if ranks:
@@ -279,9 +296,9 @@ def _not_checked(
         return
     in_groups = {rank for group in layout.groups for rank in group.ranks}
     if alone := sorted(there - in_groups):
-        yield f"{shown_ranks(alone)} is in no group: no collective and no parameters tell of one"
+        yield f"{ranks_have(alone)} no group: no collective and no parameters tell of one"
     if lacking := sorted(in_groups - there):
-        yield f"{shown_ranks(lacking)} has no dump, and is not compared"
+        yield f"{ranks_have(lacking)} no dump, so that nothing of it is compared"
     for group in layout.groups:
         if group.is_loose:
             yield (

@@ -17,6 +17,7 @@ from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.flow import is_collective
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.ranks.agreement import (
+    ranks_have,
     shown_fact,
     shown_group,
     shown_ranks,
@@ -204,7 +205,7 @@ class GroupFlow:
                 continue
             shown = ", ".join(names)
             message = (
-                f"{shown_ranks(ranks[1:])} has rank {ranks[0]}'s samples: all inputs of the model ({shown})"
+                f"{ranks_have(ranks[1:])} rank {ranks[0]}'s samples: all inputs of the model ({shown})"
                 " are the same, where each data-parallel rank has a batch of its own"
             )
             verdict = ERROR
@@ -233,7 +234,7 @@ class GroupFlow:
             if self._is_split and not self._is_summed(first.uses.get(name, "")):
                 continue  # The program may divide a sequence itself.
             message = (
-                f"{shown_ranks(odd)} has other samples than rank {first.rank}: the input {name} of the model"
+                f"{ranks_have(odd)} other samples than rank {first.rank}: the input {name} of the model"
                 " differs, where tensor-parallel ranks work on one batch"
             )
             place = self._at.get(first.uses.get(name, ""), 0)

@@ -15,6 +15,7 @@ from ray_precheck.trace.ranks.agreement import (
     factor_of_facts,
     is_near,
     odd_ones,
+    ranks_have,
     shown_fact,
     shown_group,
     shown_ranks,
@@ -119,7 +120,7 @@ class StateChecks:
         elif not is_first:
             when += ", though no gradient and no update told of it before"
         message = (
-            f"{name}{rest}: {shown_ranks(odd_ranks)} has other values than {shown_ranks(most)} {when}; it is"
+            f"{name}{rest}: {ranks_have(odd_ranks)} other values than {shown_ranks(most)} {when}; it is"
             f" a copy ({self._replicas.copies[name]})"
         )
         verdict = WARNING if differ_by_rounding(*pair) else ERROR
@@ -131,7 +132,7 @@ class StateChecks:
     def _same_part(self, name: str, like: str, members: Sequence[RankTrace]) -> RankFinding:
         first, *others = members
         message = (
-            f"{name}: {shown_ranks([each.rank for each in others])} has rank {first.rank}'s part: the ranks"
+            f"{name}: {ranks_have([each.rank for each in others])} rank {first.rank}'s part: the ranks"
             f" have the same values, where {like} has other ones on each of them"
         )
         fact = dict(named_tensors(first)).get(name)
@@ -152,7 +153,7 @@ class StateChecks:
                     continue
                 self._known.add(name)
                 message = (
-                    f"{name}: {shown_ranks([summary.rank])} has the values of {theirs} of rank {other.rank},"
+                    f"{name}: {ranks_have([summary.rank])} the values of {theirs} of rank {other.rank},"
                     " another part of the model"
                 )
                 yield self._row(
@@ -181,7 +182,7 @@ class StateChecks:
             rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             message = (
                 f"the buffer {name}{rest} was the same on all ranks in step {before[0].step}, and"
-                f" {shown_ranks(odd_ranks)} has other values than {shown_ranks(most)} now: it is not kept"
+                f" {ranks_have(odd_ranks)} other values than {shown_ranks(most)} now: it is not kept"
                 " together (broadcast)"
             )
             summary = next(each for each in members if each.rank == odd_ranks[0])
@@ -252,7 +253,7 @@ class StateChecks:
             and name not in by_rank[rank].reduced
         ]  # fmt: skip
         if verdict == WARNING:
-            said = f"{shown_ranks(odd_ranks)} has another gradient than {shown_ranks(most)}, but for rounding"
+            said = f"{ranks_have(odd_ranks)} another gradient than {shown_ranks(most)}, but for rounding"
         elif self._group.kind in (TENSOR, CONTEXT) and _uses_own_rows(facts):
             verdict = WARNING
             said = (
@@ -269,7 +270,7 @@ class StateChecks:
         elif len(own) == len(facts) or self._likes_are_reduced(name):
             said = f"{shown_ranks(odd_ranks)}'s gradient was not reduced with {shown_ranks(most)}'s"
         else:
-            said = f"{shown_ranks(odd_ranks)} has another gradient than {shown_ranks(most)}"
+            said = f"{ranks_have(odd_ranks)} another gradient than {shown_ranks(most)}"
         basis = self._replicas.copies[name]
         return self._row(
             by_rank[odd_ranks[0]], RankFault.GRADIENT, name, odd_ranks,

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ray_precheck.dump.tensors import read_sketches
+from ray_precheck.dump.tensors import SKETCHES, read_sketches
+from ray_precheck.errors import DumpError
 from ray_precheck.numerics.sketch import BUCKETS, Array
 from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.trace.flow import meetings_of
@@ -42,10 +43,13 @@ _OWN = re.compile(
 )
 _GENERATOR_SIGN, _MESH_SIGN, _FLOAT_SIGN = b'"generator"', b'"device_mesh"', b'"float"'
 _MODULE_SIGN = b'"parameters": {"'
-_FILE_SIGN = b'"data_name"'
+_FILE_SIGN, _SKETCH_SIGN = b'"data_name"', b'"sketch":'
 _OWN_SIGNS = (_FILE_SIGN, _GENERATOR_SIGN, b'"group_id"', b'_counted"', b'"torch.device"')
 _NAME_SIGNS = (b'"parameter":', b'"buffer":', b'"argument":')
-_SIGNS = (*_OWN_SIGNS, *_NAME_SIGNS, _MESH_SIGN, _FLOAT_SIGN, _MODULE_SIGN)
+_SIGNS = (
+    *(*_OWN_SIGNS, *_NAME_SIGNS),
+    *(_MESH_SIGN, _FLOAT_SIGN, _MODULE_SIGN, _SKETCH_SIGN),
+)
 # The ranks of a group, which a meeting has, too: of 1,000 ranks most of the record.
 _GROUP = re.compile(rb', ?"group": ?\{[^{}]*\}(?=[,}])')
 _MESH = re.compile(rb'"device_mesh": ?(\[[\[\]0-9, ]*\])')
@@ -84,6 +88,7 @@ class _Reading:
         self._repeated: set[str] = set()
         # What the file has nowhere is looked for in no record.
         self._there = _signs_in(side)
+        self._has_sketches = _SKETCH_SIGN in self._there
         self._has_own = bool(self._there.intersection(_OWN_SIGNS))
         self._has_names = bool(self._there.intersection(_NAME_SIGNS))
         self.parameters: dict[str, TensorFact] = {}
@@ -143,17 +148,26 @@ class _Reading:
         return RestsOn.SKETCHES if len(self._sketches) else RestsOn.STATISTICS
 
     def _kept_row(self, match: "re.Match[bytes]") -> bytes:
-        return b'"sketch": %d' % self._row(int(match[1]))
+        return b'"sketch": %d' % (self._row(int(match[1])) if self._marks else -1)
 
     def _row(self, number: int) -> int:
         """Return which row of the summary's sketches a sketch of the dump is."""
         if number not in self._row_of:
+            self._require(number)
             self._row_of[number] = len(self._rows)
-            self._rows.append(number if number < len(self._sketches) else 0)
+            self._rows.append(number)
         return self._row_of[number]
 
+    def _require(self, number: int) -> None:
+        """Require that a sketch is there."""
+        if number >= len(self._sketches):
+            raise DumpError(
+                f"{self._side.path} names sketch {number}, and {self._side.folder / SKETCHES} has"
+                f" {len(self._sketches)}: it was cut; copy it again, or capture the step again"
+            )
+
     def _checksums(self, raw: bytes) -> tuple[int, int]:
-        if self._marks:
+        if self._has_sketches:
             raw = _SKETCH.sub(self._mark_of, raw)
         if self._has_own:
             raw = _OWN.sub(b"", raw)
@@ -164,8 +178,11 @@ class _Reading:
         return zlib.crc32(raw[:cut]), zlib.crc32(raw[cut : end if end > 0 else len(raw)])
 
     def _mark_of(self, match: "re.Match[bytes]") -> bytes:
+        if not self._marks:
+            return b""  # The file of the sketches is gone: statistics tell.
         number = int(match[1])
-        return self._marks[number] if number < len(self._marks) else b""
+        self._require(number)
+        return self._marks[number]
 
     def _take(self, entry: RecordEntry, raw: bytes) -> None:
         """Take what a record says of parameters, buffers, inputs, gradients, updates and random states."""

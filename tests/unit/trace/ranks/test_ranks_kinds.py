@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from ranked_dumps import GROUP, Writer, found_in, outcome_of
 
+from ray_precheck.errors import DumpError
 from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.ranks.nouns import RankFault
+from ray_precheck.trace.ranks.summary import summarize
 
 DP, TP, PP = (("dp", 2),), (("tp", 2),), (("pp", 2),)
 draw = np.random.default_rng(5)
@@ -257,3 +259,27 @@ def test_what_is_not_read_and_not_recomputed_is_said(tmp_path: Path) -> None:
     said = "\n".join(outcome_of(writers, DP).not_checked)
     assert "(1 of them)" in said
     assert "tensors of the capture are not read" in said
+
+
+def test_a_rank_whose_sketches_are_gone_is_not_compared_with_those_that_have_them(
+    tmp_path: Path,
+) -> None:
+    writers = [Writer(tmp_path, rank) for rank in range(3)]
+    for each in writers:
+        weight = each.tensor(W, parameter="weight")
+        each.write({"Torch.mul.0.forward": each.call([weight], [each.tensor(W)])})
+    writers[1].path.with_name("sketches.npy").unlink()
+    found = outcome_of(writers)
+    assert found.findings == ()
+    (said,) = (each for each in found.not_checked if "rank 1 in step 0" in each)
+    assert "tells values by four statistics, those of other ranks by sketches" in said
+
+
+def test_sketches_that_were_cut_make_a_dump_unreadable(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, 0)
+    weight = writer.tensor(W, parameter="weight")
+    writer.write({"Torch.mul.0.forward": writer.call([weight], [writer.tensor(W)])})
+    path = writer.path.with_name("sketches.npy")
+    np.save(path, np.load(path)[:1])
+    with pytest.raises(DumpError, match=r"names sketch 1, and .* has 1: it was cut"):
+        summarize(writer.path, 0, 0, "step0/rank0")
