@@ -1,5 +1,6 @@
 """The pages of real results of every command, in Chromium and Firefox."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ COMMANDS = {
     "overflow": ["overflow_check"],
     "bisect": ["bisect"],
     "compare_results": ["compare_results"],
+    "ranks": ["ranks"],
 }
 
 
@@ -37,6 +39,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(CAPTURE, folder / "bad")
     output = folder / "bad/dump_tensor_data" / f"{WRONG}.pt"
     torch.save(torch.load(output) * 1.5, output)
+    _two_ranks(folder / "ranks_of_one_run")
     script = folder / "fails.sh"
     script.write_text('#!/bin/sh\ntest "$FAULT" != 1\n')
     script.chmod(0o755)
@@ -46,6 +49,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "naive": ["naive", "good/dump.json", "-k", "silu"],
         "overflow": ["overflow_check", "bad/dump.json", "--headroom"],
         "bisect": ["bisect", "run", "--switch", "env:FAULT=1|0", "--switch", "env:OTHER=1|0"],
+        "ranks": ["ranks", "ranks_of_one_run", "--layout", "tp=2"],
     }
     for out, words in runs.items():
         program = ["--", str(script)] if out == "bisect" else []
@@ -56,6 +60,18 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _run(folder, "report", out)
     _run(folder, "report", "run_ut", "diagnose", "-o", "two.html")
     return folder
+
+
+def _two_ranks(folder: Path) -> None:
+    """Write the captures of two ranks, of which the silu of one is half too large."""
+    for rank in range(2):
+        path = folder / f"step0/rank{rank}/dump.json"
+        path.parent.mkdir(parents=True)
+        dump = json.loads((CAPTURE / "dump.json").read_text())
+        (output,) = dump["data"][WRONG.removesuffix(".output.0")]["output"]
+        for statistic in ("Max", "Min", "Mean", "Norm"):
+            output[statistic] *= 1 + rank / 2
+        path.write_text(json.dumps(dump))
 
 
 def _run(folder: Path, *words: str) -> None:
