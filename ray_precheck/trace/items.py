@@ -101,6 +101,11 @@ class Item(NamedTuple):
         """How it was put together of the ranks of a run that another layout is compared with; else ""."""
         return self._word("gathered")
 
+    @property
+    def is_left_out(self) -> bool:
+        """Whether it has no values, because those of other layouts could not be put together."""
+        return self.is_tensor and self.norm is None and bool(self.put_together)
+
     def _word(self, field: str) -> str:
         found = self.element.get(field) if self.element else None
         return found if isinstance(found, str) else ""

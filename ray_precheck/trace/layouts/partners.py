@@ -12,7 +12,7 @@ other side.
 
 import zlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -59,7 +59,8 @@ class Occurrence(NamedTuple):
 class ModelCall:
     """A call of the model: where it was made, once for each part of a batch, and the call behind it that adds
     its bias, as often; `view` is what the alignment sees. `got` and `given` tell its inputs and outputs from
-    other tensors; `tail` are calls of this run alone through which its output goes, one behind the other."""
+    other tensors; `tail` are calls of this run alone through which its output goes, one behind the other.
+    `is_expert`: it is among experts that are spread over ranks."""
 
     occurrences: list[Occurrence]
     view: Call
@@ -71,6 +72,7 @@ class ModelCall:
     tail: "list[ModelCall]" = field(default_factory=list)
     bias: "ModelCall | None" = None
     is_of_layout: bool = False
+    is_expert: bool = False
 
     @property
     def name(self) -> str:
@@ -259,10 +261,12 @@ def _module_call(view: Call) -> tuple[str, str]:
 @dataclass(slots=True)
 class Together:
     """What belongs together: the calls of the model on both sides, and those that one side has alone.
-    `experts` are modules whose experts are spread over ranks: what is inside of them is not put together."""
+    `experts` are modules whose experts are spread over ranks: what is inside of them is not put together but
+    for the modules `shared`, which every rank has whole (a router)."""
 
     pairs: list[tuple[ModelCall, ModelCall]] = field(default_factory=list)
     experts: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
     alone: tuple[list[ModelCall], list[ModelCall]] = field(default_factory=lambda: ([], []))
 
 
@@ -295,16 +299,13 @@ def partners_of(target: RunCalls, golden: RunCalls) -> Together:
                 paired[side].add(id(call))
                 found.alone[side].append(call)
     _pair_unique(found)
-    _leave_experts(found, (target, golden))
+    _pair_experts(found, (target, golden), (ours, theirs))
     _give_biases(found, ours, theirs)
     _give_tails(found, ours, theirs)
     _pair_updates(found, *updates)
     for side, layout in enumerate((target.layout, golden.layout)):
         for call in found.alone[side]:
-            is_expert = is_inside(call.module, found.experts, call) or is_inside(
-                _path_of(call), found.experts
-            )
-            call.is_of_layout = is_expert or _is_of_layout(call, layout)
+            call.is_of_layout = call.is_expert or _is_of_layout(call, layout)
     return found
 
 
@@ -423,10 +424,17 @@ def _joined(calls: Iterable[ModelCall], times: int) -> list[ModelCall]:
     return found
 
 
-def _leave_experts(found: Together, runs: tuple[RunCalls, RunCalls]) -> None:
-    """Leave calls inside of modules whose experts are spread over the ranks of one side: each rank numbers
-    its own ones, and the tokens are dealt out anew."""
+def _pair_experts(
+    found: Together,
+    runs: tuple[RunCalls, RunCalls],
+    sides: tuple[Sequence[ModelCall], Sequence[ModelCall]],
+) -> None:
+    """Pair anew the calls inside of modules whose experts are spread over the ranks of one side, by module
+    and operator alone, where both sides have as many: which calls there are says nothing of their tensors,
+    because each rank has experts of its own, and the tokens are dealt out anew. The experts of the first rank
+    are those that the whole run has under their names."""
     names = [{name for call in run.calls for name in call.parameters} for run in runs]
+    spread: list[str] = []
     for side, run in enumerate(runs):
         if not any("all_to_all" in call.name for call in run.calls):
             continue
@@ -435,26 +443,52 @@ def _leave_experts(found: Together, runs: tuple[RunCalls, RunCalls]) -> None:
             for at, word in enumerate(words):
                 begin, end = ".".join(words[:at]), ".".join(words[at + 1 :])
                 if word.isdigit() and f"{begin}.0.{end}" in names[side]:
-                    found.experts += (begin.rpartition(".")[0],)
-    found.experts = tuple(dict.fromkeys(found.experts))
-    kept = []
-    for pair in found.pairs:
-        modules = [each.module if each.view.kind == API else _path_of(each) for each in pair]
-        if any(
-            is_inside(module, found.experts, each)
-            for module, each in zip(modules, pair, strict=True)
-        ):
-            for side, call in enumerate(pair):
-                found.alone[side].append(call)
-        else:
-            kept.append(pair)
-    found.pairs = kept
+                    spread.append(begin)
+    if not spread:
+        return
+    found.experts = tuple(sorted({begin.rpartition(".")[0] for begin in spread}))
+    found.shared = tuple(sorted(_shared_modules(names[0] & names[1], found.experts, spread)))
+    for calls in sides:
+        for call in calls:
+            module = call.module if call.view.kind == API else _path_of(call)
+            call.is_expert = is_inside(module, found, is_call=True)
+    found.pairs = [pair for pair in found.pairs if not any(call.is_expert for call in pair)]
+    paired = [{id(pair[side]) for pair in found.pairs} for side in range(2)]
+    keyed: list[dict[Hashable, list[ModelCall]]] = [{}, {}]
+    for side, calls in enumerate(sides):
+        found.alone[side][:] = [call for call in calls if id(call) not in paired[side]]
+        for call in found.alone[side]:
+            if call.is_expert and not call.name.startswith(_DISTRIBUTED):
+                module = call.module if call.view.kind == API else ""
+                key = call.view.kind, call.view.type_name, module
+                keyed[side].setdefault(key, []).append(call)
+    for like, mine in keyed[0].items():
+        other = keyed[1].get(like, [])
+        if len(mine) == len(other):
+            found.pairs += zip(mine, other, strict=True)
+    paired = [{id(pair[side]) for pair in found.pairs} for side in range(2)]
+    for side in range(2):
+        found.alone[side][:] = [call for call in found.alone[side] if id(call) not in paired[side]]
 
 
-def is_inside(name: str, experts: Sequence[str], call: ModelCall | None = None) -> bool:
-    """Return whether a parameter, a module, or a call of one lies inside of a module of experts."""
-    is_call = call is not None and call.view.kind == API
-    return any(name.startswith(f"{each}.") or (is_call and name == each) for each in experts)
+def _shared_modules(
+    names: Iterable[str], experts: Sequence[str], spread: Sequence[str]
+) -> Iterator[str]:
+    """Yield the modules beside the experts, of whose parameters both sides have the names."""
+    for name in names:
+        for each in experts:
+            child, _, rest = name.removeprefix(f"{each}.").partition(".")
+            module = f"{each}.{child}"
+            is_around = any(f"{begin}.".startswith(f"{module}.") for begin in spread)
+            if name.startswith(f"{each}.") and rest and not is_around:
+                yield module
+
+
+def is_inside(name: str, found: Together, *, is_call: bool = False) -> bool:
+    """Return whether a parameter or a module, or a call of one, lies among experts that are spread."""
+    if any(f"{name}.".startswith(f"{each}.") for each in found.shared):
+        return False
+    return any(name.startswith(f"{each}.") or (is_call and name == each) for each in found.experts)
 
 
 def _path_of(call: ModelCall) -> str:

@@ -22,6 +22,7 @@ from ray_precheck.trace.layouts.partners import (
     MOVES,
     UPDATE,
     ModelCall,
+    Together,
     is_inside,
     partners_of,
     run_calls_of,
@@ -83,7 +84,7 @@ def put_together(
         if not pair[0].name.startswith(UPDATE):
             _write_pair(writers, maker, pair, direction, number)
         elif direction == FORWARD:
-            _write_update(writers, maker, pair, found.experts, number)
+            _write_update(writers, maker, pair, found, number)
     for writer, alone in zip(writers, found.alone, strict=True):
         for call in alone:
             writer.add_alone(call)
@@ -128,7 +129,7 @@ def _write_pair(
     for item, mate in _mates(sides[0].items, sides[1].items):
         work.add(item, mate)
     work.restore_own_inputs()
-    is_moved = work.has_no_whole and pair[0].view.family in MOVES
+    is_moved = work.has_no_whole and pair[0].view.family in MOVES and not pair[0].is_expert
     for side in range(2):
         record = rebuilt(work.parts[side].record, work.new[side])
         # What only moves parts, and of them makes no whole, belongs to the layout.
@@ -168,6 +169,9 @@ class _PairWork:
         if item.part == GRADIENTS_PART and self._is_tied(item, mate):
             for side, each in enumerate((item, mate)):
                 self._leave(side, each.element or {}, mate.element or {}, _TIED)
+            return
+        if self.pair[0].is_expert:
+            self._leave_expert(item, mate)
             return
         if not (item.is_tensor and mate.is_tensor):
             self._give_value(item.element, mate.element)
@@ -227,6 +231,16 @@ class _PairWork:
         """Leave a tensor without values, in the shape of the golden run: nothing is said of it."""
         shape = without_values(golden).get("shape")
         self.new[side][id(element)] = without_values(element) | {"shape": shape, GATHERED: why}
+
+    def _leave_expert(self, item: Item, mate: Item) -> None:
+        """Leave a tensor of experts, and a number of their tokens, which have no meaning for the whole."""
+        both = item.element or {}, mate.element or {}
+        for side, element in enumerate(both):
+            if item.is_tensor and mate.is_tensor:
+                self._leave(side, element, both[1], _OF_EXPERTS)
+            elif type(both[0].get("value")) is type(both[1].get("value")) is int:
+                note = {} if both[0]["value"] == both[1]["value"] else {GATHERED: _OF_EXPERTS}
+                self.new[side][id(element)] = {**element, "value": both[1]["value"], **note}
 
     def _made(
         self, both: tuple[Item, Item], elements: Sequence[Sequence[Mapping[str, Any]]]
@@ -348,6 +362,7 @@ _NORMS = frozenset(("norm", "linalg.vector_norm", "vector_norm"))
 _OFF = 0.1  # far more than other orders of additions explain
 _TIED = "stages of the pipeline have parts of the gradient of this shared parameter: not compared"
 _OWN_INPUT = "each rank looks up what it has: not compared"
+_OF_EXPERTS = "experts are spread over ranks, which deal out the tokens among them: not compared"
 _NO_WHOLE = "the parts of the ranks make no whole of one shape: not compared"
 
 
@@ -362,7 +377,7 @@ def _write_update(
     writers: Sequence[WholeWriter],
     maker: WholeMaker,
     pair: tuple[ModelCall, ModelCall],
-    experts: Sequence[str],
+    together: Together,
     number: int,
 ) -> None:
     """Write the update of an optimizer: its tensors are those of parameters, which stages and ranks share."""
@@ -379,7 +394,7 @@ def _write_update(
         )
     made: tuple[dict[Any, dict[str, Any]], ...] = ({}, {})
     for place in updates[0].elements:
-        if place not in updates[1].elements or is_inside(place.name, experts):
+        if place not in updates[1].elements or is_inside(place.name, together):
             continue
         grids = []
         for writer, update in zip(writers, updates, strict=True):

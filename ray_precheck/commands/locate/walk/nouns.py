@@ -339,6 +339,8 @@ class Surroundings:
     def note(self, key: str, item: Item, difference: float, *, is_dangling: bool) -> None:
         """Take note of a value that a record gave; `is_dangling`: no captured record gets it."""
         self.learn_dtype(item.dtype)
+        if item.is_left_out:
+            return  # Nothing is known of it: what differs behind it may have differed before it.
         count = math.prod(item.shape or ())
         self._recent.append(RecentValue(key, count, difference, is_dangling))
 

@@ -174,7 +174,7 @@ def screen_of(
         {entry.key: place for place, entry in enumerate(entries)},
         forwards,
         arrays.owners.tolist(),
-        np.flatnonzero(arrays.is_output).tolist(),
+        np.flatnonzero(arrays.is_output & ~_left_out(columns, arrays)).tolist(),
         _largest(arrays, arrays.is_output, math.nan).tolist(),
         (~visited).tolist(),
         is_judged.tolist(),
@@ -218,6 +218,14 @@ class _Arrays(NamedTuple):
             weights,
             len(columns.begins),
         )
+
+
+def _left_out(columns: PairColumns, arrays: _Arrays) -> Array:
+    """Return which tensors have no values because those of the ranks were not put together, `(N,)` bool."""
+    found = np.zeros(len(arrays.owners), dtype=bool)
+    for tensor in np.flatnonzero(arrays.is_output & ~arrays.is_known).tolist():
+        found[tensor] = columns.item(tensor).is_left_out
+    return found
 
 
 def _by_record(arrays: _Arrays, values: Array, least: float = 0.0) -> Array:
