@@ -46,7 +46,7 @@ from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
 from ray_precheck.commands.ranks.job import RANK_TABLES
 from ray_precheck.commands.ranks.options import RanksConfig
 from ray_precheck.commands.ranks.run import RankChecks, run_rank_checks
-from ray_precheck.errors import ResumeError, StoppedError, UsageError
+from ray_precheck.errors import DumpError, ResumeError, StoppedError, UsageError
 from ray_precheck.formats.conversion import find_captures
 from ray_precheck.options.shared import MEGENGINE, CoreJobOptions
 from ray_precheck.replay.loading import load_checker
@@ -243,7 +243,13 @@ def run_location(
         whole.gathered.notes.extend(
             f"{label} has no partner on the other side and is left out" for label in without
         )
-        ranks = _checked_ranks(config, folder, session)
+        ranks = None
+        try:
+            ranks = _checked_ranks(config, folder, session)
+        except (
+            DumpError
+        ) as error:  # Sketches that were cut, for instance: calls can be searched without.
+            whole.gathered.notes.append(f"ranks were not checked against each other: {error}")
         if ranks is not None and not ranks.completed:
             return whole.report(PartEnd(None, False, ranks.stop_reason), ranks)
         recomputed = whole.search_all(only_ranks=ranks is not None)
@@ -251,11 +257,15 @@ def run_location(
 
 
 def _checked_ranks(config: LocationConfig, folder: Path, session: RunSession) -> RankChecks | None:
-    """Check the ranks of the target against each other; returns None where it has one, or where the standard
-    of another tool is asked for."""
+    """Check the ranks of the target against each other; returns None where it has one, or processes without
+    ranks, or where the standard of another tool is asked for.
+
+    Raises:
+        DumpError: none of the dumps can be summarized.
+    """
     if config.standard == MEGENGINE:
         return None
-    ranks = {each.rank for each in find_captures(config.target).dumps if each.rank}
+    ranks = {each.rank for each in find_captures(config.target).dumps if _rank_folder(each.rank)}
     if len(ranks) < 2:
         return None
     session.say("ranks against each other:")
@@ -264,6 +274,11 @@ def _checked_ranks(config: LocationConfig, folder: Path, session: RunSession) ->
     asked = RanksConfig(dump=config.target, layout=config.layout, out=folder, **same)
     quiet = replace(session, on_files=lambda path: None)  # What goes on is the whole search.
     return run_rank_checks(asked, session=quiet)
+
+
+def _rank_folder(folder: str) -> str:
+    """Return the folder of a rank, "" for that of a process without one (`proc4711`)."""
+    return "" if folder.startswith("proc") else folder
 
 
 def _number_in(text: str) -> int:

@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ray_precheck.commands.locate import search as location_pairs
@@ -164,3 +165,36 @@ def test_whether_tensors_are_in_files_is_told_by_the_head_of_a_dump(
 ) -> None:
     (tmp_path / "dump.json").write_text(content)
     assert has_tensor_files(tmp_path / "dump.json") is has
+
+
+def test_processes_without_ranks_are_searched_and_not_checked_against_each_other(
+    runs: Path, tmp_path: Path
+) -> None:
+    for side in ("target", "golden"):
+        for rank in range(2):
+            source = runs / side / f"step0/rank{rank}/dump.json"
+            path = tmp_path / side / f"step0/proc{100 + rank}/dump.json"
+            path.parent.mkdir(parents=True)
+            path.write_bytes(source.read_bytes())
+    report = located(tmp_path, tmp_path / "out")
+    assert report.completed
+    assert report.ranks is None
+    assert len(report.dumps) == 2
+
+
+def test_ranks_that_cannot_be_summarized_are_searched_all_the_same(
+    runs: Path, tmp_path: Path
+) -> None:
+    for rank in range(2):
+        for side in ("target", "golden"):
+            dump = json.loads((runs / side / f"step0/rank{rank}/dump.json").read_text())
+            call = dump["data"]["Functional.linear.0.forward"]
+            call["output"][0]["sketch"] = 7
+            path = tmp_path / side / f"step0/rank{rank}/dump.json"
+            path.parent.mkdir(parents=True)
+            path.write_text(json.dumps(dump))
+            np.save(path.with_name("sketches.npy"), np.zeros((1, 64), "<f4"))  # It was cut.
+    report = located(tmp_path, tmp_path / "out")
+    assert report.completed
+    assert report.ranks is None
+    assert [each for each in report.notes if "ranks were not checked against each other" in each]
