@@ -158,13 +158,10 @@ class Network:
         for device in ("eth0", "lo"):
             _ip("-n", name, "link", "set", device, "up")
 
-    def spawn(
-        self, number: int, command: list[str], output: object, stdin: int | None = None
-    ) -> "subprocess.Popen[bytes]":
+    def spawn(self, number: int, command: list[str], output: object) -> "subprocess.Popen[bytes]":
         """Start a command on a node."""
         return subprocess.Popen(
             ["ip", "netns", "exec", self.namespace(number), *command],
-            stdin=stdin,
             stdout=output,  # type: ignore[call-overload]
             stderr=subprocess.STDOUT,
             env=self.environment,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from squares import TABLES, Squares
+from squares import TABLES, Opener, Squares
 
 from ray_precheck.cli import command_line as parser
 from ray_precheck.cli import entry
@@ -48,7 +48,7 @@ class SquaresFeature(Feature[Squares, RunEnd]):
     tables = TABLES
 
     def __init__(self, config: SquaresConfig, session: RunSession, count: int) -> None:
-        self._job = Squares(count, frozenset(), frozenset(), PAUSE_S)
+        self._job = Squares(count, Opener(pause_s=PAUSE_S))
         self.names, self.fingerprint = self._job.names, {"numbers": str(count)}
         cost_s = sum(task.cost_s for task in self._job.tasks)
         self.places = session.cores_for(on_cores(config), "pytorch", cost_s)

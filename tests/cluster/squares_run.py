@@ -1,15 +1,14 @@
 """Runs the squares: in the process of a test, or as a script on a node of a `Network`.
 
-`squares_run.py ADDRESS FOLDER MACHINES` uses a logical device for each machine. Once rows of all of
-them are on the disk it prints "all are at work" and waits for a line; the workers go on with their next
-batches. What the run says of nodes goes to standard error.
+`squares_run.py ADDRESS FOLDER MACHINES MARKS` uses a logical device for each machine. Numbers are slow
+until the folder MARKS has a file `go`, and leave a mark of their machine there.
 """
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from squares import TABLES, Squares
+from squares import TABLES, Opener, Squares
 from together import begin_together
 
 from ray_precheck.runtime.actors import Actors
@@ -26,9 +25,8 @@ STAMP = "20260101000000"
 COUNT = 600
 # Not in the first batches: a worker that replaces its process has nothing to lose.
 CRASHING = frozenset([400, 500, 590])
-# A batch takes longer than it takes to kill its node.
-PAUSE_S = 0.01
-AT_WORK = b"all are at work"
+# A minute in all on three machines, which is time enough to kill one of them.
+PAUSE_S = 0.3
 
 
 def run_squares(
@@ -58,29 +56,14 @@ def run_squares(
     return driver.run(left, (), progress)
 
 
-def machines_in(timeline: Path) -> int:
-    """Return of how many machines there are records in a timeline, which may not be there yet."""
-    return timeline.read_bytes().count(b"process_name") if timeline.exists() else 0
-
-
 def main() -> None:
-    address, folder, machines = sys.argv[1:]
+    address, folder, machines, marks = sys.argv[1:]
     files = start_run(Path(folder), STAMP, RunSettings({}), TABLES)
-    waited = False
-
-    def wait_for_all(rows: int) -> bool:
-        nonlocal waited
-        if rows and not waited and machines_in(files.timeline) == int(machines):
-            waited = True
-            print(AT_WORK.decode(), flush=True)
-            sys.stdin.readline()
-        return False
-
     begin_together()
-    job = Squares(COUNT, CRASHING, frozenset(), PAUSE_S)
+    job = Squares(COUNT, Opener(CRASHING, pause_s=PAUSE_S, marks=marks))
     with open_cluster(address, debug=False) as nodes, hold_files(files) as held:
         actors = RayActors(Roster(nodes, "", print))
-        assert run_squares(job, actors, held, set(), int(machines), wait_for_all, show=True)
+        assert run_squares(job, actors, held, set(), int(machines), show=True)
 
 
 if __name__ == "__main__":

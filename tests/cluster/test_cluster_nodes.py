@@ -11,8 +11,8 @@ import pytest
 from conftest import released
 from dumps import additions, broken, write_dump
 from networks import Network, can_make_networks
-from squares import TABLES, Squares
-from squares_run import AT_WORK, COUNT, CRASHING, STAMP, run_squares
+from squares import TABLES, Opener, Squares
+from squares_run import COUNT, CRASHING, STAMP, run_squares
 
 from ray_precheck.runtime.places.cluster import Roster, open_cluster
 from ray_precheck.runtime.ray_actors import RayActors
@@ -136,22 +136,24 @@ def test_another_kind_of_job_loses_a_node_and_has_the_bytes_of_a_run_on_one_node
 ) -> None:
     lost, kept = network.start_another(), network.start_another()
     out = tmp_path / "out"
-    command = [sys.executable, str(SQUARES_RUN), network.address, str(out), "3"]
-    said = b""
-    with network.spawn(1, command, subprocess.PIPE, stdin=subprocess.PIPE) as run:
+    command = [sys.executable, str(SQUARES_RUN), network.address, str(out), "3", str(network.marks)]
+    with network.spawn(1, command, subprocess.PIPE) as run:
+        wait_for_calls(network, machines=3)
+        network.kill(lost)
         assert run.stdout is not None
-        while AT_WORK not in said:
+        # The numbers are slow until the loss is told: the others could do what is left before that.
+        said = b""
+        while f"node {network.host(lost)} is gone: ".encode() not in said:
             line = run.stdout.readline()
             assert line, said.decode()
             said += line
-        network.kill(lost)
-        output = (said + run.communicate(b"\n", timeout=400)[0]).decode()
+        (network.marks / "go").touch()
+        output = (said + run.communicate(timeout=400)[0]).decode()
     assert run.returncode == 0, output
-    assert f"node {network.host(lost)} is gone: " in output
     assert "Traceback" not in output
 
     alone = start_files(tmp_path / "alone", STAMP, RunSettings({}), TABLES)
-    job = Squares(COUNT, CRASHING, frozenset())
+    job = Squares(COUNT, Opener(CRASHING))
     with open_cluster(cluster_address, debug=False) as nodes, hold_files(alone) as held:
         assert run_squares(job, RayActors(Roster(nodes, "", print)), held, set(), 1)
     for path in (alone.result, alone.details):
@@ -159,9 +161,8 @@ def test_another_kind_of_job_loses_a_node_and_has_the_bytes_of_a_run_on_one_node
     rows = alone.result.read_bytes().splitlines()[1:]
     assert len(rows) == COUNT
     assert sum(b",pass," in row for row in rows) == COUNT - len(CRASHING)
-    assert machines_of(out / alone.timeline.name) == {
-        network.host(number) for number in (1, lost, kept)
-    }
+    # What the lost machine had in hand was done by the others.
+    assert {network.host(1), network.host(kept)} <= machines_of(out / alone.timeline.name)
 
 
 def machines_of(timeline: Path) -> set[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import squares
-from squares import TABLES, Squares
+from squares import TABLES, Opener, Squares
 from squares_run import run_squares
 
 from ray_precheck.runtime.places.cluster import Roster, living_nodes, open_cluster
@@ -36,7 +36,7 @@ def rows_of(path: Path) -> list[list[str]]:
 def test_crashes_and_hangs_are_rows_and_a_stopped_run_goes_on(
     actors: RayActors, tmp_path: Path
 ) -> None:
-    job = Squares(COUNT, CRASHING, HANGING)
+    job = Squares(COUNT, Opener(CRASHING, HANGING))
     with ExitStack() as held:
         made = start_run(tmp_path, "20260101000000", RunSettings(SETTINGS), TABLES)
         assert made.result.name == "squares_result_20260101000000.csv"
