@@ -3,77 +3,26 @@
 Comes in: the options of the command. Goes out: its exit code. Called through the parser.
 """
 
-import argparse
-import sys
-from dataclasses import replace
-from pathlib import Path
-
 from ray_precheck.commands.overflow.options import OverflowConfig
-from ray_precheck.errors import UsageError
-from ray_precheck.options.commands import (
-    Command,
-    Invocation,
-    given_values,
-)
-from ray_precheck.options.declared import Option, Takes, by_section, options_of
-from ray_precheck.options.shared import JSON_FILE, PLOT, WITHOUT_DEVICE
+from ray_precheck.running.dumps_command import DumpsParts, dumps_command
 
 
-def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
-    """Search the dumps and return the exit code."""
-    values = given_values(options, OverflowConfig)
-    if options.dump is not None:
-        if "dump" in values:
-            raise UsageError(f"{options.dump} and -i {values['dump']} both name a dump; name one")
-        values["dump"] = Path(options.dump)
-    if "dump" not in values:
-        raise UsageError("the dump is missing: ray-precheck overflow_check DUMP")
-    config = OverflowConfig(**values)
-    # Imported here, so that --help and wrong options answer at once.
+def _load() -> DumpsParts:
     from ray_precheck.commands.overflow.closing import overflow_lines, search_exit_code
     from ray_precheck.commands.overflow.report import view
     from ray_precheck.commands.overflow.run import check_overflow
-    from ray_precheck.foreign import printable
-    from ray_precheck.running.plot import draw_view, require_rich
-    from ray_precheck.running.view_data import json_target, lines_beside, write_views
-    from ray_precheck.running.views import found_run
 
-    target = json_target(options.json)
-    if options.plot:
-        require_rich()
-    report = check_overflow(config, on_files=invocation.tell)
-    for missing in report.without:
-        print(f"warning: {missing} has no dump.json and is left out", file=sys.stderr)
-    with lines_beside(target):
-        print("\n".join(map(printable, overflow_lines(report))))
-        if not report.completed:
-            invocation.stopped(report.stop_reason)
-        seen = view([found_run(report.files.details)]) if target or options.plot else None
-        if seen is not None and options.plot:
-            draw_view(seen)
-    if seen is not None and target is not None:
-        write_views(target, [seen])
-    return search_exit_code(report)
-
-
-def _options() -> tuple[Option, ...]:
-    own = [replace(each, required=False) for each in options_of(OverflowConfig)]
-    own = [each for each in own if each.field not in WITHOUT_DEVICE]
-    dump = Option(
-        ("dump",),
-        "a dump.json, or a folder: of a rank, of a step, or of all steps",
-        takes=Takes.PERHAPS,
-        metavar="DUMP",
-    )
-    return by_section([dump, *own, JSON_FILE, PLOT])
+    return DumpsParts(check_overflow, overflow_lines, view, search_exit_code)
 
 
 COMMANDS = (
-    Command(
-        names={"overflow_check": "find the operator in which the first NaN or infinity was born"},
-        options=_options(),
-        execute=_execute,
-        epilog="exit codes: 0 none was born, 1 one was born, or NaN or infinity came in from outside, 2"
+    dumps_command(
+        "overflow_check",
+        "find the operator in which the first NaN or infinity was born",
+        OverflowConfig,
+        "a dump.json, or a folder: of a rank, of a step, or of all steps",
+        "exit codes: 0 none was born, 1 one was born, or NaN or infinity came in from outside, 2"
         " wrong usage or input, 3 stopped, resumable, 4 the dumps have no statistics",
+        _load,
     ),
 )

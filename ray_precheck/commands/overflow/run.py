@@ -18,32 +18,16 @@ from ray_precheck.commands.overflow.job import (
 )
 from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.dump.folders import FoundDumps
-from ray_precheck.errors import DumpError
 from ray_precheck.formats.conversion import find_captures
-from ray_precheck.options.declared import settings_of
-from ray_precheck.running.dumps_job import DumpsJob, digest_of_dumps
-from ray_precheck.running.run import (
-    Feature,
-    RunEnd,
-    RunSession,
-    planned,
-    resumed_table,
-    run_job,
-    session_of_one,
-)
-from ray_precheck.runtime.driving import TaskPlan
+from ray_precheck.running.dumps_run import DumpsFeature
+from ray_precheck.running.run import RunEnd, RunSession, resumed_table, run_job, session_of_one
 from ray_precheck.runtime.places.choice import on_cores
-from ray_precheck.runtime.progress import Progress
-from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Verdict, verdict_in
 from ray_precheck.store.journal import decoded_rows
 from ray_precheck.store.results import read_table
-from ray_precheck.store.resume import remove_run
 from ray_precheck.store.settings import (
     load_settings,
     mark_completed,
-    note_environment,
-    reads_of_dumps,
 )
 from ray_precheck.store.tables import (
     RunFiles,
@@ -129,39 +113,13 @@ def check_overflow(
         return run_job(_Search(config, found, session), config, session, config.out, resumed)
 
 
-class _Search(Feature[DumpsJob[OverflowPayload], OverflowReport]):
+class _Search(DumpsFeature[OverflowPayload, OverflowReport]):
     """The dumps of a folder, each looked through, and their rows joined over ranks and steps."""
 
-    tables = OVERFLOW_TABLES
-
     def __init__(self, config: OverflowConfig, found: FoundDumps, session: RunSession) -> None:
-        self._config, self._found = config, found
-        self._job = overflow_job(
-            found.dumps, with_headroom=config.headroom, shared_fs=config.shared_fs
-        )
-        self.names = self._job.names
-        self.fingerprint = {
-            "dump": digest_of_dumps((each.label, [each.path]) for each in found.dumps)
-        } | settings_of(config)
-        self.reads = reads_of_dumps(
-            ((each.label, [each.path]) for each in found.dumps), tensors=False
-        )
-        if len(self.names) > 1:
-            cost_s = sum(task.cost_s for task in self._job.tasks(set()))
-            self.places = session.cores_for(config, "pytorch", cost_s)
-
-    @property
-    def is_shown(self) -> bool:
-        """What this process looks at by itself is soon done."""
-        return self.places is not None
-
-    def job(self, files: RunFiles, done: set[str]) -> DumpsJob[OverflowPayload]:
-        there = Environment(dump=str(self._config.dump.absolute()))
-        note_environment(files.settings, environment_to_dict(there))
-        return self._job
-
-    def plan(self, job: DumpsJob[OverflowPayload], done: set[str], progress: Progress) -> TaskPlan:
-        return planned(job, job.tasks(done), self.places)
+        job = overflow_job(found.dumps, with_headroom=config.headroom, shared_fs=config.shared_fs)
+        super().__init__(config, config.dump, found, job, session)
+        self._config = config
 
     def report(self, files: RunFiles, end: RunEnd) -> OverflowReport:
         """Join the rows over ranks and steps.
@@ -170,10 +128,7 @@ class _Search(Feature[DumpsJob[OverflowPayload], OverflowReport]):
             DumpError: none of the dumps could be read; a new run leaves no file.
         """
         dumps = tuple(_dump_results(files.result))
-        if end.completed and dumps and all(each.records is None for each in dumps):
-            if end.is_new:
-                remove_run(files)
-            raise DumpError(dumps[0].message)
+        self.require_one(files, end, dumps)
         rows = tuple(_rows(files.details))
         near: tuple[Trend, ...] = ()
         headroom: Path | None = None
