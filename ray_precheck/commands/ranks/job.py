@@ -48,13 +48,15 @@ _NUMBER = re.compile(r"\d+")
 @pickled_by_position
 @dataclass(frozen=True, slots=True)
 class RankPayload:
-    """A dump to summarize; `step` and `rank` are the numbers of its folders, 0 where they have none."""
+    """A dump to summarize; `step` and `rank` are the numbers of its folders, 0 where they have none.
+    `reads_tensors`: every machine sees its files of tensors."""
 
     index: int
     name: str
     path: Path
     step: int
     rank: int
+    reads_tensors: bool
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -68,14 +70,22 @@ def rank_number(folder: str) -> int:
     return int(found[0]) if found else 0
 
 
-def ranks_job(dumps: Sequence[FoundDump], *, shared_fs: bool = False) -> DumpsJob[RankPayload]:
-    """Return the dumps of a folder as a job. `shared_fs`: every machine sees them by the same paths."""
+def ranks_job(
+    dumps: Sequence[FoundDump], *, shared_fs: bool = False, is_alone: bool = True
+) -> DumpsJob[RankPayload]:
+    """Return the dumps of a folder as a job. `shared_fs`: every machine sees them by the same paths;
+    `is_alone`: there is no other machine."""
     work = DumpWork(
         RANK_TABLES, summarize_dump, _done, _BYTES_OF_A_SECOND, Verdict.SKIP, ("sketches.npy",)
     )
     payloads = [
         RankPayload(
-            index, each.label, each.path.absolute(), rank_number(each.step), rank_number(each.rank)
+            index,
+            each.label,
+            each.path.absolute(),
+            rank_number(each.step),
+            rank_number(each.rank),
+            shared_fs or is_alone,
         )
         for index, each in enumerate(dumps)
     ]
@@ -87,7 +97,9 @@ def summarize_dump(payload: RankPayload, paths: tuple[Path, ...]) -> Done:
     that cannot be read is SKIP."""
     began_s, start = time.time(), time.perf_counter()
     try:
-        summary = summarize(paths[0], payload.step, payload.rank, payload.name)
+        summary = summarize(
+            paths[0], payload.step, payload.rank, payload.name, reads_tensors=payload.reads_tensors
+        )
     except (DumpError, OSError) as error:
         return _done(payload, Verdict.SKIP, as_told(str(error), paths, payload.paths))
     summary.note = as_told(summary.note, paths, payload.paths)

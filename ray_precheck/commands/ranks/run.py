@@ -145,7 +145,7 @@ class _RanksRun(DumpsFeature[RankPayload, RankChecks]):
         processes: Sequence[str],
         session: RunSession,
     ) -> None:
-        job = ranks_job(found.dumps, shared_fs=config.shared_fs)
+        job = ranks_job(found.dumps, shared_fs=config.shared_fs, is_alone=not config.joins)
         super().__init__(config, config.dump, found, job, session)
         self._config, self._processes = config, processes
 

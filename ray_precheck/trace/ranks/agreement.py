@@ -52,9 +52,9 @@ def relative_difference(one: TensorFact, other: TensorFact) -> float:
 def odd_ones(facts: Mapping[int, TensorFact]) -> tuple[list[int], list[int]]:
     """Return the ranks that have what most of them have, and those that have something else; where no value
     is the most frequent one, the first rank alone is in the first list."""
-    by_value: dict[int, list[int]] = defaultdict(list)
+    by_value: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank, fact in facts.items():
-        by_value[fact.checksum].append(rank)
+        by_value[fact.checksum, fact.content].append(rank)
     most = max(by_value.values(), key=lambda members: (len(members), -members[0]))
     return most, [rank for rank in facts if rank not in most]
 

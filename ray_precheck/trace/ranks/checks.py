@@ -283,7 +283,12 @@ def _checked(steps: Sequence[Ranks], replicas: Sequence[Replicas]) -> Iterator[s
     for rests in RestsOn:
         ranks = {each.rank for each in summaries if each.rests_on is rests}
         if ranks:
-            yield f"equalities of {shown_ranks(sorted(ranks))} rest on {rests.value}"
+            others = (
+                f" where they have a name, else on {RestsOn.STATISTICS.value}"
+                if rests is RestsOn.TENSORS
+                else ""
+            )
+            yield f"equalities of {shown_ranks(sorted(ranks))} rest on {rests.value}{others}"
 
 
 def _not_checked(
@@ -326,6 +331,10 @@ def _not_checked(
     yield from _lacking_facts(summaries, layout.groups)
 
 
+def _has_read(summary: RankTrace) -> bool:
+    return summary.rests_on is RestsOn.TENSORS
+
+
 def _lacking_facts(summaries: Sequence[RankTrace], groups: Sequence[RankGroup]) -> Iterator[str]:
     if not any(each.inputs for each in summaries):
         yield "samples: no input of the model is marked in this capture"
@@ -339,14 +348,16 @@ def _lacking_facts(summaries: Sequence[RankTrace], groups: Sequence[RankGroup]) 
             f" recomputed ({count} of them): their calls and outputs alone are compared"
         )
     if any(each.has_tensors for each in summaries):
+        of_names = "of tensors without a name" if any(map(_has_read, summaries)) else "of tensors"
         yield (
-            "the tensors of the capture are not read here: equalities rest on what its dump.json says of"
-            " them, and locate recomputes collectives element by element"
+            f"the files {of_names} are not read here: equalities rest on what dump.json says of them, and"
+            " locate recomputes collectives element by element"
         )
-    if any(each.rests_on is RestsOn.STATISTICS for each in summaries):
+    if any(each.values_rest_on is RestsOn.STATISTICS for each in summaries):
+        of_calls = " in what calls get and give" if all(map(_has_read, summaries)) else ""
         yield (
-            "differences that leave Max, Min, Mean and Norm as they are, such as another order: capture with"
-            " --sketch"
+            f"differences{of_calls} that leave Max, Min, Mean and Norm as they are, such as another order:"
+            " capture with --sketch"
         )
     for each in summaries:
         if each.note:

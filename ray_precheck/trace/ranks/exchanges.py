@@ -419,5 +419,5 @@ def _row(
     summary, fact = taken
     return RankFinding(
         summary.step, verdict, kind, fact.key, ranges_of(ranks), group, expected, found,
-        rests or summary.rests_on.value, message, dump=summary.name, key=fact.key, place=fact.place,
+        rests or summary.values_rest_on.value, message, dump=summary.name, key=fact.key, place=fact.place,
     )  # fmt: skip

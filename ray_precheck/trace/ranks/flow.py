@@ -162,9 +162,10 @@ class GroupFlow:
         key = name if name in summary.keys else ""
         if not key and place < len(self._common.keys):
             key = self._common.keys[place]
+        rests_on = summary.rests_on if name in summary.inputs else summary.values_rest_on
         return RankFinding(
             summary.step, verdict, kind, name, ranges_of(ranks), shown_group(self._group), expected,
-            found, summary.rests_on.value, message, dump=summary.name, key=key,
+            found, rests_on.value, message, dump=summary.name, key=key,
             place=self._common.places[place] if place < len(self._common.keys) else 0,
         )  # fmt: skip
 
@@ -187,7 +188,7 @@ class GroupFlow:
         whole numbers have no Mean and no Norm."""
         found = []
         for name in names:
-            found.append(summary.inputs[name].checksum)
+            found += [summary.inputs[name].checksum, summary.inputs[name].content]
             place = self._at.get(summary.uses.get(name, ""))
             if place is not None:
                 row = self._members.index(summary)

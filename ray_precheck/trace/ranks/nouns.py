@@ -90,7 +90,8 @@ class TensorFact(NamedTuple):
     """What a record says of a tensor.
 
     `statistics` are Max, Min, Mean and Norm, NaN where they are missing. `checksum` is of everything that
-    the dump says of its values, a digest or sketch included. `sketch` are its 64 buckets, None without.
+    the dump says of its values, a digest or sketch included, `content` of the elements in its file, -1 where
+    that was not read. `sketch` are its 64 buckets, of the dump or of the file, None without.
     `placements` are those of a distributed tensor on its `mesh`: Shard, Replicate, Partial. `zeros` counts
     elements that are 0, -1 where that is not known.
     """
@@ -103,6 +104,7 @@ class TensorFact(NamedTuple):
     placements: tuple[str, ...] = ()
     mesh: str = ""
     zeros: int = -1
+    content: int = -1
 
     @property
     def is_constant(self) -> bool:
@@ -121,8 +123,10 @@ class TensorFact(NamedTuple):
         return self.sketch is None and math.isnan(self.statistics[3])
 
     def is_same(self, other: "TensorFact") -> bool:
-        """Whether everything that two dumps say of the values is the same."""
-        return self.checksum == other.checksum
+        """Whether everything that two dumps say of the values is the same, and their files, where they were
+        read."""
+        is_read = self.content >= 0 and other.content >= 0
+        return self.checksum == other.checksum and (not is_read or self.content == other.content)
 
 
 class ExchangeFact(NamedTuple):
@@ -184,6 +188,11 @@ class RankTrace:
     rests_on: RestsOn = RestsOn.STATISTICS
     has_tensors: bool = False
     note: str = ""
+
+    @property
+    def values_rest_on(self) -> RestsOn:
+        """What equalities of values that have no name rest on: their files are not read."""
+        return RestsOn.STATISTICS if self.rests_on is RestsOn.TENSORS else self.rests_on
 
 
 @dataclass(frozen=True, slots=True)

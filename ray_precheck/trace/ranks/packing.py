@@ -134,8 +134,8 @@ class Unpacker:
         )
 
     def _fact(self, told: Any, statistics: Any, sketches: Any) -> TensorFact:
-        dtype, shape, checksum, row, placements, mesh, zeros = told
-        key = dtype, tuple(shape), checksum, tuple(placements), mesh, zeros
+        dtype, shape, checksum, row, placements, mesh, zeros, content = told
+        key = dtype, tuple(shape), checksum, tuple(placements), mesh, zeros, content
         if key not in self._facts:
             sketch = sketches[row].copy() if row >= 0 else None
             self._facts[key] = TensorFact(
@@ -147,6 +147,7 @@ class Unpacker:
                 tuple(placements),
                 mesh,
                 zeros,
+                content,
             )
         return self._facts[key]
 
@@ -169,6 +170,7 @@ class _Facts:
             row = -1 if fact.sketch is None else self._rows.get(fact.sketch.tobytes(), -1)
             self.told.append([
                 fact.dtype, fact.shape, fact.checksum, row, fact.placements, fact.mesh, fact.zeros,
+                fact.content,
             ])  # fmt: skip
             self.statistics.append(fact.statistics)
         return self._places[id(fact)]

@@ -143,12 +143,12 @@ class StateChecks:
         """Yield parameters of one rank that are another's of another name: an expert in the wrong place."""
         if self._group.kind != EXPERT:
             return
-        owners: dict[int, tuple[RankTrace, str]] = {}
+        owners: dict[tuple[int, int], tuple[RankTrace, str]] = {}
         for summary in members:
             for name, fact in named_tensors(summary):
                 if fact.is_constant or name in self._known or name in self._replicas.copies:
                     continue
-                other, theirs = owners.setdefault(fact.checksum, (summary, name))
+                other, theirs = owners.setdefault((fact.checksum, fact.content), (summary, name))
                 if other is summary or role_of(theirs) != role_of(name) or theirs == name:
                     continue
                 self._known.add(name)

@@ -11,15 +11,17 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
-from ray_precheck.dump.tensors import SKETCHES, read_sketches
-from ray_precheck.errors import DumpError
-from ray_precheck.numerics.sketch import BUCKETS, Array
+from ray_precheck.dump.mapped import MappedTensor, MappedTensors
+from ray_precheck.dump.tensors import SKETCHES, read_sketches, stored
+from ray_precheck.errors import DumpError, NotCheckable
+from ray_precheck.numerics.sketch import BUCKETS, Array, sketch
 from ray_precheck.numerics.statistics import FIELDS
+from ray_precheck.trace.difference.measuring import open_item
 from ray_precheck.trace.flow import meetings_of
 from ray_precheck.trace.items import GRADIENTS, INPUT, Item, bare_name, items_of
 from ray_precheck.trace.ranks.nouns import (
@@ -64,21 +66,24 @@ _LOSSES = re.compile(
 _NO_OPTIONS = ("names", "params", "grads", "state", "group")
 
 
-def summarize(path: Path, step: int, rank: int, name: str) -> RankTrace:
-    """Return the summary of a dump.
+def summarize(
+    path: Path, step: int, rank: int, name: str, *, reads_tensors: bool = False
+) -> RankTrace:
+    """Return the summary of a dump. With `reads_tensors` the files of tensors that have a name (parameters,
+    gradients, inputs) are read, where there are any and neither sketches nor digests tell of them.
 
     Raises:
         DumpError: it cannot be read.
         OSError: likewise.
     """
     with open_side(path) as side:
-        return _Reading(side, RankTrace(step, rank, name)).summary()
+        return _Reading(side, RankTrace(step, rank, name), reads_tensors).summary()
 
 
 class _Reading:
     """One dump on its way to a summary."""
 
-    def __init__(self, side: CaptureSide, found: RankTrace) -> None:
+    def __init__(self, side: CaptureSide, found: RankTrace, reads_tensors: bool) -> None:
         self._side, self._found = side, found
         self._sketches = read_sketches(side.folder)
         self._marks = _marks_of(self._sketches)
@@ -89,6 +94,10 @@ class _Reading:
         # What the file has nowhere is looked for in no record.
         self._there = _signs_in(side)
         self._has_sketches = _SKETCH_SIGN in self._there
+        self._files: MappedTensors | None = None
+        if reads_tensors and _FILE_SIGN in self._there and not len(self._sketches):
+            self._files = MappedTensors(side.data_folder) if side.data_folder.is_dir() else None
+        self._contents: dict[str, _Content] = {}
         self._has_own = bool(self._there.intersection(_OWN_SIGNS))
         self._has_names = bool(self._there.intersection(_NAME_SIGNS))
         self.parameters: dict[str, TensorFact] = {}
@@ -136,7 +145,8 @@ class _Reading:
         found.masks, found.marks, found.uses = self.masks, self.marks, self.uses
         found.losses = self.losses
         found.call_meshes, found.own_meshes = tuple(self.call_meshes), tuple(self.own_meshes)
-        found.sketches = self._sketches[self._rows]
+        read = [each.sketch for each in self._contents.values()]
+        found.sketches = np.array(read, np.float32) if read else self._sketches[self._rows]
         found.rests_on = self._rests_on()
         found.has_tensors = _FILE_SIGN in self._there
         found.note = side.note
@@ -145,6 +155,8 @@ class _Reading:
     def _rests_on(self) -> RestsOn:
         if self.has_digests:
             return RestsOn.DIGESTS
+        if self._contents:
+            return RestsOn.TENSORS
         return RestsOn.SKETCHES if len(self._sketches) else RestsOn.STATISTICS
 
     def _kept_row(self, match: "re.Match[bytes]") -> bytes:
@@ -294,12 +306,49 @@ class _Reading:
     def _fact(self, item: Item) -> TensorFact:
         if item.digest:
             self.has_digests = True
+        elif self._files is not None and item.file:
+            return self._read(item, self._files)
         number = item.statistic("sketch")
         row = self._row(number) if type(number) is int and len(self._sketches) else -1
         return fact_of(item, self._sketches[self._rows[row]] if row >= 0 else None)
 
+    def _read(self, item: Item, files: MappedTensors) -> TensorFact:
+        """Return what the file of a tensor says of its values.
 
-def fact_of(item: Item, sketch: Array | None = None) -> TensorFact:
+        Raises:
+            DumpError: it cannot be read.
+        """
+        if item.file not in self._contents:
+            try:
+                self._contents[item.file] = _content_of(open_item(item, files))
+            except NotCheckable as error:
+                raise DumpError(
+                    f"{self._side.path}: the file of a tensor cannot be read ({error}); copy the folder"
+                    f" {self._side.data_folder.name} again, or capture the step again"
+                ) from None
+        content = self._contents[item.file]
+        fact = fact_of(item)
+        return fact._replace(sketch=content.sketch, zeros=content.zeros, content=content.checksum)
+
+
+class _Content(NamedTuple):
+    """What the elements of a file say: their sketch, how many are 0, and a checksum."""
+
+    sketch: Array
+    zeros: int
+    checksum: int
+
+
+def _content_of(tensor: MappedTensor) -> _Content:
+    values = tensor.carrier(tensor.raw)
+    if values.dtype.kind == "f":
+        values = values + np.zeros(1, values.dtype)  # A zero has no sign here.
+    zeros = values.size - int(np.count_nonzero(values))
+    row, _ = stored(sketch(values))
+    return _Content(row.astype(np.float32), zeros, zlib.crc32(values.tobytes()))
+
+
+def fact_of(item: Item, buckets: Array | None = None) -> TensorFact:
     """Return what the element of a tensor says of its values."""
     high, low, mean, norm = (
         float("nan") if (found := item.number(name)) is None else found for name in FIELDS
@@ -308,20 +357,20 @@ def fact_of(item: Item, sketch: Array | None = None) -> TensorFact:
     shape = item.shape or ()
     said = [item.dtype, shape, [repr(each) for each in statistics], item.digest]
     checksum = zlib.crc32(orjson.dumps(said))
-    if sketch is not None:
-        checksum = zlib.crc32(sketch.tobytes(), checksum)
+    if buckets is not None:
+        checksum = zlib.crc32(buckets.tobytes(), checksum)
     placements = item.statistic("placements")
     placed = tuple(map(_placement, placements)) if isinstance(placements, list) else ()
     mesh = item.statistic("device_mesh")
     shown_mesh = orjson.dumps(mesh).decode() if isinstance(mesh, list) else ""
     health = item.statistic("health")
-    zeros = health.get("zero", 0) if isinstance(health, dict) else 0 if sketch is not None else -1
+    zeros = health.get("zero", 0) if isinstance(health, dict) else 0 if buckets is not None else -1
     return TensorFact(
         item.dtype,
         shape,
         statistics,
         checksum,
-        sketch,
+        buckets,
         placed,
         shown_mesh,
         zeros,

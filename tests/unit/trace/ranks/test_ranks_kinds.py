@@ -258,7 +258,7 @@ def test_what_is_not_read_and_not_recomputed_is_said(tmp_path: Path) -> None:
         writers.append(w)
     said = "\n".join(outcome_of(writers, DP).not_checked)
     assert "(1 of them)" in said
-    assert "tensors of the capture are not read" in said
+    assert "the files of tensors are not read here" in said
 
 
 def test_a_rank_whose_sketches_are_gone_is_not_compared_with_those_that_have_them(
