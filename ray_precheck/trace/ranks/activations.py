@@ -15,6 +15,7 @@ from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, bare_name
 from ray_precheck.trace.ranks.agreement import (
     differ_by_rounding,
+    ranks_have,
     shown_group,
     shown_ranks,
 )
@@ -121,8 +122,12 @@ class ActivationChecks(GroupFlow):
                     ranks = [each.rank for each in self._members]
                     message = (
                         f"{key}: {shown_ranks(ranks)} read the same rows of {bare_name(table) or 'a table'}"
-                        f" and add them (in {reader}) to parts of a sequence that each has of its own:"
-                        " the positions are not offset by the rank's part"
+                        f" and add them (in {reader}) to parts of a sequence that each has of its own: "
+                        + (
+                            "the positions are not offset by the rank's part"
+                            if _are_counted(indices)
+                            else f"{ranks_have(ranks[1:])} the samples of another rank's part of the sequence"
+                        )
                     )
                     yield self._row(RankFault.ACTIVATION, key, ranks[1:], message, place)
                     return
@@ -302,3 +307,9 @@ class ActivationChecks(GroupFlow):
 
 def _has_gradient(item: Item) -> bool:
     return item.statistic("requires_grad") is True and "float" in item.dtype
+
+
+def _are_counted(indices: Item) -> bool:
+    """Return whether indices can be positions: as many as their range has numbers."""
+    shape, high, low = indices.shape or (), indices.number("Max"), indices.number("Min")
+    return bool(shape) and high is not None and low is not None and high - low + 1 == shape[-1]

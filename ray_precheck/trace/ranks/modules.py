@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR
 from ray_precheck.trace.ranks.agreement import (
     shown_group,
@@ -21,6 +22,8 @@ from ray_precheck.trace.side import MODULE_PREFIXES
 from ray_precheck.trace.sources import Modules
 
 _FORWARD, _BACKWARD = ".forward", ".backward"
+# The collectives of a module, each with its group.
+_Made = tuple[tuple[str, str], ...]
 # Records before that of a module among which those in it are looked for.
 _NEAR = 40
 
@@ -32,7 +35,7 @@ def exchanges_by_module(
     first_backward = next(
         (place for place, key in enumerate(summary.keys) if _BACKWARD in key), len(summary.keys)
     )
-    made: dict[str, list[str]] = {}
+    made: dict[str, list[tuple[str, str]]] = {}
     for key in summary.keys[:first_backward]:
         if key.startswith(MODULE_PREFIXES) and f"{_FORWARD}." in key:
             made.setdefault(key, [])
@@ -40,9 +43,9 @@ def exchanges_by_module(
     for each in summary.exchanges:
         module = modules.of(each.key)
         if each.place < first_backward and module in made and b'"by"' not in each.raw:
-            made[module].append(f"{each.meeting.operation} in the group {each.meeting.group}")
+            made[module].append((each.meeting.operation, each.meeting.group))
             places.setdefault(module, (each.key, each.place))
-    roles: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
+    roles: dict[str, dict[str, _Made]] = defaultdict(dict)
     for module, operations in made.items():
         if module.endswith(f"{_FORWARD}.0"):
             roles[re.sub(r"\d+", "#", module)][module] = tuple(operations)
@@ -67,7 +70,7 @@ def _unlike_module(
     summary: RankTrace,
     module: str,
     like: str,
-    made: tuple[Sequence[str], Sequence[str]],
+    made: tuple[_Made, _Made],
     groups: Sequence[RankGroup],
     places: Mapping[str, tuple[str, int]],
     modules: Modules,
@@ -75,17 +78,40 @@ def _unlike_module(
     operations, usual = made
     short, other = (".".join(each.split(".")[1:-3]) for each in (module, like))
     key, place = places.get(module, (module, _begin_of(module, summary, modules)))
-    group = next((each for each in groups if summary.rank in each.ranks), None)
-    shown = "; ".join(operations) or "no collective"
+    meant = {where for _, where in (*usual, *operations)}
+    group = next(
+        (each for each in groups if summary.rank in each.ranks and ranges_of(each.ranks) in meant),
+        None,
+    )
+    shown, right = _shown(operations) or "no collective", _shown(usual)
     message = (
         f"{short} makes {shown} in its forward pass, and {other}, which is alike, makes"
-        f" {'; '.join(usual) or 'none'}: a collective is missing, is one too many, or runs in another group"
+        f" {right or 'none'}: {_what_is_wrong(operations, usual)}"
     )
     return RankFinding(
         summary.step, ERROR, RankFault.COLLECTIVE, key, str(summary.rank),
-        shown_group(group) if group is not None else "", "; ".join(usual), shown, "the records",
+        shown_group(group) if group is not None else "", right, shown, "the records",
         message, dump=summary.name, key=key, place=place,
     )  # fmt: skip
+
+
+def _shown(made: _Made) -> str:
+    return "; ".join(f"{operation} in the group {group}" for operation, group in made)
+
+
+def _what_is_wrong(made: _Made, usual: _Made) -> str:
+    """Return in words what tells the collectives of a module from those that others of its role make."""
+    if len(made) < len(usual):
+        return "a collective is missing"
+    if len(made) > len(usual):
+        return (
+            "a collective is one too many, and what was summed is summed twice"
+            if len(set(made)) == len(set(usual))
+            else "a collective is one too many"
+        )
+    if [operation for operation, _ in made] == [operation for operation, _ in usual]:
+        return "it runs in another group"
+    return "another collective is made"
 
 
 def _begin_of(module: str, summary: RankTrace, modules: Modules) -> int:

@@ -3,12 +3,14 @@
 Comes in: the dumps of a group in each step, and its `Replicas`. Goes out: findings. Called by `checks`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR, WARNING
+from ray_precheck.trace.items import INPUT, items_of
 from ray_precheck.trace.ranks.agreement import (
     NO_FACTOR,
     SAME_SCALE,
@@ -25,6 +27,7 @@ from ray_precheck.trace.ranks.nouns import (
     RankTrace,
 )
 from ray_precheck.trace.ranks.replicas import Replicas, members_of
+from ray_precheck.trace.side import record_from_json
 
 
 def scale_findings(steps: Sequence[Ranks], replicas: Replicas) -> Iterator[RankFinding]:
@@ -56,7 +59,7 @@ def scale_findings(steps: Sequence[Ranks], replicas: Replicas) -> Iterator[RankF
                 size = len(group.ranks)
                 verdict = ERROR if is_near(factor, size) or is_near(factor, 1 / size) else WARNING
                 message += (
-                    " scaled, or reduced twice"
+                    f" scaled, or {_what_scales(name, group)}"
                     if verdict == ERROR
                     else " scaled; right where it is clipped or weighted by itself"
                 )
@@ -86,15 +89,44 @@ def _sum_for_mean(
         return
     name = next(iter(members[0].updates), "")
     message = (
-        f"the gradients of {count} parameters are {usual:.4g} times the mean of the {size} ranks': they are"
-        " summed, and not divided by the number of ranks, though each rank's loss is not divided either;"
-        " right only where the learning rate takes it into account"
+        f"the gradients of {count} parameters are {usual:.4g} times the mean of the {size} ranks', and each"
+        f" rank's loss is not divided either: they are {_why_too_large(members, group)}; right only where the"
+        " learning rate takes it into account"
     )
     yield RankFinding(
         members[0].step, WARNING, RankFault.GRADIENT, name, ranges_of(group.ranks), shown_group(group),
         "", "", members[0].rests_on.value, message, dump=members[0].name,
         key=members[0].uses.get(name, ""), place=len(members[0].keys),
     )  # fmt: skip
+
+
+def reductions_of_gradients(summary: RankTrace, group: RankGroup) -> int:
+    """Return how often the collectives of a group reduce tensors of the shapes of all gradients: twice where
+    gradients of two passes, or gradients that are reduced already, are reduced."""
+    wanted = Counter(
+        update.gradient.shape for update in summary.updates.values() if update.gradient is not None
+    )
+    members, there = ranges_of(group.ranks), Counter[tuple[int, ...]]()
+    for each in summary.exchanges:
+        if each.meeting.group == members and "reduce" in each.meeting.operation:
+            items = items_of(record_from_json(each.raw), each.key)
+            there.update(
+                item.shape or () for item in items if item.part == INPUT and item.is_tensor
+            )
+    return min((there[shape] // count for shape, count in wanted.items()), default=0)
+
+
+def _what_scales(name: str, group: RankGroup) -> str:
+    if group.kind == TENSOR and name.endswith(".bias"):
+        return "reduced twice, or the bias is added on each rank before a sum, and counts several times"
+    return "reduced twice"
+
+
+def _why_too_large(members: Sequence[RankTrace], group: RankGroup) -> str:
+    """Return in words why gradients are the sum of the ranks' and not their mean."""
+    if reductions_of_gradients(members[0], group) > 1:
+        return "reduced twice, or summed and not divided by the number of ranks"
+    return "summed, and not divided by the number of ranks"
 
 
 def _scale(name: str, members: Sequence[RankTrace], group: RankGroup) -> float | None:

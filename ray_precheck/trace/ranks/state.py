@@ -31,6 +31,7 @@ from ray_precheck.trace.ranks.nouns import (
     UpdateFact,
 )
 from ray_precheck.trace.ranks.replicas import Replicas, members_of, role_of
+from ray_precheck.trace.ranks.scales import reductions_of_gradients
 from ray_precheck.trace.ranks.summary import named_tensors
 
 # Beyond so many rows of one kind in a step there is one for all.
@@ -298,6 +299,11 @@ class StateChecks:
             f" ({name}, {found[1][0]}, ...): {shown_ranks(odd_ranks)}'s were not reduced with"
             f" {shown_ranks(most)}'s"
         )
+        if reductions_of_gradients(members[0], self._group):
+            message += (
+                ", though the group reduces tensors of their shapes in this step: before the last backward"
+                " pass had added to them"
+            )
         if not is_reduced:
             message += (
                 "; right only where the parameters are averaged instead, as after local steps"

@@ -219,8 +219,9 @@ def lacking_parameters(seen: SeenRecord) -> Iterator[Root]:
         yield seen.root(
             RootKind.CONFIGURATION,
             cause="parameter not updated",
-            message=f"{listed_names(names)} {are} not updated by {entry.call}, as in the golden run: no"
-            " gradient was there, or another group of parameters was given",
+            message=f"{listed_names(names)} {are} not updated by {entry.call}, and in the golden run"
+            f" {'they are' if len(names) > 1 else 'it is'}: no gradient was there, or another group of"
+            " parameters was given",
         )
 
 
