@@ -26,6 +26,7 @@ from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
     RankTrace,
+    RestsOn,
     TensorFact,
 )
 from ray_precheck.trace.side import MODULE_PREFIXES
@@ -152,6 +153,11 @@ class ActivationChecks(GroupFlow):
                 if not each[2].is_same(each[3])
             ]
             if not inputs or not outputs or all(x.is_constant for *_, x, _ in inputs):
+                continue
+            # Two masks that both have a true and a false element need not be the same.
+            if ours.values_rest_on is not RestsOn.DIGESTS and any(
+                x.is_vague for *_, x, _ in inputs
+            ):
                 continue
             pair = outputs[0][2:]
             verdict = WARNING if all(differ_by_rounding(x, y) for *_, x, y in outputs) else ERROR

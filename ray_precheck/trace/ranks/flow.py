@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ray_precheck.options.declared import ranges_of
 from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.flow import is_collective
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import OUTPUT, Item
 from ray_precheck.trace.ranks.agreement import (
     ranks_have,
     shown_fact,
@@ -36,6 +36,7 @@ from ray_precheck.trace.ranks.nouns import (
     RankFault,
     RankFinding,
     RankTrace,
+    RestsOn,
     TensorFact,
 )
 from ray_precheck.trace.ranks.replicas import Replicas
@@ -185,17 +186,33 @@ class GroupFlow:
 
     def _marks_of(self, summary: RankTrace, names: Sequence[str]) -> tuple[int, ...]:
         """Return what tells the inputs of a rank: their values, and what their first readers gave, because
-        whole numbers have no Mean and no Norm."""
+        whole numbers have no Mean and no Norm; where it is a mask, what the calls behind them gave, too."""
         found = []
+        row = self._members.index(summary)
         for name in names:
-            found += [summary.inputs[name].checksum, summary.inputs[name].content]
+            fact = summary.inputs[name]
+            found += [fact.checksum, fact.content]
             place = self._at.get(summary.uses.get(name, ""))
             if place is not None:
-                row = self._members.index(summary)
-                found.append(int(self._common.gave[row, place]))
-            elif summary.inputs[name].is_vague:
+                end = place + (NEAR if self._is_vague(summary, fact, place) else 1)
+                found += [
+                    int(given)
+                    for key, given in zip(
+                        self._common.keys[place:end], self._common.gave[row, place:end], strict=True
+                    )
+                    if not self._is_no_call(key)
+                ]
+            elif fact.is_vague:
                 found.append(-summary.rank)
         return tuple(found)
+
+    def _is_vague(self, summary: RankTrace, fact: TensorFact, place: int) -> bool:
+        """Return whether a range alone is known of an input and of what its first reader gave."""
+        if not fact.is_vague or fact.content >= 0 or summary.rests_on is RestsOn.DIGESTS:
+            return False
+        items = self._dumps.items(summary, self._common.keys[place])
+        given = [each for each in items if each.part == OUTPUT and each.is_tensor]
+        return all(self._dumps.fact(summary, each).is_vague for each in given)
 
     def _same_samples(self, names: Sequence[str]) -> Iterator[RankFinding]:
         owners: dict[tuple[int, ...], list[int]] = defaultdict(list)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from ranked_dumps import GROUP, Writer, found_in, outcome_of
 
 from ray_precheck.trace.difference.rows import ERROR, WARNING
@@ -185,3 +186,32 @@ def test_stages_of_one_class_and_one_seed_are_a_pipeline(tmp_path: Path) -> None
     found = outcome_of(ranks(tmp_path, stage))
     assert found.findings == ()
     assert [group.kind for group in found.layout.groups] == ["pp"]
+
+
+@pytest.mark.parametrize("is_same", [False, True])
+def test_ids_and_masks_of_one_range_are_no_same_samples_where_statistics_alone_tell(
+    tmp_path: Path, is_same: bool
+) -> None:
+    ids = np.array([[0, 5, 3, 1], [0, 5, 1, 3]])
+    table = draw.normal(size=(6, 2))
+
+    def divided_vocabulary(w: Writer, rank: int, step: int) -> Any:
+        own = ids[0 if is_same else rank]
+        mask = w.tensor(own < 3) | {"dtype": "torch.bool", "Max": True, "Min": False}
+        masked = w.tensor(np.where(own < 3, own, 0) + (0 if is_same else rank))
+        return {
+            "Tensor.__lt__.0.forward": w.call([w.tensor(own, argument="x")], [mask]),
+            "Tensor.masked_fill.0.forward": w.call([w.tensor(own), mask], [masked]),
+            "Functional.embedding.0.forward": w.call(
+                [masked, w.tensor(table, parameter="e.weight")], [w.tensor(table[own])]
+            ),
+            "Distributed.all_reduce.0.forward": w.call(
+                [w.tensor(np.array([1.0, 2.0]))], [w.tensor(np.array([2.0, 4.0]))], group=GROUP
+            ),
+        }
+
+    writers = ranks(tmp_path, divided_vocabulary)
+    for each in writers:
+        each.path.with_name("sketches.npy").unlink()
+    found = found_in(writers, DP)
+    assert [each.kind for each in found] == ([RankFault.SAMPLE] if is_same else [])
