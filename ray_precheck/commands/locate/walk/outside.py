@@ -69,21 +69,42 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
         if giver is None and _is_input(state, target):
             if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
                 yield _other(state, seen, RootKind.INPUT, target, difference)
-        elif told.get("by") != _DTENSOR and stands_out(
-            difference - seen.values[target.path].slack,
-            expected,
-            # What was not captured may have computed a gradient in a half type, and widened it.
-            max(target.dtype, state.around.coarsest, key=epsilon_of)
-            if is_gradient
-            else target.dtype,
-            is_gradient=is_gradient,
-            is_vector=len(target.shape or ()) == 1,
+        elif told.get("by") != _DTENSOR and _stands_out(
+            state, seen, target, difference, expected, is_gradient=is_gradient
         ):
             if not epsilon_of(target.dtype) and not is_gradient and state.is_first_step:
                 # Of integers Max and Min alone tell who gave them: samples look like others.
                 yield _other(state, seen, RootKind.INPUT, target, difference)
                 continue
             yield _gap(state, seen, target, golden, difference, expected)
+
+
+def _stands_out(
+    state: WalkState,
+    seen: SeenRecord,
+    target: Item,
+    difference: float,
+    expected: float,
+    *,
+    is_gradient: bool,
+) -> bool:
+    """Return whether a value that was got differs by more than is expected of it.
+
+    What a program's own collective gets behind a backward pass is a gradient that was added up outside of
+    what is captured.
+    """
+    beyond = difference - seen.values[target.path].slack
+    is_vector = len(target.shape or ()) == 1
+    # What was not captured may have computed a gradient in a half type, and widened it.
+    coarsest = max(target.dtype, state.around.coarsest, key=epsilon_of)
+    dtype = coarsest if is_gradient else target.dtype
+    if not stands_out(beyond, expected, dtype, is_gradient=is_gradient, is_vector=is_vector):
+        return False
+    if is_gradient or not is_collective(seen.record.entry.call):
+        return True
+    return not state.around.before(target).endswith(f".{BACKWARD}") or stands_out(
+        beyond, expected, coarsest, is_gradient=True, is_vector=is_vector
+    )
 
 
 def _was_looked_at(state: WalkState, seen: SeenRecord, target: Item, golden: Item) -> bool:
