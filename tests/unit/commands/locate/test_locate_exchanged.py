@@ -311,3 +311,17 @@ def test_parameters_that_an_update_has_moved_are_no_gap_where_they_are_gathered(
     assert locate_captures(*honest, out=tmp_path / "out").places == ()
     other = run("moved_by_hand", 6.001, {}), run("golden_by_hand", 6.0, {})
     assert locate_captures(*other, out=tmp_path / "out_by_hand").places != ()
+
+
+@pytest.mark.parametrize(("share", "is_found"), [(2e-6, False), (1e-2, True)])
+def test_a_gradient_that_was_added_up_outside_is_not_judged_as_a_value_that_was_passed_on(
+    tmp_path: Path, share: float, is_found: bool
+) -> None:
+    def added_up(share: float) -> Change:
+        def change(dump: Dump, rank: int) -> None:
+            dump[REDUCE.format(1)]["input_args"] = [tensor((0.75 + rank) * (1 + share))]
+
+        return change
+
+    places = _located(tmp_path, added_up(share), added_up(0.0))
+    assert bool(places) is is_found
