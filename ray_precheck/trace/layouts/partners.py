@@ -298,7 +298,7 @@ def partners_of(target: RunCalls, golden: RunCalls) -> Together:
             if call is not None and id(call) not in paired[side]:
                 paired[side].add(id(call))
                 found.alone[side].append(call)
-    _pair_unique(found)
+    _pair_unique(found, ours, theirs)
     _pair_experts(found, (target, golden), (ours, theirs))
     _give_biases(found, ours, theirs)
     _give_tails(found, ours, theirs)
@@ -495,24 +495,35 @@ def _path_of(call: ModelCall) -> str:
     return call.view.type_name.partition(".")[2].removesuffix("parameters_grad").strip(".")
 
 
-def _pair_unique(found: Together) -> None:
-    """Pair the calls that are left and are the only ones of their operator, module and parameters: among many
-    calls of a layout the alignment may not see them."""
-    keys = [
-        {
-            key: call
-            for key, call in _keyed(calls)
-            if call.view.kind == API and call.module and not call.name.startswith(_DISTRIBUTED)
-        }
-        for calls in found.alone
+def _pair_unique(found: Together, *sides: Sequence[ModelCall]) -> None:
+    """Pair the calls that are left and are the only ones of their operator, module and parameters, then those
+    that are the only ones of their operator in a module of both runs: among many calls of a layout the
+    alignment may not see them, and what a product gets hangs on where its bias is added."""
+    for keyed, calls in ((_keyed, found.alone), (_by_module, sides)):
+        counts = [Counter(key for key, _ in keyed(each)) for each in calls]
+        ours, theirs = (
+            {
+                key: call
+                for key, call in keyed(alone)
+                if call.view.kind == API and call.module and not call.name.startswith(_DISTRIBUTED)
+            }
+            for alone in found.alone
+        )
+        for key, call in ours.items():
+            other = theirs.get(key)
+            if other is not None and counts[0][key] == counts[1][key] == 1:
+                found.pairs.append((call, other))
+                found.alone[0].remove(call)
+                found.alone[1].remove(other)
+
+
+def _by_module(calls: Iterable[ModelCall]) -> list[tuple[Hashable, ModelCall]]:
+    """Return the calls that compute something by their operator and module."""
+    return [
+        ((each.view.family, each.module), each)
+        for each in calls
+        if each.view.family not in MOVES and not each.view.recompute_of
     ]
-    counts = [Counter(key for key, _ in _keyed(calls)) for calls in found.alone]
-    for key, call in keys[0].items():
-        other = keys[1].get(key)
-        if other is not None and counts[0][key] == counts[1][key] == 1:
-            found.pairs.append((call, other))
-            found.alone[0].remove(call)
-            found.alone[1].remove(other)
 
 
 def _keyed(calls: Iterable[ModelCall]) -> list[tuple[Hashable, ModelCall]]:
@@ -531,15 +542,15 @@ def _give_biases(found: Together, *sides: Sequence[ModelCall]) -> None:
         for side in range(2):
             call, other = pair[side], pair[not side]
             missing = set(other.parameters) - set(call.parameters)
-            is_named = bool(other.parameters)
-            lacks = len(missing) == 1 if is_named else len(other.dims) == len(call.dims) + 1 == 3
+            # DTensor's bias has no name where it was made an addend.
+            lacks = len(missing) == 1 if missing else len(other.dims) == len(call.dims) + 1 == 3
             if not lacks or call.view.kind != API or call.view.family not in _PRODUCTS:
                 continue
             at = places[side][id(call)]
             for near in sides[side][at + 1 : at + 1 + _NEAR]:
                 is_bias = (
                     set(near.parameters) == missing
-                    if is_named
+                    if missing
                     else near.view.family == "add" and near.module == call.module and 1 in near.dims
                 )
                 if is_bias and id(near) in alone[side]:
