@@ -240,7 +240,7 @@ def judge_by_auto(
         elif id(row) not in lost and not _is_passed_on(row, rows, distances):
             added = (_added(row, each, distances[id(each)]) for each in unsteady)
             both = max(brought, *added) if unsteady and row.is_output else brought
-            _judge_floats(row, rows, distances[id(row)], both, unit)
+            _judge_floats(row, rows, distances[id(row)], max(both, row.inside), unit)
 
 
 def _furthest(distances: Iterable[Apart | None]) -> float:
@@ -354,10 +354,13 @@ def _judge_floats(
         return
     found, words = excess.found, _measured_words(row, excess)
     inherited = row.is_output and found.value <= excess.explained
-    if inherited:
+    has_others = row.inside > _factor(row) * excess.floor
+    if has_others and row.inside >= excess.brought:
+        words += f"; it got other weights: parameters inside of it differ by {row.inside:.4g}"
+    elif inherited:
         words += f"; the inputs differ by {excess.brought:.4g}"
     unit = roundoff_of(row) or 0.0
-    upstream = inherited or not row.is_output or _came_from_elsewhere(row, excess)
+    upstream = inherited or has_others or not row.is_output or _came_from_elsewhere(row, excess)
     lost = math.sqrt(max(unit, coarsest) if upstream else unit)
     # A value jumps where an input crosses a border; a sum may be nothing but what its terms are off.
     is_open = inherited and excess.explained > AMPLIFIED * excess.brought
