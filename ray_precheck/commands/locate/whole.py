@@ -61,7 +61,9 @@ def _with_order(root: Root, ours: RunRecords) -> Root:
     """Return an estimate of a call, of whose inputs nothing shows the order, with what that may be."""
     record = ours.by_key.get(root.key)
     inputs = record.inputs if record is not None else ()
-    if root.kind is not RootKind.ESTIMATE or not any(UNORDERED in item.put_together for item in inputs):
+    if root.kind is not RootKind.ESTIMATE or not any(
+        UNORDERED in item.put_together for item in inputs
+    ):
         return root
     return replace(root, message=f"{root.message}; {_IN_ORDER}")
 

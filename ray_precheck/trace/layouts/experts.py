@@ -18,15 +18,18 @@ from ray_precheck.trace.alignment.calls import calls_of
 from ray_precheck.trace.items import bare_name
 from ray_precheck.trace.layouts.axes import LayoutStage
 from ray_precheck.trace.layouts.run_calls import (
+    UNKNOWN,
     ModelCall,
     Occurrence,
     Place,
     RunCalls,
+    module_path,
     stage_calls,
 )
 from ray_precheck.trace.side import MODULE, CaptureSide
 
-_EXCHANGE = "all_to_all"
+_EXCHANGE, _PARAMETER = "all_to_all", b'"parameter"'
+_SAME = 1e-4  # of norms of the same weights in two runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +78,9 @@ def spread_experts(runs: tuple[RunCalls, RunCalls]) -> Experts:
     unknown: set[str] = set()
     for side, run in enumerate(runs):
         for begin in spread:
-            counts = [
-                max((len(each.get(begin, ())) for each in ranks), default=0)
-                for ranks in (own[side], own[not side])
-            ]
             every = [frozenset().union(*(e.get(begin, ()) for e in ranks)) for ranks in own]
-            if len(every[side]) < len(every[not side]) and not _counted(run, begin, every, counts):
+            is_counted_anew = len(every[side]) < len(every[not side])
+            if is_counted_anew and not _count(run, runs[not side], begin, every):
                 unknown.add(begin)
     around = tuple(sorted({begin.rpartition(".")[0] for begin in spread}))
     shared = tuple(sorted(_shared(names[0] & names[1], around, spread)))
@@ -89,6 +89,8 @@ def spread_experts(runs: tuple[RunCalls, RunCalls]) -> Experts:
         for call in run.calls:
             call.mixture = found.mixture_of(call.path)
             call.expert = found.expert_of(call.path)
+            if found.is_unknown(call.expert):
+                call.expert = UNKNOWN
         _give_stages(run, found)
     return found
 
@@ -96,12 +98,13 @@ def spread_experts(runs: tuple[RunCalls, RunCalls]) -> Experts:
 def _numbered(side: CaptureSide) -> dict[str, frozenset[str]]:
     """Return the numbers in the paths of the modules of a rank, by what stands before them."""
     found: dict[str, set[str]] = {}
-    for entry in side.entries:
-        if entry.kind == MODULE:
-            words = bare_name(entry.call.partition(".")[2]).split(".")[:-2]
-            for at, word in enumerate(words):
-                if word.isdigit():
-                    found.setdefault(".".join(words[:at]), set()).add(word)
+    records = {each for each in side.modules.values() if each}
+    records.update(entry.key for entry in side.entries if entry.kind == MODULE)
+    for record in records:
+        words = module_path(record).split(".")
+        for at, word in enumerate(words):
+            if word.isdigit():
+                found.setdefault(".".join(words[:at]), set()).add(word)
     return {begin: frozenset(numbers) for begin, numbers in found.items()}
 
 
@@ -129,18 +132,40 @@ def _fewer(names: set[str], others: set[str]) -> Iterator[str]:
                 yield begin
 
 
-def _counted(
-    run: RunCalls, begin: str, every: Sequence[frozenset[str]], counts: Sequence[int]
-) -> bool:
+def _count(run: RunCalls, other: RunCalls, begin: str, numbers: Sequence[frozenset[str]]) -> bool:
     """Note how many experts come before those of each rank, where each rank counts its own from 0; False
-    where the groups of its exchanges do not have as many as the other run has."""
-    number, whole = counts[0], max(map(len, every))
+    where the groups of its exchanges do not have as many as the other run has, or where a weight is that of
+    an expert of another number."""
+    own, whole = min(map(len, numbers)), max(map(len, numbers))
+    theirs = _norms(other.sides, begin)
     for rank, side in enumerate(run.sides):
         group = next(_groups_of_exchange(side), ())
-        if rank not in group or number * len(group) != whole:
+        if rank not in group or own * len(group) != whole:
             return False
-        run.before.setdefault(rank, {})[begin] = group.index(rank) * number
+        before = group.index(rank) * own
+        for (number, rest), norm in _norms([side], begin).items():
+            same = {
+                each
+                for (each, name), known in theirs.items()
+                if name == rest and abs(known - norm) <= _SAME * known
+            }
+            if same and number + before not in same:
+                return False
+        run.before.setdefault(rank, {})[begin] = before
     return True
+
+
+def _norms(sides: Sequence[CaptureSide], begin: str) -> dict[tuple[int, str], float]:
+    """Return the norms of the parameters of experts by number and the rest of their names."""
+    found: dict[tuple[int, str], float] = {}
+    for side in sides:
+        for entry in side.entries:
+            for item in side.items(entry) if _PARAMETER in side.raw(entry) else ():
+                name = bare_name(item.state_name)
+                number, _, rest = name.removeprefix(f"{begin}.").partition(".")
+                if name.startswith(f"{begin}.") and number.isdigit() and item.norm is not None:
+                    found.setdefault((int(number), rest), item.norm)
+    return found
 
 
 def _groups_of_exchange(side: CaptureSide) -> Iterator[tuple[int, ...]]:

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 
 from ray_precheck.trace.alignment.align import How, align
 from ray_precheck.trace.layouts.axes import SideLayout
-from ray_precheck.trace.layouts.run_calls import COLLECTIVES, MOVES, UPDATE, ModelCall, RunCalls
+from ray_precheck.trace.layouts.run_calls import (
+    COLLECTIVES,
+    MOVES,
+    UNKNOWN,
+    UPDATE,
+    ModelCall,
+    RunCalls,
+)
 from ray_precheck.trace.side import API, BACKWARD, GRADIENTS
 
 _DEALT = frozenset("chunk clone split narrow as_strided view_as".split())
@@ -195,7 +202,8 @@ def _pair_experts(found: Together, *sides: Sequence[ModelCall]) -> None:
     keyed: list[dict[Hashable, list[ModelCall]]] = [{}, {}]
     for side, calls in enumerate(sides):
         for call in calls:
-            if call.is_expert and not call.name.startswith(COLLECTIVES):
+            is_told = call.expert != UNKNOWN and not call.name.startswith(COLLECTIVES)
+            if call.is_expert and is_told:
                 key: Hashable = (call.view.kind, call.view.type_name, call.path)
                 keyed[side].setdefault(key, []).append(call)
             elif call.is_expert:

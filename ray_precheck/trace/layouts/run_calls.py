@@ -35,6 +35,7 @@ MOVES = frozenset(
     tensor_split select index_select copy requires_grad expand t T data unbind full ones ones_like
     register_hook tensor item movedim div mul as_strided""".split()
 )
+UNKNOWN = "unknown"
 # Where an element names its parameter or buffer.
 _NAMED = ("parameter", "buffer")
 
@@ -59,7 +60,8 @@ class ModelCall:
     its bias, as often; `view` is what the alignment sees. `got` and `given` tell its inputs and outputs from
     other tensors; `tail` are calls of this run alone through which its output goes, one behind the other.
     `mixture` is the module around the experts that are spread over ranks and that it is among, "" for none,
-    `expert` the path of the one that it is in, "" for the calls around them."""
+    `expert` the path of the one that it is in, "" for the calls around them, `UNKNOWN` where nothing tells
+    which of the other run's it is."""
 
     occurrences: list[Occurrence]
     view: Call
@@ -246,7 +248,7 @@ def stage_calls(number: int, run: RunCalls, rank: int, views: Sequence[Call]) ->
         items = items_of(run.record(rank, entry), entry.key)
         tensors = [item for item in items if item.is_tensor]
         names = tuple(bare_name(item.state_name) for item in tensors if item.state_name)
-        module = run.plain(rank, _module_of(side.modules.get(entry.key, "")))
+        module = run.plain(rank, module_path(side.modules.get(entry.key, "")))
         seen = [_number(bare_name(item.state_name), 1) if item.state_name else (0,) * len(item.shape or ())
                 for item in tensors if item.part == INPUT]  # fmt: skip
         given = [
@@ -282,7 +284,7 @@ def _number(text: str, dims: int) -> tuple[int, ...]:
     return (zlib.crc32(text.encode()) if text else 0,) * dims
 
 
-def _module_of(record: str) -> str:
+def module_path(record: str) -> str:
     """Return the plain path of a module, of the key of its record: `Module.layers.0.q.Linear.forward.0`."""
     if not record:
         return ""

@@ -247,7 +247,10 @@ class _PairWork:
     def _is_known(self, item: Item, found: Wholes | None, grids: Sequence[PartGrid] | None) -> bool:
         """Return whether values of experts that are spread are those of the whole: they agree in one of the
         ways, or the ranks have rows of tokens, or it is a parameter or a gradient of one."""
-        if found is None or grids is None:
+        expert = self.pair[0].expert
+        if expert and found is None and not item.state_name:
+            self.maker.unlike.add(expert)
+        if found is None or grids is None or (expert in self.maker.unlike and not item.state_name):
             return False
         if not item.dtype.rpartition(".")[2].startswith(_FLOATS):
             # Of a sum of integers not all is known, and what is known has to be equal.
@@ -256,15 +259,17 @@ class _PairWork:
             return found.distance < _NEAR_INTEGER and lacks[0] == lacks[1]
         if found.distance < _NEAR_INTEGER:
             return True
-        if self.pair[0].expert and (item.state_name or grids[0].role.is_parameter):
+        if expert and (item.state_name or grids[0].role.is_parameter):
             return True
         return all(fold.kind == SHARD for fold in (*found.way.target, *found.way.golden))
 
     def _leave_expert(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
         """Leave a tensor without values, which is said once for each module."""
         mixture = self.pair[0].mixture
-        why = SAID_BEFORE if mixture in self.maker.said else _OF_EXPERTS
-        self.maker.said.add(mixture)
+        expert = self.pair[0].expert if self.pair[0].expert in self.maker.unlike else ""
+        why = _OTHER_TOKENS if expert else _OF_EXPERTS
+        why = SAID_BEFORE if (expert or mixture) in self.maker.said else why
+        self.maker.said.add(expert or mixture)
         for side, element in enumerate((ours, theirs)):
             self._leave(side, element, theirs, why)
 
@@ -405,6 +410,7 @@ _OF_EXPERTS = (
     "experts are spread over ranks, which deal out the tokens among them, and each has numbers of its own"
     " (places, counts): not compared"
 )
+_OTHER_TOKENS = "this expert got another number of tokens than in the other run: not compared"
 _NO_WHOLE = "the parts of the ranks make no whole of one shape: not compared"
 
 
@@ -449,9 +455,12 @@ def _write_update(
         for side in range(2):
             having, elements = updates[side].elements[place]
             first = elements[0]
-            if found is None:
+            is_start = place.part == "input_args" and place.list == "params"
+            is_unlike = not is_start and experts.expert_of(place.name) in maker.unlike
+            if found is None or is_unlike:
                 shape = without_values(grids[1].elements[0]).get("shape")
-                left = without_values(first) | {"shape": shape, GATHERED: _NO_WHOLE}
+                why = _OTHER_TOKENS if is_unlike else _NO_WHOLE
+                left = without_values(first) | {"shape": shape, GATHERED: why}
                 made[side][place] = left
                 continue
             values = (found.target, found.golden)[side]

@@ -162,12 +162,14 @@ class WholeMaker:
     """Puts tensors together. `scales` has for each side and axis whether the values of backward passes are so
     many times those of the whole run as the axis has ranks: the first that tell decide; `divided` the sides
     and axes over which parameters are sharded; `blocks` the order of the samples that was seen last; `said`
-    the modules with spread experts of which a tensor was left out."""
+    the modules with spread experts of which a tensor was left out, `unlike` the experts that have another
+    number of tokens in the other run."""
 
     scales: dict[tuple[int, int], bool] = field(default_factory=dict)
     divided: set[tuple[int, int]] = field(default_factory=set)
     blocks: int = 1
     said: set[str] = field(default_factory=set)
+    unlike: set[str] = field(default_factory=set)
     _ways: dict[Any, list[JoinWay]] = field(default_factory=dict)
 
     def make(self, target: PartGrid, golden: PartGrid) -> Wholes | None:
