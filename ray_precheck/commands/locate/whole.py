@@ -96,12 +96,15 @@ def _difference(key: str, item: Item, run: GoldenRun, estimated: EstimatedEviden
 def _has_drifted(
     root: Root, ours: RunRecords, run: GoldenRun | None, estimated: EstimatedEvidence
 ) -> bool:
-    """Return whether a gap, or what another call gave, is smaller than what updates have made of parameters
-    of two runs that round in other ways: statistics of parts see less of that than whole tensors show."""
-    if root.kind not in (RootKind.GAP, RootKind.CALL) or run is None or root.key not in ours.by_key:
+    """Return whether a gap, an estimate from parts, or what another call gave, is smaller than what updates
+    have made of parameters of two runs that round in other ways: statistics of parts see less of that than
+    whole tensors show."""
+    if run is None or root.key not in ours.by_key:
         return False
-
     record = ours.by_key[root.key]
+    is_partly = root.kind is RootKind.ESTIMATE and any(item.put_together for item in record.inputs)
+    if not (is_partly or root.kind in (RootKind.GAP, RootKind.CALL)):
+        return False
     gap = max(
         (
             _difference(root.key, item, run, estimated)

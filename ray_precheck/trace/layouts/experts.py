@@ -4,6 +4,8 @@ Comes in: the calls of two runs, as the first rank of each stage makes them. Goe
 run whose ranks have experts of their own one more stage for each set of ranks with the same ones. Called by
 `together`; `partners` pairs their calls.
 
+Where all ranks have all experts, each has tokens of its own for them, and no part of the rest is told here.
+
 An expert is told by the number in the names of its modules, which counts those of all ranks; where each rank
 counts its own from 0, the rank's place in the group of its all_to_all tells how many come before. Its weights
 are the same tensors in both runs. Its tokens come from all ranks, in an order that hangs on how they are
@@ -70,7 +72,7 @@ def spread_experts(runs: tuple[RunCalls, RunCalls]) -> Experts:
     own = [[_numbered(run.sides[rank]) for rank in range(len(run.sides))] for run in runs]
     spread: set[str] = set()
     for side, run in enumerate(runs):
-        spread.update(_unlike(run, own[side]))
+        spread.update((*_unlike(run, own[side]), *_uneven(run)))
         if any(_EXCHANGE in call.name for call in run.calls):
             spread.update(_fewer(names[side], names[not side]))
     if not spread:
@@ -120,6 +122,35 @@ def _unlike(run: RunCalls, own: Sequence[dict[str, frozenset[str]]]) -> Iterator
         for begin in unlike:
             if not any(begin.startswith(f"{other}.") for other in unlike):
                 yield begin
+
+
+def _uneven(run: RunCalls) -> Iterator[str]:
+    """Yield the lists of modules of which each gets another number of rows, and another one on other ranks: a
+    router deals out tokens to them, of which each rank has its own, though it has all experts."""
+    for number, stage in enumerate(run.layout.stages):
+        calls = [call for call in run.calls if call.occurrences[0].stage == number]
+        ours = _rows_in_lists(calls)
+        found = {begin for begin, rows in ours.items() if any(len(set(each)) > 1 for each in rows)}
+        if len(stage.ranks) > 1 and found:
+            last = stage.ranks[-1]
+            others = stage_calls(number, run, last, calls_of(run.sides[last]))
+            theirs = _rows_in_lists(others)
+            found = {begin for begin in found if ours[begin] != theirs.get(begin)}
+            yield from (each for each in found if not any(each.startswith(f"{o}.") for o in found))
+
+
+def _rows_in_lists(calls: Iterable[ModelCall]) -> dict[str, list[list[int]]]:
+    """Return by the path of a list of modules the rows that each of them gets, for each of the calls that all
+    of them have."""
+    found: dict[str, dict[Hashable, list[int]]] = {}
+    for call in calls:
+        words = call.path.split(".")
+        for at, word in enumerate(words):
+            if word.isdigit() and at > 1 and call.parameters:
+                like = tuple(words[at + 1 :]), call.view.type_name
+                lists = found.setdefault(".".join(words[:at]), {})
+                lists.setdefault(like, []).append(call.rows)
+    return {begin: [*each.values()] for begin, each in found.items()}
 
 
 def _fewer(names: set[str], others: set[str]) -> Iterator[str]:

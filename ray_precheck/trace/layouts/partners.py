@@ -24,7 +24,7 @@ from ray_precheck.trace.layouts.run_calls import (
     ModelCall,
     RunCalls,
 )
-from ray_precheck.trace.side import API, BACKWARD, GRADIENTS
+from ray_precheck.trace.side import API, BACKWARD, FORWARD, GRADIENTS
 
 _DEALT = frozenset("chunk clone split narrow as_strided view_as".split())
 # What has a bias that another call may add.
@@ -55,7 +55,15 @@ def partners_of(target: RunCalls, golden: RunCalls) -> Together:
     )
     found = Together()
     left: list[tuple[ModelCall | None, ModelCall | None]] = []
-    dense = [[each for each in calls if not each.is_expert] for calls in (ours, theirs)]
+    has_experts = any(each.is_expert for each in (*ours, *theirs))
+    own = [
+        _of_gradients(*each) if has_experts else set()
+        for each in ((target, ours), (golden, theirs))
+    ]
+    dense = [
+        [each for each in calls if not each.is_expert and id(each) not in own[side]]
+        for side, calls in enumerate((ours, theirs))
+    ]
     for match in align([each.view for each in dense[0]], [each.view for each in dense[1]]):
         mine, other = [dense[0][at] for at in match.target], [dense[1][at] for at in match.golden]
         pair = _main(mine, other) if match.how is not How.RECOMPUTED else None
@@ -75,9 +83,28 @@ def partners_of(target: RunCalls, golden: RunCalls) -> Together:
     _give_biases(found, ours, theirs)
     _give_tails(found, ours, theirs)
     _pair_updates(found, *updates)
-    for side, layout in enumerate((target.layout, golden.layout)):
+    for side, (layout, calls) in enumerate(((target.layout, ours), (golden.layout, theirs))):
+        found.alone[side].extend(call for call in calls if id(call) in own[side])
         for call in found.alone[side]:
-            call.is_of_layout = call.is_expert or _is_of_layout(call, layout)
+            is_own = call.is_expert or id(call) in own[side]
+            call.is_of_layout = is_own or _is_of_layout(call, layout)
+    return found
+
+
+def _of_gradients(run: RunCalls, calls: Iterable[ModelCall]) -> set[int]:
+    """Return by identity the calls behind the first backward one that are in no module: what is done with the
+    gradients of one parameter after the other, of which each rank has its own where it has experts."""
+    begins: dict[int, int] = {}
+    for number, stage in enumerate(run.stages):
+        starts = (e.span.start for e in run.sides[stage.first].entries if e.direction == BACKWARD)
+        begins[number] = min(starts, default=-1)
+    found = set()
+    for call in calls:
+        at, name = call.occurrences[0]
+        entry = run.entry(at, run.stages[at].first, name, FORWARD)
+        is_bare = call.view.kind == API and not (call.module or call.parameters)
+        if entry is not None and is_bare and 0 <= begins[at] < entry.span.start:
+            found.add(id(call))
     return found
 
 

@@ -59,9 +59,9 @@ class ModelCall:
     """A call of the model: where it was made, once for each part of a batch, and the call behind it that adds
     its bias, as often; `view` is what the alignment sees. `got` and `given` tell its inputs and outputs from
     other tensors; `tail` are calls of this run alone through which its output goes, one behind the other.
-    `mixture` is the module around the experts that are spread over ranks and that it is among, "" for none,
-    `expert` the path of the one that it is in, "" for the calls around them, `UNKNOWN` where nothing tells
-    which of the other run's it is."""
+    `rows` is the first dimension of what it gets. `mixture` is the module around the experts that are spread
+    over ranks and that it is among, "" for none, `expert` the path of the one that it is in, "" for the calls
+    around them, `UNKNOWN` where nothing tells which of the other run's it is."""
 
     occurrences: list[Occurrence]
     view: Call
@@ -73,6 +73,7 @@ class ModelCall:
     tail: "list[ModelCall]" = field(default_factory=list)
     bias: "ModelCall | None" = None
     is_of_layout: bool = False
+    rows: int = 0
     mixture: str = ""
     expert: str = ""
 
@@ -274,7 +275,16 @@ def stage_calls(number: int, run: RunCalls, rank: int, views: Sequence[Call]) ->
         ]
         got, given_marks = marks
         found.append(
-            ModelCall([Occurrence(number, view.name)], plain, names, module, dims, got, given_marks)
+            ModelCall(
+                [Occurrence(number, view.name)],
+                plain,
+                names,
+                module,
+                dims,
+                got,
+                given_marks,
+                rows=next((shape[0] for shape in view.inputs if shape), 0),
+            )
         )
     return found
 

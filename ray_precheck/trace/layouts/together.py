@@ -246,7 +246,8 @@ class _PairWork:
 
     def _is_known(self, item: Item, found: Wholes | None, grids: Sequence[PartGrid] | None) -> bool:
         """Return whether values of experts that are spread are those of the whole: they agree in one of the
-        ways, or the ranks have rows of tokens, or it is a parameter or a gradient of one."""
+        ways, or the ranks have rows of the tokens of an expert, or each as many of all (others come from
+        exchanges, in which each rank has its own), or it is a parameter or a gradient of one."""
         expert = self.pair[0].expert
         if expert and found is None and not item.state_name:
             self.maker.unlike.add(expert)
@@ -261,7 +262,9 @@ class _PairWork:
             return True
         if expert and (item.state_name or grids[0].role.is_parameter):
             return True
-        return all(fold.kind == SHARD for fold in (*found.way.target, *found.way.golden))
+        folds = (*found.way.target, *found.way.golden)
+        is_even = all(len(set(grid.shapes)) == 1 for grid in grids)
+        return all(fold.kind == SHARD for fold in folds) and (bool(expert) or is_even)
 
     def _leave_expert(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
         """Leave a tensor without values, which is said once for each module."""
