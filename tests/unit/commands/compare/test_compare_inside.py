@@ -66,3 +66,17 @@ def test_weights_that_agree_or_are_elsewhere_excuse_nothing(name: str, moved: fl
     row = judged(name, moved)
     assert row.result == ERROR
     assert "weights" not in row.messages[0]
+
+
+@pytest.mark.parametrize(("is_late", "result"), [(False, ERROR), (True, WARNING)])
+def test_inputs_of_which_ranks_had_parts_show_less_of_a_drift_than_a_measured_output(
+    is_late: bool, result: str
+) -> None:
+    key = "Functional.gelu.0.forward"
+    record = {"input_args": [tensor(VALUES)], "output": [tensor(VALUES)]}
+    rows = rows_of_operators(key, key, items_of(record, key), items_of(record, key), READING)
+    for row in rows:
+        row.is_late = is_late
+        row.relative_l2 = 1e-4 if row.is_output else None
+    judge_by_auto(rows, READING.mode)
+    assert [row.result for row in rows if row.is_output] == [result]
