@@ -211,7 +211,7 @@ class _PairWork:
             folds = (found.way.target, found.way.golden)[side]
             self._note(side, both[side], folds, grids[side])
             writer, call = self.writers[side], self.pair[side]
-            note = _words(folds, writer.ranks(call), found, is_target=side == 0)
+            note = _words(folds, grids[side].ranks, found, is_target=side == 0)
             if is_tokens and found.target.buckets is None and found.target.array is None:
                 note = "; ".join(filter(None, [note, UNORDERED]))
             values, key = (

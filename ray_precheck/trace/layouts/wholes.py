@@ -82,13 +82,15 @@ class AxisRole(NamedTuple):
 class PartGrid:
     """The elements of a tensor on the ranks of a side: `elements` in the order of the axes, the last one
     fastest, of which `sizes` are the sizes, with the files of their ranks. `fixed` has the folds that
-    placements tell, by axis, else None; `role` says what the tensor is to its record."""
+    placements tell, by axis, else None; `role` says what the tensor is to its record, and
+    `ranks` of which rank each element is."""
 
     sizes: tuple[int, ...]
     elements: Sequence[Mapping[str, Any]]
     files: Sequence[PartFiles]
     fixed: Sequence[Fold | None]
     role: AxisRole = field(default_factory=AxisRole)
+    ranks: Sequence[int] = ()
     _values: dict[int, PartValues] = field(default_factory=dict)
 
     def value(self, at: int) -> PartValues:

@@ -170,7 +170,7 @@ class WholeWriter:
             elements, ranks = _filled(elements, ranks, sizes, is_copy=is_copy)
         fixed: list[Fold | None] = list(placed_folds(elements[0], stage))
         fixed += [None] * (len(sizes) - len(fixed))
-        return PartGrid(sizes, elements, [self.files[rank] for rank in ranks], fixed, role)
+        return PartGrid(sizes, elements, [self.files[rank] for rank in ranks], fixed, role, ranks)
 
     def element(
         self,

@@ -14,8 +14,10 @@ import pytest
 from ray_precheck.commands.locate.walk.nouns import Surroundings
 from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.trace.items import INPUT, OUTPUT, SAID_BEFORE, UNORDERED, Item
+from ray_precheck.trace.layouts.axes import LayoutStage
 from ray_precheck.trace.layouts.parts import of_array
 from ray_precheck.trace.layouts.together import put_together
+from ray_precheck.trace.layouts.updates import UpdatePlace, update_of
 from ray_precheck.trace.side import open_side
 
 pytestmark = pytest.mark.unit
@@ -219,3 +221,20 @@ def test_values_that_were_left_out_bound_no_gap() -> None:
     left = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4, 3], "gathered": "not"}
     around.note("left", Item("output.0", OUTPUT, left), math.nan, is_dangling=False)
     assert around.before(Item("input.0", INPUT, tensor(TOKENS))) == "before"
+
+
+def test_the_update_of_an_expert_is_that_of_all_ranks_that_have_it() -> None:
+    def update(gradient: float, *names: str) -> dict[str, Any]:
+        group = {
+            "names": [{"type": "str", "value": name} for name in names],
+            "grads": [tensor([gradient])] * len(names),
+        }
+        return {"input_args": [group], "output": []}
+
+    stage = LayoutStage((4, 5, 6, 7), (("dp", 2), ("ep", 2)))
+    records = [update(at, "all", f"experts.{at % 2}") for at in range(4)]
+    found = update_of([records], [stage]).elements
+    having, elements = found[UpdatePlace("input_args", "grads", "experts.1")]
+    assert having == LayoutStage((5, 7), (("", 2),))
+    assert [each["Norm"] for each in elements] == [1.0, 3.0]
+    assert found[UpdatePlace("input_args", "grads", "all")][0] == stage
