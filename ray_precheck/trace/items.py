@@ -225,6 +225,11 @@ def bare_name(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
+# How a tensor was put together of ranks (`put_together`): of tokens by numbers that do not show their order,
+# and not at all, of experts of which this was said of another tensor.
+UNORDERED = "Max, Min, Mean and Norm do not show the order of these tokens"
+SAID_BEFORE = "each rank has tokens of its own here, too: not compared"
+
 # The lists in the record of an update that have an entry for each parameter.
 _OF_PARAMETERS = frozenset(("names", "params", "grads", "state"))
 

@@ -1,9 +1,9 @@
 """Pairs of calls that `compare` finds between layouts, beside those that the programs say.
 
-Comes in: captures of two layouts, and the tables of `compare`. Goes out: `FoundPairs`, and with it F1. Called
-by `main.py`. All programs have one model: calls belong together that are the same operator, for the same
-time, in the module of the same name. An operator that runs a different number of times in a module of the two
-layouts (its collectives' copies, say) counts for neither.
+Comes in: captures of two layouts (of a rank each, or as they were put together), and the tables of `compare`.
+Goes out: `FoundPairs`, and with it F1. Called by `main.py`. All programs have one model: calls belong
+together that are the same operator, for the same time, in the module of the same name. An operator that runs
+a different number of times in a module of the two layouts (its collectives' copies, say) counts for neither.
 """
 
 import csv

@@ -88,3 +88,14 @@ def test_pairs_between_layouts_are_those_of_the_programs(captures: Path) -> None
     found = [each.found for each in honest_of(captures, CHOSEN, ["one"]) if each.found]
     assert found
     assert min(each.f1 for each in found) >= 0.99
+
+
+def test_experts_that_are_spread_are_compared_with_those_of_one_process(tmp_path: Path) -> None:
+    faults = ("experts_not_divided", "gather_order", "wrong_slice")
+    capture_layout("moe_ep", faults, tmp_path / "captures", "statistics")
+    assert {
+        each.fault.name: each.place for each in judged(tmp_path, ["moe_ep"], faults, ["one"])
+    } == (dict.fromkeys(faults, 1))
+    for each in honest_of(tmp_path, ["moe_ep"], ["one"]):
+        assert not each.accused, each.said.text
+        assert each.found is None or each.found.f1 == 1.0

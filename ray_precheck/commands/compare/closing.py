@@ -172,7 +172,8 @@ def format_comparison_summary(summary: ComparisonSummary, label: str = "") -> st
     )
     if summary.lone_rows:
         lines.append(
-            f"{summary.lone_rows} rows of these pairs are unmatched, too: only one side has the value"
+            f"{summary.lone_rows} rows of these pairs are unmatched, too: only one side has the value, or"
+            " each rank has its own"
         )
     if summary.unread:
         pairs = "pair has" if summary.unread == 1 else "pairs have"

@@ -20,7 +20,7 @@ from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import DumpError
 from ray_precheck.trace.items import bare_name, parameter_names
 from ray_precheck.trace.layouts.axes import groups_of, parsed_axes
-from ray_precheck.trace.layouts.partners import UPDATE, added_words
+from ray_precheck.trace.layouts.run_calls import UPDATE, added_words
 from ray_precheck.trace.layouts.together import put_together
 from ray_precheck.trace.side import API, FORWARD, CaptureSide, open_side
 

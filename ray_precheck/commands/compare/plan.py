@@ -7,6 +7,7 @@ Called by the session.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ray_precheck.commands.compare.inside import ParameterGaps, parameter_gaps
 from ray_precheck.commands.compare.options import ComparisonConfig
 from ray_precheck.commands.compare.pairing import Named, aligned, read_mapping, require_named
 from ray_precheck.commands.compare.rows import (
@@ -21,7 +22,7 @@ from ray_precheck.options.shared import EXACT
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.alignment.align import RecordPair, align, pieces_of
 from ray_precheck.trace.alignment.calls import Call, calls_of
-from ray_precheck.trace.difference.measuring import common_kinds, kinds_of, reading_of
+from ray_precheck.trace.difference.measuring import Reading, common_kinds, kinds_of, reading_of
 from ray_precheck.trace.difference.rows import ComparisonMode
 from ray_precheck.trace.difference.unsteady import (
     NEVER,
@@ -96,18 +97,23 @@ def plan_comparison(
         reading.pair.same_framework,
         reading.pair.framework,
         mapping,
-        *_unsteady(target, golden, pieces),
+        *_moved(target, golden, pieces, reading.pair),
         max_err=config.max_err,
     )
     return ComparisonPlan(pieces, settings, reading, _costs(target, pieces, mode), noise_of)
 
 
-def _unsteady(
-    target: CaptureSide, golden: CaptureSide, pieces: Sequence[RecordPair]
-) -> tuple[Unsteady, int]:
-    """Return the target's parameters that honest updates move by rounding alone, and the first piece that may
-    have got them."""
+def _moved(
+    target: CaptureSide, golden: CaptureSide, pieces: Sequence[RecordPair], reading: Reading
+) -> tuple[Unsteady, int, ParameterGaps]:
+    """Return the target's parameters that honest updates move by rounding alone, the first piece that may
+    have got them, and which parameters are apart before an update."""
     found: Unsteady = {}
+    gaps: ParameterGaps = {}
+    if reading.mode is not ComparisonMode.STATISTICS:
+        reading = Reading(
+            ComparisonMode.STATISTICS
+        )  # The files of all parameters are not read twice.
     updates, begin = 0, NEVER
     for place, piece in enumerate(pieces):
         if not piece.name.startswith(OPTIMIZER) or len(piece.target) != 1 or len(piece.golden) != 1:
@@ -118,11 +124,13 @@ def _unsteady(
         here = unsteady_parameters(ours, theirs, updates, is_plain=is_plain)
         for mark, slack in here.items():
             found[mark] = max(slack, found.get(mark, 0.0))
+        for name, gap in parameter_gaps(ours, theirs, here, reading).items():
+            gaps[name] = max(gap, gaps.get(name, gap))
         if are_apart(ours, theirs, here, INPUT):
             begin = 0
         elif are_apart(ours, theirs, here, OUTPUT):
             begin = min(begin, place)
-    return found, begin
+    return found, begin, gaps
 
 
 def _named_in(side: CaptureSide, calls: Sequence[Call]) -> Named:

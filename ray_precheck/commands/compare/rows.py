@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from ray_precheck.commands.compare.inside import ParameterGaps, give_gaps
 from ray_precheck.commands.compare.pairing import NameMapping
 from ray_precheck.commands.compare.told import (
     OF_PARAMETER,
@@ -75,7 +76,7 @@ class ComparisonSettings:
     """The settings of every worker of a comparison. `folders` are those of the tensors of
     each side, of which `NOISE` is there with a second golden run alone.
     `unsteady` are the target's parameters that honest updates move by rounding alone, which the pieces from
-    `unsteady_from` on may have got."""
+    `unsteady_from` on may have got, `gaps` those that are apart before an update, by name."""
 
     mode: ComparisonMode
     standard: str
@@ -85,6 +86,7 @@ class ComparisonSettings:
     mapping: NameMapping = field(default_factory=NameMapping)
     unsteady: Unsteady = field(default_factory=dict)
     unsteady_from: int = NEVER
+    gaps: ParameterGaps = field(default_factory=dict)
     max_err: float | None = None
 
 
@@ -230,6 +232,8 @@ def rows_of_piece(
     for row in rows if settings.unsteady else ():
         row.slack = settings.unsteady.get(row.item.mark, 0.0)
         row.is_late = payload.index >= settings.unsteady_from
+    if len(target) == 1:
+        give_gaps(target[0].key, rows, settings.gaps)
     noise: list[float | None] | None = None
     if reading.noise is not None and payload.noise.records and len(golden) == 1:
         noise = _noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)

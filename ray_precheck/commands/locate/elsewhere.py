@@ -101,7 +101,7 @@ def _stale(
                 for now, then in zip(places[dump.label], places[last.label], strict=True)
             ]
             if kept[0] is False and kept[1] is True:
-                who = f"rank {dump.rank}" if dump.rank else "the target"
+                who = f"rank {dump.rank}" if dump.rank else "the run"
                 said = (
                     f"{root.message}: {who} does not begin step {dump.step} with what its update"
                     f" in step {last.step} gave: something changed the parameter since"

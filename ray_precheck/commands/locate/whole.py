@@ -11,13 +11,17 @@ from dataclasses import replace
 from ray_precheck.commands.locate.plan import RunRecords
 from ray_precheck.commands.locate.walk.estimate import EstimatedEvidence, floor_of
 from ray_precheck.commands.locate.walk.nouns import GoldenRun, Root, RootKind
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import UNORDERED, Item
 from ray_precheck.trace.side import FORWARD
 
 _GRADIENT = ".grads."
 # Gradients of honest runs of other layouts differ by so many times what one call may, as a share of the
 # largest: they were added up in other orders in all layers.
 _ROUNDINGS = 10.0
+_IN_ORDER = (
+    "its inputs agree in numbers that do not show the order of tokens: it may be right, and get tokens that"
+    " another call has put into another order"
+)
 # Statistics of two honest runs that round in other ways are so far apart after an update, at least.
 _DRIFTED = 1e-5
 
@@ -33,7 +37,7 @@ def roots_of_whole(
     """Return the roots with what is known of the ranks whose parts make their values; in later steps without
     gaps that are smaller than what honest updates have done to parameters."""
     return [
-        _with_ranks(_named_weight(root, run), ours)
+        _with_ranks(_with_order(_named_weight(root, run), ours), ours)
         for root in roots
         if not _is_rounding(root, ours, run, estimated)
         and (is_first_step or not _has_drifted(root, ours, run, estimated))
@@ -51,6 +55,17 @@ def _named_weight(root: Root, run: GoldenRun | None) -> Root:
         return root
     said = f"{mate.state_name} has other values than in the golden run: {root.message}"
     return replace(root, kind=RootKind.WEIGHT, own=None, message=said)
+
+
+def _with_order(root: Root, ours: RunRecords) -> Root:
+    """Return an estimate of a call, of whose inputs nothing shows the order, with what that may be."""
+    record = ours.by_key.get(root.key)
+    inputs = record.inputs if record is not None else ()
+    if root.kind is not RootKind.ESTIMATE or not any(
+        UNORDERED in item.put_together for item in inputs
+    ):
+        return root
+    return replace(root, message=f"{root.message}; {_IN_ORDER}")
 
 
 def _is_rounding(
@@ -81,12 +96,15 @@ def _difference(key: str, item: Item, run: GoldenRun, estimated: EstimatedEviden
 def _has_drifted(
     root: Root, ours: RunRecords, run: GoldenRun | None, estimated: EstimatedEvidence
 ) -> bool:
-    """Return whether a gap, or what another call gave, is smaller than what updates have made of parameters
-    of two runs that round in other ways: statistics of parts see less of that than whole tensors show."""
-    if root.kind not in (RootKind.GAP, RootKind.CALL) or run is None or root.key not in ours.by_key:
+    """Return whether a gap, an estimate from parts, or what another call gave, is smaller than what updates
+    have made of parameters of two runs that round in other ways: statistics of parts see less of that than
+    whole tensors show."""
+    if run is None or root.key not in ours.by_key:
         return False
-
     record = ours.by_key[root.key]
+    is_partly = root.kind is RootKind.ESTIMATE and any(item.put_together for item in record.inputs)
+    if not (is_partly or root.kind in (RootKind.GAP, RootKind.CALL)):
+        return False
     gap = max(
         (
             _difference(root.key, item, run, estimated)

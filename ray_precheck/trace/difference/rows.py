@@ -60,7 +60,7 @@ class TensorRow:
     relative L2 distance of two golden runs. All three are None where they are not known. `beside` is there
     where a mask hides how far the other elements are apart. `slack` is the L2 distance that honest updates
     of an unsteady parameter explain, 0 for all others (`unsteady`); `is_late` says that such updates may have
-    come before.
+    come before. `inside` is the relative L2 distance that parameters inside of a module bring to an output.
     """
 
     target_name: str
@@ -79,6 +79,7 @@ class TensorRow:
     beside: BesideMask | None = None
     slack: float = 0.0
     is_late: bool = False
+    inside: float = 0.0
     saved: "Callable[[], Sequence[TensorRow]]" = tuple
     result: str = ""
     messages: list[str] = field(default_factory=list)

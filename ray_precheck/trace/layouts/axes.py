@@ -28,15 +28,22 @@ _GROUP, _MESH, _NAMED = b'"group_ranks"', b'"device_mesh"', b'"parameter"'
 @dataclass(frozen=True, slots=True)
 class LayoutStage:
     """Ranks that run the same part of the model. `ranks` are their positions among the captures of the side,
-    in the order of their mesh, whose axes have these names and sizes, the slowest first."""
+    in the order of their mesh, whose axes have these names and sizes, the slowest first. `lead` is the one
+    whose calls stand for those of all, None for the first."""
 
     ranks: tuple[int, ...]
     axes: tuple[tuple[str, int], ...] = ()
+    lead: int | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """The sizes of the axes."""
         return tuple(size for _, size in self.axes)
+
+    @property
+    def first(self) -> int:
+        """The rank whose calls stand for those of all."""
+        return self.ranks[0] if self.lead is None else self.lead
 
 
 @dataclass(frozen=True, slots=True)

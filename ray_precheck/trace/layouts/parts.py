@@ -103,11 +103,11 @@ def joined_parts(parts: Sequence[PartValues], dim: int, blocks: int = 1) -> Part
         known = [number for number in numbers if number is not None]
         if known and len(known) == len(filled):
             statistics[statistic.field] = statistic.joined(known, [size for size in sizes if size])
-    arrays = [part.array for part in parts if part.array is not None]
+    arrays = [part.array for part in filled if part.array is not None]
     array = None
-    if shape and len(arrays) == len(parts):
+    if shape and arrays and len(arrays) == len(filled):
         array = _in_blocks(arrays, dim, blocks)
-    buckets = None
+    buckets = filled[0].buckets if len(filled) == 1 else None
     rows = [part.buckets for part in parts if part.is_global and part.buckets is not None]
     if len(rows) == len(parts):
         buckets = np.sum(rows, axis=0)
@@ -218,10 +218,15 @@ class JoinedDistance:
         return self.exact if self.exact is not None else self.statistics
 
     @property
+    def is_apart(self) -> bool:
+        """Whether the elements are others at their places."""
+        return self.exact is not None and self.exact > _MOVED
+
+    @property
     def is_moved(self) -> bool:
         """Whether the same values stand in another order."""
         return (
-            self.exact is not None and self.exact > _MOVED
+            self.is_apart
             and self.statistics is not None and self.statistics < _SAME
         )  # fmt: skip
 

@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.trace.items import GRADIENTS as GRADIENTS_PART
-from ray_precheck.trace.items import INPUT, OUTPUT, Item, bare_name
+from ray_precheck.trace.items import INPUT, OUTPUT, SAID_BEFORE, UNORDERED, Item, bare_name
 from ray_precheck.trace.layouts.axes import SideLayout, side_layout
-from ray_precheck.trace.layouts.partners import (
+from ray_precheck.trace.layouts.experts import Experts, spread_experts
+from ray_precheck.trace.layouts.partners import partners_of
+from ray_precheck.trace.layouts.run_calls import (
     MOVES,
     UPDATE,
     ModelCall,
-    Together,
-    is_inside,
-    partners_of,
     run_calls_of,
     wrappers_between,
 )
@@ -76,6 +75,7 @@ def put_together(
     for side, wrappers in enumerate(wrappers_between(runs[0], runs[1])):
         if wrappers:
             runs[side] = run_calls_of(sides[side], known[side], wrappers)
+    experts = spread_experts((runs[0], runs[1]))
     writers = tuple(WholeWriter(run, folder) for run, folder in zip(runs, folders, strict=True))
     maker = WholeMaker()
     found = partners_of(runs[0], runs[1])
@@ -84,7 +84,7 @@ def put_together(
         if not pair[0].name.startswith(UPDATE):
             _write_pair(writers, maker, pair, direction, number)
         elif direction == FORWARD:
-            _write_update(writers, maker, pair, found, number)
+            _write_update(writers, maker, pair, experts, number)
     for writer, alone in zip(writers, found.alone, strict=True):
         for call in alone:
             writer.add_alone(call)
@@ -100,14 +100,14 @@ def _in_order_of_run(
     found = []
     for number, (call, _) in enumerate(pairs):
         stage = call.occurrences[0].stage
-        rank = writer.run.layout.stages[stage].ranks[0]
+        rank, home = writer.run.stages[stage].first, writer.run.home(stage)
         for direction in DIRECTIONS:
             entry = writer.run.entry(stage, rank, call.name, direction)
             if entry is not None:
                 is_forward = direction == FORWARD
-                place = entry.span.start
+                place = writer.run.place(stage, entry)
                 found.append(
-                    (not is_forward, stage if is_forward else -stage, place, number, direction)
+                    (not is_forward, home if is_forward else -home, place, number, direction)
                 )
     return [(number, direction) for *_, number, direction in sorted(found)]
 
@@ -170,15 +170,19 @@ class _PairWork:
             for side, each in enumerate((item, mate)):
                 self._leave(side, each.element or {}, mate.element or {}, _TIED)
             return
-        if self.pair[0].is_expert:
-            self._leave_expert(item, mate)
-            return
+        is_expert = self.pair[0].is_expert
         if not (item.is_tensor and mate.is_tensor):
-            self._give_value(item.element, mate.element)
+            give = self._give_expert_value if is_expert else self._give_value
+            give(item.element, mate.element)
             return
         both = item, mate
         elements = [self.parts[side].elements[both[side].path] for side in range(2)]
         found, grids = self._made(both, elements)
+        if is_expert and not self._is_known(item, found, grids):
+            self._leave_expert(item.element, mate.element)
+            return
+        is_tokens = is_expert and not (item.state_name or (grids and grids[0].role.is_parameter))
+        is_own = is_own or is_expert
         is_edge = item.part == OUTPUT if self.direction == FORWARD else item.part == INPUT
         if self.direction == BACKWARD and item.part == OUTPUT:
             self.is_off = self.is_off or (found is not None and found.distance > _OFF)
@@ -189,10 +193,13 @@ class _PairWork:
                 self._forget_own_inputs()
             elif elements is not before:
                 self.behind.append(both)
-        elif not is_edge and not item.state_name and (found is None or found.distance > _SAME):
+        elif not (is_edge or is_expert or item.state_name) and (
+            found is None or found.distance > _SAME
+        ):
             self.far.append((item.element, mate.element))
         for side in range(2):
-            first, old = elements[side][0], both[side].element or {}
+            old = both[side].element or {}
+            first = next((each for each in elements[side] if "shape" in each), old)
             if (
                 first is not old and "requires_grad" in old
             ):  # What is behind may be without gradients.
@@ -204,8 +211,13 @@ class _PairWork:
             folds = (found.way.target, found.way.golden)[side]
             self._note(side, both[side], folds, grids[side])
             writer, call = self.writers[side], self.pair[side]
-            note = _words(folds, writer.ranks(call), found, is_target=side == 0)
-            values, key = (found.target, found.golden)[side], f"{call.name}.{self.direction}"
+            note = _words(folds, grids[side].ranks, found, is_target=side == 0)
+            if is_tokens and found.target.buckets is None and found.target.array is None:
+                note = "; ".join(filter(None, [note, UNORDERED]))
+            values, key = (
+                (found.target, found.golden)[side],
+                f"{writer.name(call)}.{self.direction}",
+            )
             self.new[side][id(old)] = writer.element(
                 first, key, both[side].path, grids[side], values, note
             )
@@ -232,15 +244,43 @@ class _PairWork:
         shape = without_values(golden).get("shape")
         self.new[side][id(element)] = without_values(element) | {"shape": shape, GATHERED: why}
 
-    def _leave_expert(self, item: Item, mate: Item) -> None:
-        """Leave a tensor of experts, and a number of their tokens, which have no meaning for the whole."""
-        both = item.element or {}, mate.element or {}
-        for side, element in enumerate(both):
-            if item.is_tensor and mate.is_tensor:
-                self._leave(side, element, both[1], _OF_EXPERTS)
-            elif type(both[0].get("value")) is type(both[1].get("value")) is int:
-                note = {} if both[0]["value"] == both[1]["value"] else {GATHERED: _OF_EXPERTS}
-                self.new[side][id(element)] = {**element, "value": both[1]["value"], **note}
+    def _is_known(self, item: Item, found: Wholes | None, grids: Sequence[PartGrid] | None) -> bool:
+        """Return whether values of experts that are spread are those of the whole: they agree in one of the
+        ways, or the ranks have rows of the tokens of an expert, or each as many of all (others come from
+        exchanges, in which each rank has its own), or it is a parameter or a gradient of one."""
+        expert = self.pair[0].expert
+        if expert and found is None and not item.state_name:
+            self.maker.unlike.add(expert)
+        if found is None or grids is None or (expert in self.maker.unlike and not item.state_name):
+            return False
+        if not item.dtype.rpartition(".")[2].startswith(_FLOATS):
+            # Of a sum of integers not all is known, and what is known has to be equal.
+            both = found.target.statistics, found.golden.statistics
+            lacks = [[name for name, each in side.items() if each is None] for side in both]
+            return found.distance < _NEAR_INTEGER and lacks[0] == lacks[1]
+        if found.distance < _NEAR_INTEGER:
+            return True
+        if expert and (item.state_name or grids[0].role.is_parameter):
+            return True
+        folds = (*found.way.target, *found.way.golden)
+        is_even = all(len(set(grid.shapes)) == 1 for grid in grids)
+        return all(fold.kind == SHARD for fold in folds) and (bool(expert) or is_even)
+
+    def _leave_expert(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+        """Leave a tensor without values, which is said once for each module."""
+        mixture = self.pair[0].mixture
+        expert = self.pair[0].expert if self.pair[0].expert in self.maker.unlike else ""
+        why = _OTHER_TOKENS if expert else _OF_EXPERTS
+        why = SAID_BEFORE if (expert or mixture) in self.maker.said else why
+        self.maker.said.add(expert or mixture)
+        for side, element in enumerate((ours, theirs)):
+            self._leave(side, element, theirs, why)
+
+    def _give_expert_value(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+        """Give a number of tokens, of which each rank has its own, the number of the whole."""
+        if type(ours.get("value")) is type(theirs.get("value")) is int:
+            note = {} if ours["value"] == theirs["value"] else {GATHERED: _OF_EXPERTS}
+            self.new[0][id(ours)] = {**ours, "value": theirs["value"], **note}
 
     def _made(
         self, both: tuple[Item, Item], elements: Sequence[Sequence[Mapping[str, Any]]]
@@ -248,8 +288,9 @@ class _PairWork:
         grids = []
         for side in range(2):
             writer, call = self.writers[side], self.pair[side]
-            role = self._role(side, both[side])
-            grid = writer.grid(call, elements[side], role)
+            role = self._role(side, both[side])._replace(is_dealt=call.is_expert)
+            is_copy = role.is_parameter or bool(both[side].state_name)
+            grid = writer.grid(call, elements[side], role, is_copy=is_copy)
             if grid is None or _is_masked_later(call, both[side], grid):
                 return None, None
             is_norm = call.view.family in _NORMS or (
@@ -320,10 +361,13 @@ class _PairWork:
         if item.part != OUTPUT:
             self.sharded[side].update(shards)
         if item.state_name and self.direction == FORWARD:
-            shapes = self.writers[side].parameters.setdefault(self.pair[side].name, set())
+            shapes = self.writers[side].parameters.setdefault(self.pair[side].occurrences[0], set())
             shapes.update(grid.shapes)
             whole = frozenset(at for at, fold in enumerate(folds) if fold.kind == REPLICA)
-            known, place = self.writers[side].undivided, (self.pair[side].name, grid.shapes[0])
+            known, place = (
+                self.writers[side].undivided,
+                (self.pair[side].occurrences[0], grid.shapes[0]),
+            )
             known[place] = known.get(place, whole) & whole
             self.maker.divided.update((side, at) for at in shards if grid.fixed[at] is None)
         if self.direction == BACKWARD and item.part == OUTPUT:
@@ -341,9 +385,9 @@ class _PairWork:
         is_output = item.part == OUTPUT
         is_masked = bool(call.tail) and item.part == INPUT
         if whole is not None or is_gradient or (is_backward and (is_output or is_masked)):
-            shapes = writer.parameters.get(call.name, ())
+            shapes = writer.parameters.get(call.occurrences[0], ())
             is_parameter = is_gradient or (is_backward and is_output and item.shape in shapes)
-            place = call.name, item.shape or ()
+            place = call.occurrences[0], item.shape or ()
             undivided = writer.undivided.get(place) if is_parameter and not is_gradient else None
             return AxisRole(
                 is_backward, axes, is_parameter, whole or None, undivided or frozenset()
@@ -359,10 +403,17 @@ class _PairWork:
 # it is nearer.
 _SAME = 1e-4
 _NORMS = frozenset(("norm", "linalg.vector_norm", "vector_norm"))
+# So near are integers that are equal.
+_NEAR_INTEGER = 1e-4
+_FLOATS = ("float", "bfloat", "half", "double")
 _OFF = 0.1  # far more than other orders of additions explain
 _TIED = "stages of the pipeline have parts of the gradient of this shared parameter: not compared"
 _OWN_INPUT = "each rank looks up what it has: not compared"
-_OF_EXPERTS = "experts are spread over ranks, which deal out the tokens among them: not compared"
+_OF_EXPERTS = (
+    "experts are spread over ranks, which deal out the tokens among them, and each has numbers of its own"
+    " (places, counts): not compared"
+)
+_OTHER_TOKENS = "this expert got another number of tokens than in the other run: not compared"
 _NO_WHOLE = "the parts of the ranks make no whole of one shape: not compared"
 
 
@@ -377,7 +428,7 @@ def _write_update(
     writers: Sequence[WholeWriter],
     maker: WholeMaker,
     pair: tuple[ModelCall, ModelCall],
-    together: Together,
+    experts: Experts,
     number: int,
 ) -> None:
     """Write the update of an optimizer: its tensors are those of parameters, which stages and ranks share."""
@@ -387,14 +438,14 @@ def _write_update(
         for number_of, name in call.occurrences:
             ranks = writer.run.layout.stages[number_of].ranks
             records.append(
-                [writer.record_of(number_of, rank, name, FORWARD) or {} for rank in ranks]
+                [writer.record_of(number_of, name, FORWARD, rank=rank) or {} for rank in ranks]
             )
         updates.append(
             update_of(records, [writer.run.layout.stages[at.stage] for at in call.occurrences])
         )
     made: tuple[dict[Any, dict[str, Any]], ...] = ({}, {})
     for place in updates[0].elements:
-        if place not in updates[1].elements or is_inside(place.name, together):
+        if place not in updates[1].elements or experts.is_unknown(place.name):
             continue
         grids = []
         for writer, update in zip(writers, updates, strict=True):
@@ -407,9 +458,12 @@ def _write_update(
         for side in range(2):
             having, elements = updates[side].elements[place]
             first = elements[0]
-            if found is None:
+            is_start = place.part == "input_args" and place.list == "params"
+            is_unlike = not is_start and experts.expert_of(place.name) in maker.unlike
+            if found is None or is_unlike:
                 shape = without_values(grids[1].elements[0]).get("shape")
-                left = without_values(first) | {"shape": shape, GATHERED: _NO_WHOLE}
+                why = _OTHER_TOKENS if is_unlike else _NO_WHOLE
+                left = without_values(first) | {"shape": shape, GATHERED: why}
                 made[side][place] = left
                 continue
             values = (found.target, found.golden)[side]

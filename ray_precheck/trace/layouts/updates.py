@@ -65,11 +65,12 @@ def update_of(
             having = [rank[place] for rank in tensors if place in rank]
             if len(having) == len(tensors):
                 found.elements.setdefault(place, (stage, having))
-            elif having:  # The state of a parameter that another rank updates.
-                alone = LayoutStage(
-                    (stage.ranks[next(at for at, rank in enumerate(tensors) if place in rank)],)
+            elif having:  # What some ranks update: the state of a parameter, or an expert.
+                its = tuple(
+                    at for at, rank in zip(stage.ranks, tensors, strict=True) if place in rank
                 )
-                found.elements.setdefault(place, (alone, having[:1]))
+                axes = (("", len(its)),) if len(its) > 1 else ()
+                found.elements.setdefault(place, (LayoutStage(its, axes), having))
         first = next(iter(ranks), {})
         if not found.settings:
             group = next(iter(_groups(first, "input_args")), {})

@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from ray_precheck.numerics.statistics import FIELDS
@@ -68,26 +68,29 @@ class AxisRole(NamedTuple):
     """What a value is to its record: an output may be a sum of which the ranks have addends (`may_add`: of
     these axes), and a value of a backward pass may be scaled. `is_parameter`: it is the gradient of a
     parameter, which has no samples. `whole` is what a collective makes of it; `undivided` are axes whose
-    ranks have no shards of it."""
+    ranks have no shards of it; `is_dealt`: its rows are tokens, which each run may have in its own order."""
 
     is_backward: bool = False
     may_add: frozenset[int] = frozenset()
     is_parameter: bool = False
     whole: Mapping[str, Any] | None = None
     undivided: frozenset[int] = frozenset()
+    is_dealt: bool = False
 
 
 @dataclass
 class PartGrid:
     """The elements of a tensor on the ranks of a side: `elements` in the order of the axes, the last one
     fastest, of which `sizes` are the sizes, with the files of their ranks. `fixed` has the folds that
-    placements tell, by axis, else None; `role` says what the tensor is to its record."""
+    placements tell, by axis, else None; `role` says what the tensor is to its record, and
+    `ranks` of which rank each element is."""
 
     sizes: tuple[int, ...]
     elements: Sequence[Mapping[str, Any]]
     files: Sequence[PartFiles]
     fixed: Sequence[Fold | None]
     role: AxisRole = field(default_factory=AxisRole)
+    ranks: Sequence[int] = ()
     _values: dict[int, PartValues] = field(default_factory=dict)
 
     def value(self, at: int) -> PartValues:
@@ -160,11 +163,15 @@ class Wholes(NamedTuple):
 class WholeMaker:
     """Puts tensors together. `scales` has for each side and axis whether the values of backward passes are so
     many times those of the whole run as the axis has ranks: the first that tell decide; `divided` the sides
-    and axes over which parameters are sharded; `blocks` the order of the samples that was seen last."""
+    and axes over which parameters are sharded; `blocks` the order of the samples that was seen last; `said`
+    the modules with spread experts of which a tensor was left out, `unlike` the experts that have another
+    number of tokens in the other run."""
 
     scales: dict[tuple[int, int], bool] = field(default_factory=dict)
     divided: set[tuple[int, int]] = field(default_factory=set)
     blocks: int = 1
+    said: set[str] = field(default_factory=set)
+    unlike: set[str] = field(default_factory=set)
     _ways: dict[Any, list[JoinWay]] = field(default_factory=dict)
 
     def make(self, target: PartGrid, golden: PartGrid) -> Wholes | None:
@@ -213,11 +220,12 @@ class WholeMaker:
     ) -> Wholes:
         """Return the values in the order of the other side, as far as one is found."""
         way, ours, theirs, distance = found
-        if distance.is_moved and _is_free(target, way.target) | _is_free(golden, way.golden):
+        is_moved = partial(_is_moved, is_dealt=target.role.is_dealt)
+        if is_moved(distance) and _is_free(target, way.target) | _is_free(golden, way.golden):
             for blocks in _orders(target, golden, way):
                 again = _folded(golden, way.golden, None, blocks)[0]
                 own, odd = _folded(target, way.target, again, blocks)
-                if not distance_between(own, again).is_moved:
+                if not is_moved(distance_between(own, again)):
                     self.blocks = blocks if blocks > 3 else self.blocks
                     return Wholes(own, again, way, odd)
             ours, theirs = (_without_order(each) for each in (ours, theirs))
@@ -413,6 +421,11 @@ def _is_free(grid: PartGrid, folds: Sequence[Fold]) -> bool:
     return any(
         fold.kind == SHARD and known is None for fold, known in zip(folds, grid.fixed, strict=True)
     )
+
+
+def _is_moved(distance: JoinedDistance, *, is_dealt: bool) -> bool:
+    """Return whether the same values stand in another order, or of tokens, in whatever order, others."""
+    return distance.is_moved or (is_dealt and distance.is_apart)
 
 
 def _orders(target: PartGrid, golden: PartGrid, way: JoinWay) -> list[int]:

@@ -4,6 +4,7 @@ Comes in: the calls of a run, and the elements that stand for their tensors. Goe
 on all ranks, and a folder with a dump.json, sketches and files. Called by `together`.
 """
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -20,8 +21,8 @@ from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.schema.dtypes import header_field
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
 from ray_precheck.trace.layouts.axes import LayoutStage
-from ray_precheck.trace.layouts.partners import MOVES, ModelCall, Occurrence, RunCalls
 from ray_precheck.trace.layouts.parts import DISTRIBUTED, PartFiles, PartValues, are_replicas
+from ray_precheck.trace.layouts.run_calls import MOVES, ModelCall, Occurrence, Place, RunCalls
 from ray_precheck.trace.layouts.wholes import REPLICA, SHARD, SUM, AxisRole, Fold, PartGrid
 from ray_precheck.trace.side import BACKWARD, FORWARD, GRADIENTS, CaptureSide, RecordEntry
 
@@ -49,7 +50,7 @@ class _Written:
     record: dict[str, Any]
     entry: RecordEntry
     stage: int
-    order: int
+    order: Place
 
 
 @dataclass(slots=True)
@@ -64,8 +65,10 @@ class WholeWriter:
     tied: set[Any] = field(default_factory=set)
     rooted: set[Any] = field(default_factory=set)
     added: dict[Any, frozenset[int]] = field(default_factory=dict)
-    parameters: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)
-    undivided: dict[tuple[str, tuple[int, ...]], frozenset[int]] = field(default_factory=dict)
+    parameters: dict[Occurrence, set[tuple[int, ...]]] = field(default_factory=dict)
+    undivided: dict[tuple[Occurrence, tuple[int, ...]], frozenset[int]] = field(
+        default_factory=dict
+    )
     _sketches: SketchFile = field(init=False)
     _names: dict[Occurrence, str] = field(default_factory=dict)
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -73,9 +76,7 @@ class WholeWriter:
     def __post_init__(self) -> None:
         (self.folder / _TENSORS).mkdir(parents=True)
         self.files = [PartFiles(side) for side in self.run.sides]
-        self.reduced = [
-            _reduced_in(self.run.sides[stage.ranks[0]]) for stage in self.run.layout.stages
-        ]
+        self.reduced = [_reduced_in(self.run.sides[stage.first]) for stage in self.run.stages]
         first = self.run.sides[0]
         gradients = Counter(
             item.mark
@@ -90,9 +91,12 @@ class WholeWriter:
     def _name_calls(self) -> None:
         """Give each call a name of its own: stages of a pipeline count theirs by themselves."""
         taken: set[str] = set()
-        for number, stage in enumerate(self.run.layout.stages):
-            names = dict.fromkeys(entry.call for entry in self.run.sides[stage.ranks[0]].entries)
-            for call in names:
+        names: dict[int, dict[str, None]] = {}
+        for each in self.run.calls:
+            for number, call in each.occurrences:
+                names.setdefault(number, {})[call] = None
+        for number in sorted(names):
+            for call in names[number]:
                 before, _, last = call.rpartition(".")
                 at, name = int(last) if last.isdigit() else 0, call
                 while name in taken:
@@ -103,7 +107,7 @@ class WholeWriter:
 
     def stage(self, call: ModelCall) -> LayoutStage:
         """Return the stage that makes a call."""
-        return self.run.layout.stages[call.occurrences[0].stage]
+        return self.run.stages[call.occurrences[0].stage]
 
     def sizes(self, call: ModelCall) -> tuple[int, ...]:
         """Return the sizes of the axes over which the parts of a call's tensors are: those of the layout,
@@ -118,49 +122,55 @@ class WholeWriter:
     def parts(self, call: ModelCall, direction: str) -> RecordParts | None:
         """Return a record of a call on all ranks, None where it has none of this direction."""
         found: list[dict[str, Any]] = []
+        first = self.stage(call).first
+        if self.record_of(*call.occurrences[0], direction, rank=first) is None:
+            return None
         for rank in self.stage(call).ranks:
             for at, (stage, name) in enumerate(call.occurrences):
-                record = self.record_of(stage, rank, name, direction)
-                if record is None:
-                    if not found:
-                        return None
-                    record = {}
-                if call.bias is not None:
+                record = self.record_of(stage, name, direction, rank=rank) or {}
+                if record and call.bias is not None:
                     bias = call.bias.occurrences[min(at, len(call.bias.occurrences) - 1)]
-                    added = self.record_of(bias.stage, rank, bias.call, direction)
+                    added = self.record_of(bias.stage, bias.call, direction, rank=rank)
                     record = _with_bias(record, added or {})
                 found.append(record)
-        entry = self.run.entry(
-            call.occurrences[0].stage, self.stage(call).ranks[0], call.name, direction
-        )
+        entry = self.run.entry(call.occurrences[0].stage, first, call.name, direction)
         name = entry.key if entry is not None else ""
         several = [items_of(record, name) for record in found]
+        lead = self.stage(call).ranks.index(first) * len(call.occurrences)
         by_path = [{item.path: item for item in items} for items in several]
         elements = {
             item.path: [
                 each[item.path].element or {} if item.path in each else {} for each in by_path
             ]
-            for item in several[0]
+            for item in several[lead]
         }
-        return RecordParts(found[0], several[0], elements)
+        return RecordParts(found[lead], several[lead], elements)
 
-    def record_of(self, stage: int, rank: int, call: str, direction: str) -> dict[str, Any] | None:
+    def record_of(
+        self, stage: int, call: str, direction: str, *, rank: int
+    ) -> dict[str, Any] | None:
         """Return the record of a call on a rank, None where it has none."""
         entry = self.run.entry(stage, rank, call, direction)
         return None if entry is None else self.run.record(rank, entry)
 
     def grid(
-        self, call: ModelCall, elements: Sequence[Mapping[str, Any]], role: AxisRole
+        self,
+        call: ModelCall,
+        elements: Sequence[Mapping[str, Any]],
+        role: AxisRole,
+        *,
+        is_copy: bool = False,
     ) -> PartGrid | None:
-        """Return the parts of a tensor; None where a rank has none."""
+        """Return the parts of a tensor; None where a rank has none. Ranks that lack an expert have copies of
+        its parameters and their gradients, and no rows of its tokens."""
+        stage, ranks, sizes = self.stage(call), self.ranks(call), self.sizes(call)
         if not all("shape" in each for each in elements):
-            return None
-        stage = self.stage(call)
+            if call.occurrences[0].stage not in self.run.homes:
+                return None
+            elements, ranks = _filled(elements, ranks, sizes, is_copy=is_copy)
         fixed: list[Fold | None] = list(placed_folds(elements[0], stage))
-        sizes = self.sizes(call)
         fixed += [None] * (len(sizes) - len(fixed))
-        ranks = self.ranks(call)
-        return PartGrid(sizes, elements, [self.files[rank] for rank in ranks], fixed, role)
+        return PartGrid(sizes, elements, [self.files[rank] for rank in ranks], fixed, role, ranks)
 
     def element(
         self,
@@ -196,13 +206,18 @@ class WholeWriter:
     def add(self, call: ModelCall, direction: str, record: dict[str, Any], **marks: Any) -> None:
         """Add a record under the name that its call has in the whole capture."""
         first = call.occurrences[0]
-        rank = self.run.layout.stages[first.stage].ranks[0]
+        rank = self.run.stages[first.stage].first
         entry = self.run.entry(first.stage, rank, first.call, direction)
         if entry is None:
             return
         record = {name: each for name, each in record.items() if name not in ("stack", "parent")}
         key = self.key(first.stage, entry)
-        self.written.append(_Written(key, record | marks, entry, first.stage, entry.span.start))
+        order = self.run.place(first.stage, entry)
+        self.written.append(_Written(key, record | marks, entry, first.stage, order))
+
+    def name(self, call: ModelCall) -> str:
+        """Return the name of a call in the whole capture."""
+        return self._names[call.occurrences[0]]
 
     def key(self, stage: int, entry: RecordEntry) -> str:
         """Return the key of a record in the whole capture."""
@@ -238,7 +253,7 @@ class WholeWriter:
         first = elements[0]
         if grid is None or not all(are_replicas(each, first) for each in elements):
             return {name: each for name, each in first.items() if name not in _OF_VALUES}
-        name = f"{call.name}.{item.path}"
+        name = f"{self.name(call)}.{item.path}"
         return self.element(first, name, "alone", grid, grid.value(0), "")
 
     def finish(self) -> None:
@@ -251,13 +266,14 @@ class WholeWriter:
         header["float32"] = header_field(first.float32, first.float32)
         begins = []
         for stage in self.run.layout.stages:
-            entries = self.run.sides[stage.ranks[0]].entries
+            entries = self.run.sides[stage.first].entries
             starts = [each.span.start for each in entries if each.direction == BACKWARD]
             begins.append(min(starts, default=math.inf))
 
-        def place(each: _Written) -> tuple[int, int, int]:
-            is_late = each.order >= begins[each.stage]
-            return (1, -each.stage, each.order) if is_late else (0, each.stage, each.order)
+        def place(each: _Written) -> tuple[int, int, Place]:
+            home = self.run.home(each.stage)
+            is_late = each.order.start >= begins[home] or each.entry.direction == BACKWARD
+            return (1, -home, each.order) if is_late else (0, home, each.order)
 
         rows = sorted(self.written, key=place)
         with (self.folder / "dump.json").open("w", encoding="utf-8") as file:
@@ -269,12 +285,39 @@ class WholeWriter:
         self._sketches.finish()
         stacks, modules = {}, {}
         for number, each in enumerate(rows):
-            side = self.run.sides[self.run.layout.stages[each.stage].ranks[0]]
+            side = self.run.sides[self.run.stages[each.stage].first]
             if each.entry.key in side.stacks:
                 stacks[str(number)] = [[each.key], side.stacks[each.entry.key]]
             modules[each.key] = side.modules.get(each.entry.key)
         for name, content in (("stack.json", stacks), ("construct.json", modules)):
             (self.folder / name).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _filled(
+    elements: Sequence[Mapping[str, Any]],
+    ranks: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    is_copy: bool,
+) -> tuple[list[Mapping[str, Any]], list[int]]:
+    """Return the elements of all ranks, and the rank that each is of: for those that lack the tensor a copy
+    of the nearest that has it, or no rows of it."""
+    places = list(itertools.product(*(range(size) for size in sizes)))
+    having = [at for at, each in enumerate(elements) if "shape" in each]
+    found, of = list(elements), list(ranks)
+    for at, each in enumerate(elements):
+        if "shape" in each:
+            continue
+        nearest = min(
+            having,
+            key=lambda other: sum(a != b for a, b in zip(places[at], places[other], strict=True)),
+        )
+        element = elements[nearest]
+        if is_copy or not element["shape"]:
+            found[at], of[at] = element, ranks[nearest]
+        else:
+            found[at] = without_values(element) | {"shape": [0, *element["shape"][1:]]}
+    return found, of
 
 
 def without_values(element: Mapping[str, Any]) -> dict[str, Any]:

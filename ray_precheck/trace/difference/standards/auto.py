@@ -240,7 +240,7 @@ def judge_by_auto(
         elif id(row) not in lost and not _is_passed_on(row, rows, distances):
             added = (_added(row, each, distances[id(each)]) for each in unsteady)
             both = max(brought, *added) if unsteady and row.is_output else brought
-            _judge_floats(row, rows, distances[id(row)], both, unit)
+            _judge_floats(row, rows, distances[id(row)], max(both, row.inside), unit)
 
 
 def _furthest(distances: Iterable[Apart | None]) -> float:
@@ -354,10 +354,15 @@ def _judge_floats(
         return
     found, words = excess.found, _measured_words(row, excess)
     inherited = row.is_output and found.value <= excess.explained
-    if inherited:
+    has_others = row.inside > _factor(row) * excess.floor
+    if has_others and row.inside >= excess.brought:
+        words += f"; it got other weights: parameters inside of it differ by {row.inside:.4g}"
+    elif inherited:
         words += f"; the inputs differ by {excess.brought:.4g}"
     unit = roundoff_of(row) or 0.0
-    upstream = inherited or not row.is_output or _came_from_elsewhere(row, excess)
+    upstream = (
+        inherited or has_others or not row.is_output or _came_from_elsewhere(row, rows, excess)
+    )
     lost = math.sqrt(max(unit, coarsest) if upstream else unit)
     # A value jumps where an input crosses a border; a sum may be nothing but what its terms are off.
     is_open = inherited and excess.explained > AMPLIFIED * excess.brought
@@ -432,14 +437,22 @@ def _measured_words(row: TensorRow, excess: _Excess) -> str:
     return words
 
 
-def _came_from_elsewhere(row: TensorRow, excess: _Excess) -> bool:
+def _came_from_elsewhere(row: TensorRow, rows: Sequence[TensorRow], excess: _Excess) -> bool:
     """Return whether what made an output differ may be what its inputs do not show.
 
     What a backward pass saved of the forward one may not be known. Adam and its like divide by the root of
     the second moment, which makes a whole step of the rounding of a gradient that is nearly zero. And the
     statistics of an input do not show how far sums over its rows have moved: the means of its channels, the
-    gradient of a bias; or how far a bias that is not steady has moved it.
+    gradient of a bias; or how far a bias that is not steady has moved it. So it is with inputs of which there
+    are statistics alone, beside an output that is measured: ranks had parts of them.
     """
+    is_partly = not excess.found.is_bound and any(
+        each.relative_l2 is None
+        for each in rows
+        if not each.is_output and roundoff_of(each) is not None
+    )
+    if row.is_late and is_partly:
+        return True
     is_backward = ".backward" in row.target_name
     is_sum = is_backward and len(row.item.shape or ()) == 1
     if excess.found.is_bound and (excess.spread > 0.0 or row.is_late or is_sum):

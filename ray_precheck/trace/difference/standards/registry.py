@@ -39,7 +39,7 @@ from ray_precheck.trace.difference.standards.by_row import (
 )
 from ray_precheck.trace.difference.standards.megengine import judge_by_megengine
 from ray_precheck.trace.difference.standards.msprobe import judge_by_msprobe
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import SAID_BEFORE, Item
 
 
 def _by_row(judge: Callable[[TensorRow, ComparisonMode], None]) -> CaptureStandard:
@@ -152,7 +152,8 @@ def _say_facts(row: TensorRow, mode: ComparisonMode) -> None:
         row.note(PASS, BLIND)
     elif row.result == PASS and (side := _without_values(row, target, golden)):
         # A pass means that something was compared.
-        row.note(WARNING, f"nothing was compared: the {side} has no values of this tensor")
+        result = UNMATCHED if SAID_BEFORE in (target.put_together, golden.put_together) else WARNING
+        row.note(result, f"nothing was compared: the {side} has no values of this tensor")
 
 
 def _say_values(row: TensorRow, target: Item, golden: Item) -> None:

@@ -9,7 +9,6 @@ import pytest
 from ray_precheck.errors import UsageError
 from ray_precheck.trace.items import bare_name
 from ray_precheck.trace.layouts.axes import parsed_axes
-from ray_precheck.trace.layouts.partners import added_words
 from ray_precheck.trace.layouts.parts import (
     PartValues,
     added_parts,
@@ -17,6 +16,7 @@ from ray_precheck.trace.layouts.parts import (
     rooted_parts,
     with_statistics_of,
 )
+from ray_precheck.trace.layouts.run_calls import added_words
 from ray_precheck.trace.layouts.wholes import (
     REPLICA,
     SHARD,
