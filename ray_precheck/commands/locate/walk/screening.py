@@ -43,7 +43,7 @@ from ray_precheck.commands.locate.walk.outside import MOVED
 from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.flow import Flow, FlowRecord, Producer, is_collective, writes_in_place
-from ray_precheck.trace.items import INPUT, Item
+from ray_precheck.trace.items import Item
 from ray_precheck.trace.side import BACKWARD, FORWARD, CaptureSide, RecordEntry
 
 # A bound that is a product is this much smaller than the quotient that it stands for, which is rounded.
@@ -106,14 +106,14 @@ class Screen:
 
     def givers(self, place: int) -> list[str]:
         """Return the keys of the records that gave what a record got, one for each value."""
-        columns, owners, entries = self.columns, self.owners, self.columns.entries
-        inputs = columns.givers[columns.begins[place] : columns.outputs[place]]
+        columns, owners, entries = self.columns, self.owners, self.columns.form.entries
+        inputs = columns.givers[columns.form.begins[place] : columns.form.outputs[place]]
         return [entries[owners[giver]].key for giver in inputs if giver != NOBODY]
 
     def forward(self, call: str, place: int) -> FlowRecord | None:
         """Return the forward record of a call before a place in the run; None where there is none."""
         found = self.forwards.get(call, place)
-        return self.records[self.columns.entries[found].key] if found < place else None
+        return self.records[self.columns.form.entries[found].key] if found < place else None
 
     def difference(self, key: str, path: str) -> float:
         """Return how a value that a record gave differs, 0 where that is not known."""
@@ -123,16 +123,16 @@ class Screen:
 
     def tensor(self, key: str, path: str) -> int:
         """Return the number of a tensor, `NOBODY` where the record has none of this path."""
-        begin = self.columns.begins[self.places[key]]
+        begin = self.columns.form.begins[self.places[key]]
         paths = (item.path for item in self.records[key].items if item.is_tensor)
         return next((number for number, each in enumerate(paths, begin) if each == path), NOBODY)
 
     def name_of(self, tensor: int) -> tuple[str, str]:
         """Return the key of the record and the path of a tensor."""
         place = self.owners[tensor]
-        key = self.columns.entries[place].key
+        key = self.columns.form.entries[place].key
         tensors = [item for item in self.records[key].items if item.is_tensor]
-        return key, tensors[tensor - self.columns.begins[place]].path
+        return key, tensors[tensor - self.columns.form.begins[place]].path
 
 
 def screen_of(
@@ -145,7 +145,7 @@ def screen_of(
 ) -> Screen:
     """Return what the columns tell of each record; `weights` learns what optimizers update, `golden_names`
     has the parameters of the golden run by their values."""
-    entries = columns.entries
+    entries = columns.form.entries
     records = LazyRecords(target, entries)
     weights.learn(records.of_updates())
     forwards = {each.call: place for place, each in enumerate(entries) if each.direction == FORWARD}
@@ -182,7 +182,7 @@ def screen_of(
         has_half_outputs.tolist(),
         bool(arrays.halves.any()),
         frozenset(moved.tolist()),
-        [records[entries[place].key] for place in sorted(columns.writers)],
+        [records[entries[place].key] for place in sorted(columns.form.writers)],
     )
 
 
@@ -202,21 +202,23 @@ class _Arrays(NamedTuple):
 
     @classmethod
     def of(cls, columns: PairColumns) -> "_Arrays":
-        kinds, owners = np.array(columns.kinds, dtype=np.int64), columns.owners
+        kinds, owners = np.array(columns.form.kinds, dtype=np.int64), columns.form.owners
         differences = np.array(columns.differences)
         is_known = ~np.isnan(differences)
         weights = np.zeros(len(kinds), dtype=bool)
-        weights[[*columns.weights]] = True
+        weights[[*columns.form.weights]] = True
         return cls(
             owners,
             np.array(columns.givers, dtype=np.int64),
-            np.arange(len(kinds)) >= np.array(columns.outputs)[owners],
+            np.arange(len(kinds)) >= np.array(columns.form.outputs)[owners],
             is_known,
             np.where(is_known, differences, -1.0),
-            np.array([floor_of(kind.dtype) for kind in columns.known])[kinds],
-            np.array([has_half_digits(kind.dtype) for kind in columns.known], dtype=bool)[kinds],
+            np.array([floor_of(kind.dtype) for kind in columns.form.known])[kinds],
+            np.array([has_half_digits(kind.dtype) for kind in columns.form.known], dtype=bool)[
+                kinds
+            ],
             weights,
-            len(columns.begins),
+            len(columns.form.begins),
         )
 
 
@@ -252,7 +254,7 @@ def _hidden(columns: PairColumns, framework: str) -> tuple[set[int], set[int]]:
     """Return the records whose values, or the judgement of which, are not what the columns say, and of these
     the ones that gave memory that nothing had written."""
     hidden, unset, in_place = set(), set(), []
-    for place, entry in enumerate(columns.entries):
+    for place, entry in enumerate(columns.form.entries):
         name = entry.call.rpartition(".")[0]
         is_read, is_unset, is_written, is_other = _facts(name, framework)
         if is_unset:
@@ -262,22 +264,22 @@ def _hidden(columns: PairColumns, framework: str) -> tuple[set[int], set[int]]:
         elif is_written:
             in_place.append(place)
     unset |= set(_views_before_writers(columns))
-    hidden |= unset | columns.writers
+    hidden |= unset | columns.form.writers
     return hidden | set(in_place if unset else ()), unset
 
 
 def _views_before_writers(columns: PairColumns) -> Iterator[int]:
     """Yield the views of tensors that a later record only writes into (`UnsetMemory.look_ahead`)."""
-    for place in columns.writers:
-        for tensor in range(columns.begins[place], columns.outputs[place]):
+    for place in columns.form.writers:
+        for tensor in range(columns.form.begins[place], columns.form.outputs[place]):
             giver = columns.givers[tensor]
             while giver != NOBODY:
-                view = int(columns.owners[giver])
-                if not is_view(columns.entries[view].call):
+                view = int(columns.form.owners[giver])
+                if not is_view(columns.form.entries[view].call):
                     break
                 yield view
-                first = columns.begins[view]
-                giver = columns.givers[first] if first < columns.outputs[view] else NOBODY
+                first = columns.form.begins[view]
+                giver = columns.givers[first] if first < columns.form.outputs[view] else NOBODY
 
 
 def _named_otherwise(
@@ -291,8 +293,8 @@ def _named_otherwise(
     for tensor in np.flatnonzero(is_other).tolist():
         name = weights.name_of(columns.item(tensor))
         if name:
-            golden = Item("", INPUT, columns.partners[tensor])
-            if golden_names.get(golden.mark, name) not in (name, ""):
+            golden = columns.partner(tensor)
+            if golden is not None and golden_names.get(golden.mark, name) not in (name, ""):
                 yield int(arrays.owners[tensor])
 
 
@@ -311,12 +313,13 @@ def _facts(name: str, framework: str) -> tuple[bool, bool, bool, bool]:
 
 def _with_zero_gradients(columns: PairColumns) -> Iterator[int]:
     """Yield backward records that gave a vector of zeros: of such a sum no cancellation can be estimated."""
-    vectors = {number for number, kind in enumerate(columns.known) if len(kind.shape) == 1}
-    for place, entry in enumerate(columns.entries):
+    vectors = {number for number, kind in enumerate(columns.form.known) if len(kind.shape) == 1}
+    for place, entry in enumerate(columns.form.entries):
         if entry.direction == BACKWARD:
-            given = range(columns.outputs[place], columns.ends[place])
+            given = range(columns.form.outputs[place], columns.form.ends[place])
             if any(
-                columns.kinds[each] in vectors and not norm_of(columns.item(each)) for each in given
+                columns.form.kinds[each] in vectors and not norm_of(columns.item(each))
+                for each in given
             ):
                 yield place
 
@@ -350,10 +353,10 @@ def _erring(columns: PairColumns, arrays: _Arrays, forwards: Mapping[str, int]) 
     kept = np.maximum(explained, _largest(arrays, arrays.is_output))
     own = [
         place
-        for place, entry in enumerate(columns.entries)
+        for place, entry in enumerate(columns.form.entries)
         if entry.direction == BACKWARD and forwards.get(entry.call, place) < place
     ]
-    forward = [forwards[columns.entries[place].call] for place in own]
+    forward = [forwards[columns.form.entries[place].call] for place in own]
     explained[own] = np.maximum(explained[own], kept[forward])
     limits = np.where(_any_of(arrays, arrays.halves), suspicious("float16"), suspicious("float32"))
     limit = _ROUNDED * limits[arrays.owners] * np.maximum(explained[arrays.owners], arrays.floors)
@@ -406,7 +409,7 @@ class ColumnFlow(Flow):
         for tensor, giver in enumerate(self.screen.columns.givers):
             if giver != NOBODY:
                 found.setdefault(owners[giver], owners[tensor])
-        entries = self.screen.columns.entries
+        entries = self.screen.columns.form.entries
         return {entries[giver].key: entries[reader].key for giver, reader in found.items()}
 
 
@@ -419,10 +422,10 @@ class ColumnSurroundings(Surroundings):
         self._screen = screen
         self._place = 0
         columns, given = screen.columns, screen.given
-        kinds, first = np.unique(np.array(columns.kinds)[given], return_index=True)
+        kinds, first = np.unique(np.array(columns.form.kinds)[given], return_index=True)
         # The dtypes of what was given, each with the record that gave the first of them.
         self._dtypes = sorted(
-            (screen.owners[given[at]], columns.known[kind].dtype)
+            (screen.owners[given[at]], columns.form.known[kind].dtype)
             for kind, at in zip(kinds.tolist(), first.tolist(), strict=True)
         )
 
@@ -451,13 +454,13 @@ class ColumnSurroundings(Surroundings):
 
     def _fill(self) -> None:
         screen, columns = self._screen, self._screen.columns
-        end = bisect_left(screen.given, columns.begins[self._place])
+        end = bisect_left(screen.given, columns.form.begins[self._place])
         self._recent.clear()
         for tensor in screen.given[max(0, end - RECENT) : end]:
             self._recent.append(
                 RecentValue(
-                    columns.entries[screen.owners[tensor]].key,
-                    columns.known[columns.kinds[tensor]].elements,
+                    columns.form.entries[screen.owners[tensor]].key,
+                    columns.form.known[columns.form.kinds[tensor]].elements,
                     columns.differences[tensor],
                     tensor not in columns.used,
                 )

@@ -136,7 +136,7 @@ class WayOfRounding:
         """Take note of a record that is not visited."""
         if not (screen.has_half_types or self._has_other_weights):
             return
-        entry, worst = screen.columns.entries[place], screen.worst[place]
+        entry, worst = screen.columns.form.entries[place], screen.worst[place]
         floor = self._raised(entry, screen.half_inputs[place], screen.givers(place))
         if screen.has_half_outputs[place] and math.isfinite(worst):
             self._floors[entry.key] = max(floor, worst)
@@ -258,7 +258,7 @@ class RootWalk:
             if is_cleared and place in screen.moved and len(self.state.late) < MOST_LATE:
                 is_cleared = False
             if not (is_cleared and self._passes_by(screen, place, most)):
-                entry = screen.columns.entries[place]
+                entry = screen.columns.form.entries[place]
                 self._visit(self._seen(screen.records[entry.key], place))
         return self._end()
 
@@ -286,7 +286,7 @@ class RootWalk:
     def _passes_by(self, screen: Screen, place: int, most: int) -> bool:
         """Pass a record at which nothing begins; returns False, and does nothing, where it has to be visited
         for a row of its own."""
-        entry = screen.columns.entries[place]
+        entry = screen.columns.form.entries[place]
         givers, upstream = screen.givers(place) if self._rooted else [], []
         if givers:
             upstream = [key for key in givers if key in self._affected]

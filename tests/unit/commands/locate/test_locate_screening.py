@@ -16,7 +16,8 @@ from ray_precheck.commands.locate.walk.columns import columns_of
 from ray_precheck.commands.locate.walk.nouns import Located, Weights
 from ray_precheck.commands.locate.walk.screening import screen_of
 from ray_precheck.numerics.statistics import FIELDS, MAX, MIN, NORM
-from ray_precheck.trace.side import open_decoded, open_side
+from ray_precheck.trace.forms import open_formed
+from ray_precheck.trace.side import open_side
 from scripts.measuring import CAPTURES
 from scripts.speed.locate_scale import make_runs
 from tests.unit.commands.locate.run_records import tensor, weight
@@ -135,7 +136,7 @@ def both_ways(
     with open_side(paths[0]) as ours, open_side(paths[1]) as theirs:
         plan = plan_location(ours, theirs, OPTIONS)
         whole = located_in(ours, theirs, plan, None, is_first_step=is_first_step)
-    mine, other = (open_decoded(path) for path in paths)
+    mine, other = (open_formed(path) for path in paths)
     assert mine is not None
     assert other is not None
     with mine, other:
@@ -179,7 +180,7 @@ def test_few_records_are_visited(tmp_path: Path) -> None:
     calls = 1010
     make_runs(tmp_path, 2, calls, 1)
     at = Path("step0") / "rank0" / "dump.json"
-    ours, theirs = (open_decoded(tmp_path / side / at) for side in ("target", "golden"))
+    ours, theirs = (open_formed(tmp_path / side / at) for side in ("target", "golden"))
     assert ours is not None
     assert theirs is not None
     with ours, theirs:
@@ -200,7 +201,7 @@ def test_captures_with_other_records_are_not_screened(tmp_path: Path) -> None:
     for dump in others:
         other = tmp_path / "target.json"
         other.write_text(json.dumps(dump), encoding="utf-8")
-        ours, theirs = open_decoded(other), open_decoded(path)
+        ours, theirs = open_formed(other), open_formed(path)
         assert ours is not None
         assert theirs is not None
         with ours, theirs:
