@@ -120,6 +120,15 @@ class DumpForm:
         found: list[list[int]] = (self._spans + moved[self.borders]).tolist()
         return found
 
+    def without_slots(self) -> tuple[Array, list[list[int]], list[int]]:
+        """Return the text without its slots, `(N,)` uint8; from which to which of its bytes each record
+        stands; and behind how many of them each slot stood."""
+        places = np.cumsum(self._gaps)
+        # As many bytes were left out before a border as the slots before it have.
+        left_out = self._begins - places
+        spans: list[list[int]] = (self._spans - left_out[self.borders]).tolist()
+        return self._literal, spans, places[:-1].tolist()
+
     def floats_among(self, values: list[Any]) -> Array:
         """Return which values of the slots are floats, `(N,)` bool: mostly those of the last dump."""
         self._learn([*map(type, values)])

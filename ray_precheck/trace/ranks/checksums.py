@@ -1,0 +1,242 @@
+"""Checksums of the records of a dump, by which ranks are compared.
+
+Comes in: an open capture, and what stands for its sketches. Goes out: `RecordSums`. Called by `summary`.
+What differs between honest ranks is left out: numbers of sketches and stacks, names of files, indices of
+devices, random states; a sketch itself counts.
+
+A checksum is made of the text without its slots (`trace.forms`), once for all dumps of a form, and of the
+values of these, for all records at once. It is the same whatever dumps a process has read before.
+"""
+
+import re
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from ray_precheck.dump.scan import value_of
+from ray_precheck.schema.dtypes import Array
+from ray_precheck.trace.forms import DumpForm, FormedSide, FormedText
+from ray_precheck.trace.items import GRADIENTS
+from ray_precheck.trace.side import CaptureSide, Header, RecordEntry
+
+# Fields that honestly differ between ranks with equal values, and devices.
+_OWN = frozenset(("data_name", "generator", "group_id", "sketch_counted"))
+_DEVICE = re.compile(r"(?:cuda|npu|xpu|mlu|gcu|hpu|musa):\d+")
+_DEVICES = re.compile(b'"%b"' % _DEVICE.pattern.encode())
+# Parameters, buffers and inputs of the model.
+OPTIMIZER = "Optimizer."
+NAMED = re.compile(rb'"(?:parameter|buffer|argument)": ?"([^"]*)"')
+_FLOAT = re.compile(rb'"type": ?"float", ?"value":$')
+_LONGEST_FLOAT = 40
+# Floats among the arguments of these functions set how they work; those of others may be counts of samples.
+_SET = "Functional."
+_GRADIENTS = f".{GRADIENTS}"
+# Odd numbers whose multiples spread over 64 bits: those of the golden ratio, and of xxHash.
+_SPREAD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+_HALF = np.uint64(32)
+_WORD = 1 << 32
+_BLOCK_BYTES = 4 << 20
+_MOST_FORMS = 16
+
+
+# Whether a record tells more than checksums do, by its entry and its text without slots.
+Tells = Callable[[RecordEntry, bytes], bool]
+
+
+class RecordSums(NamedTuple):
+    """What is told of records in the order of the file: checksums of what came before "output", and of what
+    came behind, 0 without one; of the floats among the settings of functions, 0 for none, `(R,)` uint32 each.
+    `looked_at` are the places of the records that tell more than that; `has_files`: tensors have files."""
+
+    got: Array
+    gave: Array
+    settings: Array
+    looked_at: Sequence[int]
+    has_files: bool
+
+
+def record_sums(
+    side: CaptureSide, tells_more: Tells, mark_of_sketch: Callable[[int], int]
+) -> RecordSums:
+    """Return what is told of the records of a dump.
+
+    Those of which `tells_more` says so are looked at, updates and gradients, and those that are the first to
+    name a parameter, buffer or input. `mark_of_sketch` tells what stands for a sketch of this number.
+    """
+    if isinstance(side, FormedSide):
+        return _form_sums(side.formed.form, tells_more).of(side.formed, mark_of_sketch)
+    found = [*_sums_of_blocks(side, tells_more, mark_of_sketch)]
+    starts = np.cumsum([0, *(len(each.got) for each in found)]).tolist()
+    arrays = (np.concatenate([each[column] for each in found]) for column in range(3))
+    looked_at = [
+        start + place
+        for start, each in zip(starts, found, strict=False)
+        for place in each.looked_at
+    ]
+    return RecordSums(*arrays, looked_at, any(each.has_files for each in found))
+
+
+def _sums_of_blocks(
+    side: CaptureSide, tells_more: Tells, mark_of_sketch: Callable[[int], int]
+) -> Iterator[RecordSums]:
+    """Yield what is told of the records of a dump that has no form, some of them at a time."""
+    block: list[tuple[RecordEntry, bytes]] = []
+    size = 0
+    for entry in side.entries:
+        raw = side.raw(entry)
+        if block and size + len(raw) > _BLOCK_BYTES:
+            yield from _sums_of_block(block, tells_more, mark_of_sketch)
+            block, size = [], 0
+        block.append((entry, raw))
+        size += len(raw)
+    yield from _sums_of_block(block, tells_more, mark_of_sketch)
+
+
+def _sums_of_block(
+    block: Sequence[tuple[RecordEntry, bytes]],
+    tells_more: Tells,
+    mark_of_sketch: Callable[[int], int],
+) -> Iterator[RecordSums]:
+    text, spans = bytearray(b"{"), []
+    for _, raw in block:
+        spans.append((len(text), len(text) + len(raw)))
+        text += raw + b","
+    form = DumpForm(
+        bytes(text),
+        [(entry.key, span) for (entry, _), span in zip(block, spans, strict=True)],
+        Header(),
+    )
+    formed = form.read(bytes(text))
+    if formed is not None:
+        yield _FormSums.of_form(form, tells_more).of(formed, mark_of_sketch)
+    elif len(block) > 1:
+        half = len(block) // 2
+        yield from _sums_of_block(block[:half], tells_more, mark_of_sketch)
+        yield from _sums_of_block(block[half:], tells_more, mark_of_sketch)
+    else:  # A broken record.
+        sums = np.array([[zlib.crc32(block[0][1])], [0], [0]], np.uint32)
+        yield RecordSums(*sums, [0], has_files=False)
+
+
+@lru_cache(_MOST_FORMS)
+def _form_sums(form: DumpForm, tells_more: Tells) -> "_FormSums":
+    return _FormSums.of_form(form, tells_more)
+
+
+@dataclass
+class _FormSums:
+    """What the dumps of a form have in common. `sums` are checksums of the text without slots, `(2, R)`;
+    `parts` the slots in both parts of a record, from which to which, `(3, R)`: the second begins where the
+    first ends. `factors` are those of the slots, by their places in a part, 0 for what ranks may differ in.
+    `settings` has the slots of floats by record."""
+
+    sums: Array
+    parts: Array
+    factors: Array
+    sketches: list[int]
+    settings: dict[int, list[int]] = field(default_factory=dict)
+    looked_at: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of_form(cls, form: DumpForm, tells_more: Tells) -> "_FormSums":
+        """Return what the dumps of a form have in common."""
+        literal, spans, slots = form.without_slots()
+        found = cls(
+            np.zeros((2, len(spans)), np.uint32),
+            np.zeros((3, len(spans)), np.int64),
+            np.zeros(len(slots), np.uint64),
+            [number for number, name in enumerate(form.names) if name == "sketch"],
+        )
+        text, seen = literal.tobytes(), set[bytes]()
+        for place, (entry, (begin, end)) in enumerate(zip(form.entries, spans, strict=True)):
+            raw = text[begin:end]
+            begin += len(raw) - len(raw.lstrip())
+            raw = value_of(raw)
+            names = NAMED.findall(raw)
+            if entry.key.startswith(OPTIMIZER) or _GRADIENTS in entry.key:
+                found.looked_at.append(place)
+            elif tells_more(entry, raw) or not seen.issuperset(names):
+                seen.update(names)
+                found.looked_at.append(place)
+            first, last = form.borders[place].tolist()
+            cut, stack = _cuts(raw)
+            middle, behind = (
+                bisect_left(slots, begin + each, first, last) for each in (cut, stack)
+            )
+            found.parts[:, place] = first, middle, behind
+            found.sums[0, place] = zlib.crc32(_DEVICES.sub(b"", raw[:cut]))
+            if cut < len(raw):
+                found.sums[1, place] = zlib.crc32(_DEVICES.sub(b"", raw[cut:stack]))
+            if b'"float"' in raw and entry.key.startswith(_SET):
+                floats = [
+                    number
+                    for number in range(first, last)
+                    if _FLOAT.search(text, slots[number] - _LONGEST_FLOAT, slots[number])
+                ]
+                if floats:
+                    found.settings[place] = floats
+        found.factors[:] = _factors(len(slots), *found.parts)
+        found.factors[[number for number, name in enumerate(form.names) if name in _OWN]] = 0
+        return found
+
+    def of(self, formed: FormedText, mark_of_sketch: Callable[[int], int]) -> RecordSums:
+        """Return what is told of the records of a dump of this form."""
+        words = self._words(formed, mark_of_sketch)
+        words ^= words >> _HALF
+        words *= _SPREAD[0]
+        words ^= words >> _HALF
+        words *= self.factors
+        until = np.zeros(len(words) + 1, np.uint64)
+        np.cumsum(words, out=until[1:])
+        inside = until[self.parts[1:]] - until[self.parts[:-1]]
+        got, gave = self.sums ^ (inside * _SPREAD[1] >> _HALF).astype(np.uint32)
+        settings = np.zeros(len(got), np.uint32)
+        for place, slots in self.settings.items():
+            settings[place] = zlib.crc32(orjson.dumps([formed.values[slot] for slot in slots]))
+        return RecordSums(got, gave, settings, self.looked_at, "data_name" in formed.form.names)
+
+    def _words(self, formed: FormedText, mark_of_sketch: Callable[[int], int]) -> Array:
+        """Return a number for the value of each slot, `(N,)` uint64."""
+        words = formed.numbers[:-1].view(np.uint64).copy()
+        values = formed.values
+        for number in np.flatnonzero(~formed.are_floats & (self.factors != 0)).tolist():
+            words[number] = _word_of(values[number])
+        for number in self.sketches:
+            if type(values[number]) is int:
+                words[number] = mark_of_sketch(values[number])
+        return words
+
+
+def _cuts(raw: bytes) -> tuple[int, int]:
+    """Return where both parts of a record end: before "output", and before its stack."""
+    cut = raw.rfind(b'"output"')
+    if cut < 0:
+        return len(raw), len(raw)
+    stack = raw.rfind(b'"stack"', cut)
+    return cut, stack if stack > 0 else len(raw)
+
+
+def _word_of(value: Any) -> int:
+    """Return a number for a value that is no float."""
+    if type(value) is str and _DEVICE.fullmatch(value):
+        return 0
+    return _WORD | zlib.crc32(orjson.dumps(value))
+
+
+def _factors(count: int, starts: Array, middles: Array, ends: Array) -> Array:
+    """Return odd factors for slots by their places in the parts of their records, 0 outside of them."""
+    begins = np.full(count, -1)
+    for first, last in ((starts, middles), (middles, ends)):
+        sizes = last - first
+        before = np.cumsum(sizes) - sizes
+        inside = np.arange(int(sizes.sum())) - np.repeat(before, sizes)
+        begins[np.repeat(first, sizes) + inside] = inside
+    places = (begins + 1).astype(np.uint64) * _SPREAD[0]
+    factors = (places ^ (places >> _HALF)) * _SPREAD[1] | np.uint64(1)
+    return np.where(begins < 0, np.uint64(0), factors)
