@@ -44,18 +44,19 @@ _FIELDS = (
     "sketch_counted", "sketch_exponent", "distinct", "zero", "subnormal", "headroom", "nan", "+inf", "-inf",
 )  # fmt: skip
 # A number, a word, a text without escapes, a list of numbers, up to the comma or bracket behind it.
+_LIST_TEXT = rb'\[[^\[\]{}"\\]*\]'
 _SLOT = re.compile(
-    rb'"(%b)":(\s*(?:-?\d[\d.eE+-]*|null|true|false|NaN|-?Infinity|"[^"\\]*"|\[[^\[\]{}"\\]*\])\s*)(?=[,}])'
-    % b"|".join(re.escape(name.encode()) for name in _FIELDS)
+    rb'"(%b)":(\s*(?:-?\d[\d.eE+-]*|null|true|false|NaN|-?Infinity|"[^"\\]*"|%b)\s*)(?=[,}])'
+    % (b"|".join(re.escape(name.encode()) for name in _FIELDS), _LIST_TEXT)
 )
-_COLON, _COMMA = ord(":"), ord(",")
+_LIST = re.compile(rb"\s*%b\s*" % _LIST_TEXT)
+_COLON, _COMMA, _ZERO = ord(":"), ord(","), ord("0")
 # A slot of a template is a text: this and its number.
 SLOT_SIGN = "\0slot "
 _SLOT_TEXT = b'"\\u0000slot %d"'
 # The folder of the tensors of a rank, in the header.
 _FOLDER = re.compile(rb'"(dump_data_dir)":(\s*"[^"\\]*"\s*)(?=[,}])')
-_IN_A_LIST = {int, float, bool, type(None)}
-_IN_A_SLOT = _IN_A_LIST | {str, list}
+_IN_A_SLOT = {int, float, bool, type(None), str, bytes}
 # A larger dump is not held in memory as a whole.
 _LARGEST_BYTES = 64 << 20
 # A process keeps the forms that it used last: a pipeline has one for each of its stages.
@@ -65,7 +66,7 @@ _MOST_FORMS, _MOST_FORM_BYTES = 16, 128 << 20
 class DumpForm:
     """The text of a dump without its slots. Dumps of one form have the same object.
 
-    `names` are, by slot, the fields that they are the values of; `entries` the records in the order of the
+    `names` are, by slot, the fields that they are the values of, `entries` the records in the order of the
     file, without places in it, `places` their numbers by key. `borders` are, by record, its first slot and
     the first one behind it.
     """
@@ -80,6 +81,7 @@ class DumpForm:
         if header.data_folder:
             found[:0] = _FOLDER.finditer(text, 0, first)
         self.names = [match[1].decode() for match in found]
+        self._fields: dict[str, bool] = {}
         colons = _colons_in(text)
         begins, ends = np.array([match.span(2) for match in found], np.int64).reshape(-1, 2).T
         self.borders: Array = np.searchsorted(begins, self._spans)
@@ -91,12 +93,19 @@ class DumpForm:
         self._literal = np.frombuffer(text, np.uint8)[_are_between(self._gaps, ends - begins)]
         self._types: list[type] = []
         self._are_floats: Array = np.zeros(0, bool)
-        self._lists: list[int] = []
+        lists = [number for number, match in enumerate(found) if match[2].lstrip()[:1] == b"["]
+        self._lists = np.array(lists, np.int64)
 
     @property
     def size_bytes(self) -> int:
         """How much memory it takes, about."""
         return len(self._literal) + 64 * len(self.names)
+
+    def has(self, field: str) -> bool:
+        """Return whether the text has a field of this name anywhere."""
+        if field not in self._fields:
+            self._fields[field] = b'"%b"' % field.encode() in self._literal.tobytes()
+        return self._fields[field]
 
     def read(self, text: bytes) -> "FormedText | None":
         """Return a text that has this form; None where it has another one."""
@@ -107,11 +116,13 @@ class DumpForm:
         gaps, sizes = _gaps_between(begins, ends, len(text)), ends - begins
         if not (np.array_equal(gaps, self._gaps) and (sizes > 0).all()):
             return None
-        array = np.frombuffer(text, np.uint8)
-        if not np.array_equal(array[_are_between(gaps, sizes)], self._literal):
+        literal = np.frombuffer(text, np.uint8)[_are_between(gaps, sizes)]
+        if not np.array_equal(literal, self._literal):
             return None
-        values = self._values(array, gaps, sizes)
-        return None if values is None else FormedText(self, text, begins, values)
+        values = self._values(text, begins, gaps, sizes)
+        if values is None:
+            return None
+        return FormedText(self, text, begins, values, self._are_floats)
 
     def spans(self, begins: Array, length: int) -> list[list[int]]:
         """Return from which byte to which each record stands in a text whose slots begin there."""
@@ -129,35 +140,38 @@ class DumpForm:
         spans: list[list[int]] = (self._spans - left_out[self.borders]).tolist()
         return self._literal, spans, places[:-1].tolist()
 
-    def floats_among(self, values: list[Any]) -> Array:
-        """Return which values of the slots are floats, `(N,)` bool: mostly those of the last dump."""
-        self._learn([*map(type, values)])
-        return self._are_floats
-
     def _learn(self, types: list[type]) -> None:
         """Take note of the types of the values, which are mostly those of the last dump."""
         if types != self._types:
             self._types = types
             self._are_floats = np.array([each is float for each in types], bool)
-            self._lists = [number for number, each in enumerate(types) if each is list]
 
-    def _values(self, array: Array, gaps: Array, sizes: Array) -> list[Any] | None:
+    def _values(self, text: bytes, begins: Array, gaps: Array, sizes: Array) -> list[Any] | None:
         """Return the values of the slots; None where one is not what a slot has."""
         if not len(sizes):
             return []
-        # With each of them the comma or bracket behind it.
-        before = gaps.copy()
+        lists = self._lists
+        # Of each slot its text and the comma or bracket behind it, of a list the last byte of these.
+        before, taken = gaps.copy(), sizes + 1
+        taken[lists] = 2
         before[1:] -= 1
-        raw = array[~_are_between(before, sizes + 1)]
-        raw[np.cumsum(sizes + 1) - 1] = _COMMA
-        text = raw[:-1].tobytes()
-        values = None if b"\\" in text else json_with_words(b"[%b]" % text)
+        before[lists] += sizes[lists] - 1
+        raw = np.frombuffer(text, np.uint8)[~_are_between(before, taken)]
+        ends = np.cumsum(taken) - 1
+        raw[ends], raw[ends[lists] - 1] = _COMMA, _ZERO
+        scalars = raw[:-1].tobytes()
+        values = None if b"\\" in scalars else json_with_words(b"[%b]" % scalars)
         if not isinstance(values, list) or len(values) != len(sizes):
             return None
-        self._learn([*map(type, values)])
-        inside = chain.from_iterable(values[number] for number in self._lists)
-        is_plain = set(self._types) <= _IN_A_SLOT and set(map(type, inside)) <= _IN_A_LIST
-        return values if is_plain else None
+        for number, begin, size in zip(
+            lists.tolist(), begins[lists].tolist(), sizes[lists].tolist(), strict=True
+        ):
+            values[number] = text[begin : begin + size]
+            if not _LIST.fullmatch(values[number]):
+                return None
+        types = [*map(type, values)]
+        self._learn(types)
+        return values if set(types) <= _IN_A_SLOT else None
 
     def template(self) -> Mapping[str, Any]:
         """Return the records, decoded, in which each slot is `SLOT_SIGN` and its number."""
@@ -171,17 +185,14 @@ class DumpForm:
 
 @dataclass(eq=False)
 class FormedText:
-    """A text of a form: where its slots begin, and their values. Bare words, as NaN, are texts."""
+    """A text of a form: where its slots begin, their values, and which of these are floats, `(N,)` bool. Bare
+    words, as NaN, are texts; a list of numbers is JSON as it stands there."""
 
     form: DumpForm
     text: bytes
     begins: Array
     values: list[Any]
-
-    @cached_property
-    def are_floats(self) -> Array:
-        """Which values are floats, `(N,)` bool."""
-        return self.form.floats_among(self.values)
+    are_floats: Array
 
     @cached_property
     def numbers(self) -> Array:
@@ -197,16 +208,31 @@ def slot_of(value: Any) -> int:
     return int(value[len(SLOT_SIGN) :]) if is_slot else -1
 
 
+def are_same(mine: Any, other: Any) -> bool:
+    """Return whether the values of two slots are the same."""
+    if type(mine) is bytes is type(other) and mine != other:
+        mine, other = json_with_words(mine), json_with_words(other)
+    return bool(mine == other)
+
+
 @dataclass
 class FormedSide(CaptureSide):
-    """An open capture whose text has a form. Its entries have no places."""
+    """An open capture whose text has a form. Its entries have no places; records that were read are kept."""
 
     formed: FormedText = field(kw_only=True)
+    _records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def raw(self, entry: RecordEntry) -> bytes:
         """Return the JSON of a record."""
         begin, end = self._spans[self.formed.form.places[entry.key]]
         return value_of(self.formed.text[begin:end])
+
+    def record(self, entry: RecordEntry) -> Mapping[str, Any]:
+        """Return a record, decoded; an empty one where it cannot be read."""
+        found = self._records.get(entry.key)
+        if found is None:
+            found = self._records[entry.key] = super().record(entry)
+        return found
 
     @cached_property
     def _spans(self) -> list[list[int]]:

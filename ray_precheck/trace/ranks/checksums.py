@@ -198,8 +198,8 @@ class _FormSums:
         got, gave = self.sums ^ (inside * _SPREAD[1] >> _HALF).astype(np.uint32)
         settings = np.zeros(len(got), np.uint32)
         for place, slots in self.settings.items():
-            settings[place] = zlib.crc32(orjson.dumps([formed.values[slot] for slot in slots]))
-        return RecordSums(got, gave, settings, self.looked_at, "data_name" in formed.form.names)
+            settings[place] = zlib.crc32(repr([formed.values[slot] for slot in slots]).encode())
+        return RecordSums(got, gave, settings, self.looked_at, formed.form.has("data_name"))
 
     def _words(self, formed: FormedText, mark_of_sketch: Callable[[int], int]) -> Array:
         """Return a number for the value of each slot, `(N,)` uint64."""
@@ -226,7 +226,7 @@ def _word_of(value: Any) -> int:
     """Return a number for a value that is no float."""
     if type(value) is str and _DEVICE.fullmatch(value):
         return 0
-    return _WORD | zlib.crc32(orjson.dumps(value))
+    return _WORD | zlib.crc32(value if type(value) is bytes else orjson.dumps(value))
 
 
 def _factors(count: int, starts: Array, middles: Array, ends: Array) -> Array:

@@ -17,14 +17,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ray_precheck.commands.locate.walk.estimate import MASKED, is_masked, statistics_difference
+from ray_precheck.commands.locate.walk.estimate import (
+    MASKED,
+    floor_of,
+    has_half_digits,
+    is_masked,
+    statistics_difference,
+)
 from ray_precheck.commands.locate.walk.nouns import weights_among
 from ray_precheck.numerics.statistics import FIELDS, MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.flow import MOST_ALIKE, is_close, is_collective, mark_of
-from ray_precheck.trace.forms import DumpForm, FormedSide, slot_of
+from ray_precheck.trace.forms import DumpForm, FormedSide, are_same, slot_of
 from ray_precheck.trace.items import INPUT, NUMBERS, OUTPUT, PARAMETERS, PARTS, Item, unfolded
-from ray_precheck.trace.side import RecordEntry, calls_among
+from ray_precheck.trace.side import BACKWARD, FORWARD, RecordEntry, calls_among
 
 NOBODY = -1
 _HIGH, _LOW, _MEAN, _NORM = map(FIELDS.index, (MAX, MIN, MEAN, NORM))
@@ -74,6 +80,39 @@ class PairForm:
     writers: set[int] = field(default_factory=set)
     unlike: set[int] = field(default_factory=set)
     compared: list[tuple[int, int, int]] = field(default_factory=list)
+    _givers: list[int] = field(default_factory=list)
+    _giver_keys: list[list[str]] = field(default_factory=list)
+
+    def giver_keys(self, givers: list[int]) -> list[list[str]]:
+        """Return the keys of the records that gave what each record got, one for each value, by the tensors
+        that gave these: mostly those of the last pair."""
+        if givers != self._givers:
+            keys = [self.entries[owner].key for owner in self.owners.tolist()]
+            self._giver_keys = [
+                [keys[giver] for giver in givers[begin:end] if giver != NOBODY]
+                for begin, end in zip(self.begins, self.outputs, strict=True)
+            ]
+            self._givers = givers
+        return self._giver_keys
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """The places of the records in the run by their keys."""
+        return {entry.key: place for place, entry in enumerate(self.entries)}
+
+    @cached_property
+    def forwards(self) -> Mapping[str, int]:
+        """The places of forward records by their calls."""
+        return {
+            entry.call: place
+            for place, entry in enumerate(self.entries)
+            if entry.direction == FORWARD
+        }
+
+    @cached_property
+    def gradients(self) -> list[int]:
+        """The places of backward records."""
+        return [place for place, entry in enumerate(self.entries) if entry.direction == BACKWARD]
 
     @cached_property
     def ends(self) -> list[int]:
@@ -95,14 +134,34 @@ class PairForm:
     @cached_property
     def counts(self) -> Array:
         """The number of elements of each tensor, `(N,)` float64."""
-        counts = np.array([kind.elements for kind in self.known], np.float64)
-        return counts[np.array(self.kinds, np.int64)]
+        return self._of_kinds([kind.elements for kind in self.known], np.float64)
 
     @cached_property
     def buckets(self) -> Array:
         """The bucket of each tensor, `(N,)` int64, `NOBODY` for those that have no elements."""
         found = [kind.bucket if kind.elements else NOBODY for kind in self.known]
-        return np.array(found, np.int64)[np.array(self.kinds, np.int64)]
+        return self._of_kinds(found, np.int64)
+
+    @cached_property
+    def floors(self) -> Array:
+        """The least difference of the dtype of each tensor, `(N,)` float64."""
+        return self._of_kinds([floor_of(kind.dtype) for kind in self.known], np.float64)
+
+    @cached_property
+    def halves(self) -> Array:
+        """Which tensors have a half type, `(N,)` bool."""
+        return self._of_kinds([has_half_digits(kind.dtype) for kind in self.known], np.bool_)
+
+    @cached_property
+    def are_weights(self) -> Array:
+        """`weights` as `(N,)` bool."""
+        found = np.zeros(len(self.kinds), dtype=bool)
+        found[[*self.weights]] = True
+        return found
+
+    def _of_kinds(self, values: Sequence[float], dtype: type[np.generic]) -> Array:
+        found: Array = np.array(values, dtype)[np.array(self.kinds, np.int64)]
+        return found
 
     @cached_property
     def both_slots(self) -> tuple[Array, Array]:
@@ -175,7 +234,7 @@ def columns_of(target: FormedSide, golden: FormedSide) -> PairColumns | None:
     columns = PairColumns(form, target, golden, unlike={*form.unlike})
     ours, theirs = target.formed.values, golden.formed.values
     for place, mine, other in form.compared:
-        if ours[mine] != theirs[other]:
+        if not are_same(ours[mine], theirs[other]):
             columns.unlike.add(place)
     slots, their_slots = form.both_slots
     statistics = target.formed.numbers[slots]

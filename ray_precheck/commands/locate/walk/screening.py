@@ -21,13 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ray_precheck.commands.locate.walk.columns import NOBODY, PairColumns
+from ray_precheck.commands.locate.walk.columns import NOBODY, PairColumns, PairForm
 from ray_precheck.commands.locate.walk.estimate import (
     SAME_SUMS,
     STANDS_OUT,
     STEPPED,
-    floor_of,
-    has_half_digits,
     is_view,
     norm_of,
     suspicious,
@@ -44,7 +42,7 @@ from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.flow import Flow, FlowRecord, Producer, is_collective, writes_in_place
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.side import BACKWARD, FORWARD, CaptureSide, RecordEntry
+from ray_precheck.trace.side import FORWARD, CaptureSide, RecordEntry
 
 # A bound that is a product is this much smaller than the quotient that it stands for, which is rounded.
 _ROUNDED = 0.999
@@ -83,8 +81,8 @@ class Screen:
     `is_cleared`: nothing can begin at the record. `is_judged`: there is an estimate of its own error.
     `worst` is the largest known difference of what it gave, NaN where none is known. `half_inputs` is the
     rounding of the half types that it got with a difference, `has_half_outputs` whether it gave some;
-    `has_half_types`: a record has them. `forwards` are the places of forward records by their calls, `owners`
-    the places of the records of all tensors, `given` the tensors that records gave. At the places `moved` a
+    `has_half_types`: a record has them. `giver_keys` are the records that gave what it got, `owners` the
+    places of the records of all tensors, `given` the tensors that records gave. At the places `moved` a
     weight of a later step may differ by more than rounding; `writers` are the records that get a tensor to
     write into.
     """
@@ -92,7 +90,7 @@ class Screen:
     columns: PairColumns
     records: Mapping[str, FlowRecord]
     places: Mapping[str, int]
-    forwards: Mapping[str, int]
+    giver_keys: Sequence[list[str]]
     owners: Sequence[int]
     given: Sequence[int]
     worst: Sequence[float]
@@ -104,15 +102,9 @@ class Screen:
     moved: Set[int]
     writers: Sequence[FlowRecord]
 
-    def givers(self, place: int) -> list[str]:
-        """Return the keys of the records that gave what a record got, one for each value."""
-        columns, owners, entries = self.columns, self.owners, self.columns.form.entries
-        inputs = columns.givers[columns.form.begins[place] : columns.form.outputs[place]]
-        return [entries[owners[giver]].key for giver in inputs if giver != NOBODY]
-
     def forward(self, call: str, place: int) -> FlowRecord | None:
         """Return the forward record of a call before a place in the run; None where there is none."""
-        found = self.forwards.get(call, place)
+        found = self.columns.form.forwards.get(call, place)
         return self.records[self.columns.form.entries[found].key] if found < place else None
 
     def difference(self, key: str, path: str) -> float:
@@ -148,17 +140,16 @@ def screen_of(
     entries = columns.form.entries
     records = LazyRecords(target, entries)
     weights.learn(records.of_updates())
-    forwards = {each.call: place for place, each in enumerate(entries) if each.direction == FORWARD}
     arrays = _Arrays.of(columns)
     visited = np.zeros(len(entries), dtype=bool)
     hidden, unset = _hidden(columns, target.header.framework)
     visited[[*hidden, *columns.unlike, *columns.masked, *_with_zero_gradients(columns)]] = True
     visited[_readers(arrays, unset | columns.unlike)] = True
     # Of these a gradient cannot be told from the columns either: what its forward pass has kept is not known.
-    at = [place for place, each in enumerate(entries) if each.direction == BACKWARD]
+    at, forwards = columns.form.gradients, columns.form.forwards
     visited[at] |= visited[[forwards.get(entries[place].call, place) for place in at]]
     visited[arrays.owners[_given_otherwise(arrays, is_first_step=is_first_step)]] = True
-    visited[arrays.owners[_erring(columns, arrays, forwards)]] = True
+    visited[arrays.owners[_erring(columns, arrays)]] = True
     visited[_first_with_other_weights(columns, arrays, weights)] = True
     visited[[*_named_otherwise(columns, arrays, weights, golden_names)]] = True
     has_moved = arrays.weights & (arrays.givers == NOBODY) & (arrays.known > _ROUNDED * MOVED)
@@ -171,8 +162,8 @@ def screen_of(
     return Screen(
         columns,
         records,
-        {entry.key: place for place, entry in enumerate(entries)},
-        forwards,
+        columns.form.places,
+        columns.form.giver_keys(columns.givers),
         arrays.owners.tolist(),
         np.flatnonzero(arrays.is_output & ~_left_out(columns, arrays)).tolist(),
         _largest(arrays, arrays.is_output, math.nan).tolist(),
@@ -202,23 +193,18 @@ class _Arrays(NamedTuple):
 
     @classmethod
     def of(cls, columns: PairColumns) -> "_Arrays":
-        kinds, owners = np.array(columns.form.kinds, dtype=np.int64), columns.form.owners
-        differences = np.array(columns.differences)
+        form, differences = columns.form, np.array(columns.differences)
         is_known = ~np.isnan(differences)
-        weights = np.zeros(len(kinds), dtype=bool)
-        weights[[*columns.form.weights]] = True
         return cls(
-            owners,
+            form.owners,
             np.array(columns.givers, dtype=np.int64),
-            np.arange(len(kinds)) >= np.array(columns.form.outputs)[owners],
+            form.are_outputs,
             is_known,
             np.where(is_known, differences, -1.0),
-            np.array([floor_of(kind.dtype) for kind in columns.form.known])[kinds],
-            np.array([has_half_digits(kind.dtype) for kind in columns.form.known], dtype=bool)[
-                kinds
-            ],
-            weights,
-            len(columns.form.begins),
+            form.floors,
+            form.halves,
+            form.are_weights,
+            len(form.begins),
         )
 
 
@@ -250,11 +236,28 @@ def _largest(arrays: _Arrays, chosen: Array, unknown: float = 0.0) -> Array:
     return np.where(found < 0.0, unknown, found)
 
 
-def _hidden(columns: PairColumns, framework: str) -> tuple[set[int], set[int]]:
+def _hidden(columns: PairColumns, framework: str) -> tuple[Set[int], Set[int]]:
     """Return the records whose values, or the judgement of which, are not what the columns say, and of these
     the ones that gave memory that nothing had written."""
-    hidden, unset, in_place = set(), set(), []
-    for place, entry in enumerate(columns.form.entries):
+    named = _hidden_by_name(columns.form, framework)
+    unset = named.unset.union(_views_before_writers(columns))
+    hidden = named.hidden | unset | columns.form.writers
+    return hidden | (named.in_place if unset else set()), unset
+
+
+class _HiddenByName(NamedTuple):
+    """Of the records that are hidden because of their operators' names those that always are, those that gave
+    memory that nothing had written, and those that are where a run has such memory."""
+
+    hidden: frozenset[int]
+    unset: frozenset[int]
+    in_place: frozenset[int]
+
+
+@lru_cache(maxsize=16)
+def _hidden_by_name(form: PairForm, framework: str) -> _HiddenByName:
+    hidden, unset, in_place = set(), set(), set()
+    for place, entry in enumerate(form.entries):
         name = entry.call.rpartition(".")[0]
         is_read, is_unset, is_written, is_other = _facts(name, framework)
         if is_unset:
@@ -262,10 +265,8 @@ def _hidden(columns: PairColumns, framework: str) -> tuple[set[int], set[int]]:
         if is_other or is_unset or (is_read and entry.direction == FORWARD):
             hidden.add(place)
         elif is_written:
-            in_place.append(place)
-    unset |= set(_views_before_writers(columns))
-    hidden |= unset | columns.form.writers
-    return hidden | set(in_place if unset else ()), unset
+            in_place.add(place)
+    return _HiddenByName(frozenset(hidden), frozenset(unset), frozenset(in_place))
 
 
 def _views_before_writers(columns: PairColumns) -> Iterator[int]:
@@ -313,15 +314,12 @@ def _facts(name: str, framework: str) -> tuple[bool, bool, bool, bool]:
 
 def _with_zero_gradients(columns: PairColumns) -> Iterator[int]:
     """Yield backward records that gave a vector of zeros: of such a sum no cancellation can be estimated."""
-    vectors = {number for number, kind in enumerate(columns.form.known) if len(kind.shape) == 1}
-    for place, entry in enumerate(columns.form.entries):
-        if entry.direction == BACKWARD:
-            given = range(columns.form.outputs[place], columns.form.ends[place])
-            if any(
-                columns.form.kinds[each] in vectors and not norm_of(columns.item(each))
-                for each in given
-            ):
-                yield place
+    form = columns.form
+    vectors = {number for number, kind in enumerate(form.known) if len(kind.shape) == 1}
+    for place in form.gradients:
+        given = range(form.outputs[place], form.ends[place])
+        if any(form.kinds[each] in vectors and not norm_of(columns.item(each)) for each in given):
+            yield place
 
 
 def _readers(arrays: _Arrays, givers: Collection[int]) -> Array:
@@ -344,19 +342,17 @@ def _given_otherwise(arrays: _Arrays, *, is_first_step: bool) -> Array:
     return found
 
 
-def _erring(columns: PairColumns, arrays: _Arrays, forwards: Mapping[str, int]) -> Array:
+def _erring(columns: PairColumns, arrays: _Arrays) -> Array:
     """Return the tensors that were given and may differ by more than what their records got, `(N,)` bool.
 
     A gradient depends on what its forward pass has kept, too.
     """
     explained = _largest(arrays, ~arrays.is_output)
     kept = np.maximum(explained, _largest(arrays, arrays.is_output))
-    own = [
-        place
-        for place, entry in enumerate(columns.form.entries)
-        if entry.direction == BACKWARD and forwards.get(entry.call, place) < place
-    ]
-    forward = [forwards[columns.form.entries[place].call] for place in own]
+    calls = {place: columns.form.entries[place].call for place in columns.form.gradients}
+    forwards = columns.form.forwards
+    own = [place for place, call in calls.items() if forwards.get(call, place) < place]
+    forward = [forwards[calls[place]] for place in own]
     explained[own] = np.maximum(explained[own], kept[forward])
     limits = np.where(_any_of(arrays, arrays.halves), suspicious("float16"), suspicious("float32"))
     limit = _ROUNDED * limits[arrays.owners] * np.maximum(explained[arrays.owners], arrays.floors)

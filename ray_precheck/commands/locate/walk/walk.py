@@ -17,6 +17,7 @@ pass.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 from ray_precheck.commands.locate.walk.calls import (
     named_by_calls,
@@ -137,7 +138,7 @@ class WayOfRounding:
         if not (screen.has_half_types or self._has_other_weights):
             return
         entry, worst = screen.columns.form.entries[place], screen.worst[place]
-        floor = self._raised(entry, screen.half_inputs[place], screen.givers(place))
+        floor = self._raised(entry, screen.half_inputs[place], screen.giver_keys[place])
         if screen.has_half_outputs[place] and math.isfinite(worst):
             self._floors[entry.key] = max(floor, worst)
 
@@ -287,7 +288,8 @@ class RootWalk:
         """Pass a record at which nothing begins; returns False, and does nothing, where it has to be visited
         for a row of its own."""
         entry = screen.columns.form.entries[place]
-        givers, upstream = screen.givers(place) if self._rooted else [], []
+        givers = screen.giver_keys[place] if self._rooted else []
+        upstream: list[str] = []
         if givers:
             upstream = [key for key in givers if key in self._affected]
             if len(upstream) > 1:
@@ -426,7 +428,7 @@ class RootWalk:
         """Return the same by the records that gave something to it."""
         if entry.direction == BACKWARD and self._rooted:
             return self._strongest
-        return max((self._strength.get(key, 0.0) for key in givers), default=0.0)
+        return max(map(self._strength.get, givers, repeat(0.0)), default=0.0)
 
     def _is_other_mask(self, seen: SeenRecord) -> bool:
         """Return whether an output differs as by another random mask; statistics cannot tell."""
