@@ -11,13 +11,14 @@ decoding all of the dump does (12 of 30 ms for 8 MB). Colons tell where the slot
 all but the slot has the same length.
 """
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, compress, pairwise, zip_longest
+from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -92,7 +93,7 @@ class DumpForm:
         self._gaps = _gaps_between(begins, ends, len(text))
         self._literal = np.frombuffer(text, np.uint8)[_are_between(self._gaps, ends - begins)]
         self._types: list[type] = []
-        self._are_floats: Array = np.zeros(0, bool)
+        self._others: list[int] = []
         lists = [number for number, match in enumerate(found) if match[2].lstrip()[:1] == b"["]
         self._lists = np.array(lists, np.int64)
 
@@ -122,7 +123,7 @@ class DumpForm:
         values = self._values(text, begins, gaps, sizes)
         if values is None:
             return None
-        return FormedText(self, text, begins, values, self._are_floats)
+        return FormedText(self, text, begins, values, self._others)
 
     def spans(self, begins: Array, length: int) -> list[list[int]]:
         """Return from which byte to which each record stands in a text whose slots begin there."""
@@ -140,11 +141,15 @@ class DumpForm:
         spans: list[list[int]] = (self._spans - left_out[self.borders]).tolist()
         return self._literal, spans, places[:-1].tolist()
 
-    def _learn(self, types: list[type]) -> None:
-        """Take note of the types of the values, which are mostly those of the last dump."""
+    def _learn(self, types: list[type]) -> bool:
+        """Take note of the types of the values, which are mostly those of the last dump; returns whether
+        slots have such values."""
         if types != self._types:
+            if not set(types) <= _IN_A_SLOT:
+                return False
             self._types = types
-            self._are_floats = np.array([each is float for each in types], bool)
+            self._others = [number for number, each in enumerate(types) if each is not float]
+        return True
 
     def _values(self, text: bytes, begins: Array, gaps: Array, sizes: Array) -> list[Any] | None:
         """Return the values of the slots; None where one is not what a slot has."""
@@ -169,9 +174,7 @@ class DumpForm:
             values[number] = text[begin : begin + size]
             if not _LIST.fullmatch(values[number]):
                 return None
-        types = [*map(type, values)]
-        self._learn(types)
-        return values if set(types) <= _IN_A_SLOT else None
+        return values if self._learn([*map(type, values)]) else None
 
     def template(self) -> Mapping[str, Any]:
         """Return the records, decoded, in which each slot is `SLOT_SIGN` and its number."""
@@ -185,21 +188,22 @@ class DumpForm:
 
 @dataclass(eq=False)
 class FormedText:
-    """A text of a form: where its slots begin, their values, and which of these are floats, `(N,)` bool. Bare
-    words, as NaN, are texts; a list of numbers is JSON as it stands there."""
+    """A text of a form: where its slots begin, their values, and which of these are no floats (`others`).
+    Bare words, as NaN, are texts; a list of numbers is JSON as it stands there."""
 
     form: DumpForm
     text: bytes
     begins: Array
     values: list[Any]
-    are_floats: Array
+    others: Sequence[int]
 
     @cached_property
     def numbers(self) -> Array:
         """The values that are floats, NaN for others, `(N + 1,)` float64: the last one is that of no slot."""
-        found = np.full(len(self.values) + 1, np.nan)
-        found[:-1][self.are_floats] = [*compress(self.values, self.are_floats.tolist())]
-        return found
+        found = [*self.values, math.nan]
+        for number in self.others:
+            found[number] = math.nan
+        return np.array(found, np.float64)
 
 
 def slot_of(value: Any) -> int:
@@ -325,4 +329,6 @@ def _are_between(gaps: Array, sizes: Array) -> Array:
     """Return which bytes of a text stand in no slot."""
     lengths = np.empty(len(gaps) + len(sizes), np.int64)
     lengths[::2], lengths[1::2] = gaps, sizes
-    return np.repeat(np.arange(len(lengths)) % 2 == 0, lengths)
+    is_between = np.zeros(len(lengths), bool)
+    is_between[::2] = True
+    return np.repeat(is_between, lengths)

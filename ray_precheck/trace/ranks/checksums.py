@@ -205,7 +205,8 @@ class _FormSums:
         """Return a number for the value of each slot, `(N,)` uint64."""
         words = formed.numbers[:-1].view(np.uint64).copy()
         values = formed.values
-        for number in np.flatnonzero(~formed.are_floats & (self.factors != 0)).tolist():
+        others = np.array(formed.others, np.int64)
+        for number in others[self.factors[others] != 0].tolist():
             words[number] = _word_of(values[number])
         for number in self.sketches:
             if type(values[number]) is int:

@@ -101,6 +101,7 @@ class Screen:
     has_half_types: bool
     moved: Set[int]
     writers: Sequence[FlowRecord]
+    _tensors: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def forward(self, call: str, place: int) -> FlowRecord | None:
         """Return the forward record of a call before a place in the run; None where there is none."""
@@ -115,9 +116,14 @@ class Screen:
 
     def tensor(self, key: str, path: str) -> int:
         """Return the number of a tensor, `NOBODY` where the record has none of this path."""
-        begin = self.columns.form.begins[self.places[key]]
-        paths = (item.path for item in self.records[key].items if item.is_tensor)
-        return next((number for number, each in enumerate(paths, begin) if each == path), NOBODY)
+        found = self._tensors.get(key)
+        if found is None:
+            begin = self.columns.form.begins[self.places[key]]
+            paths = [item.path for item in self.records[key].items if item.is_tensor]
+            # Of a path that stands twice the first one counts.
+            found = {path: begin + at for at, path in reversed([*enumerate(paths)])}
+            self._tensors[key] = found
+        return found.get(path, NOBODY)
 
     def name_of(self, tensor: int) -> tuple[str, str]:
         """Return the key of the record and the path of a tensor."""
