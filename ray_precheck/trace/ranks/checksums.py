@@ -73,13 +73,13 @@ def record_sums(
         return _form_sums(side.formed.form, tells_more).of(side.formed, mark_of_sketch)
     found = [*_sums_of_blocks(side, tells_more, mark_of_sketch)]
     starts = np.cumsum([0, *(len(each.got) for each in found)]).tolist()
-    arrays = (np.concatenate([each[column] for each in found]) for column in range(3))
+    got, gave, settings = (np.concatenate([each[column] for each in found]) for column in range(3))
     looked_at = [
         start + place
         for start, each in zip(starts, found, strict=False)
         for place in each.looked_at
     ]
-    return RecordSums(*arrays, looked_at, any(each.has_files for each in found))
+    return RecordSums(got, gave, settings, looked_at, any(each.has_files for each in found))
 
 
 def _sums_of_blocks(
@@ -120,8 +120,8 @@ def _sums_of_block(
         yield from _sums_of_block(block[:half], tells_more, mark_of_sketch)
         yield from _sums_of_block(block[half:], tells_more, mark_of_sketch)
     else:  # A broken record.
-        sums = np.array([[zlib.crc32(block[0][1])], [0], [0]], np.uint32)
-        yield RecordSums(*sums, [0], has_files=False)
+        got, nothing = np.array([zlib.crc32(block[0][1])], np.uint32), np.zeros(1, np.uint32)
+        yield RecordSums(got, nothing, nothing, [0], has_files=False)
 
 
 @lru_cache(_MOST_FORMS)

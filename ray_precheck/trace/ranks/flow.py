@@ -39,7 +39,7 @@ from ray_precheck.trace.ranks.nouns import (
     TensorFact,
 )
 from ray_precheck.trace.ranks.replicas import Replicas
-from ray_precheck.trace.ranks.summary import OPTIMIZER
+from ray_precheck.trace.ranks.checksums import OPTIMIZER
 from ray_precheck.trace.side import MODULE_PREFIXES
 
 _MOST_ROWS = 3

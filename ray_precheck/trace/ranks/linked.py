@@ -23,7 +23,8 @@ from ray_precheck.trace.ranks.nouns import (
     RankTrace,
 )
 from ray_precheck.trace.ranks.replicas import members_of, role_of
-from ray_precheck.trace.ranks.summary import OPTIMIZER, named_tensors
+from ray_precheck.trace.ranks.checksums import OPTIMIZER
+from ray_precheck.trace.ranks.summary import named_tensors
 
 _RATES = {"lr": "learning rate"}
 
