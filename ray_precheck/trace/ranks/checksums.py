@@ -13,13 +13,13 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import orjson
 
-from ray_precheck.dump.scan import value_of
+from ray_precheck.dump.scan import ByteRange, value_of
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.forms import DumpForm, FormedSide, FormedText
 from ray_precheck.trace.items import GRADIENTS
@@ -42,7 +42,6 @@ _SPREAD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _HALF = np.uint64(32)
 _WORD = 1 << 32
 _BLOCK_BYTES = 4 << 20
-_MOST_FORMS = 16
 
 
 # Whether a record tells more than checksums do, by its entry and its text without slots.
@@ -105,7 +104,7 @@ def _sums_of_block(
 ) -> Iterator[RecordSums]:
     text, spans = bytearray(b"{"), []
     for _, raw in block:
-        spans.append((len(text), len(text) + len(raw)))
+        spans.append(ByteRange(len(text), len(text) + len(raw)))
         text += raw + b","
     form = DumpForm(
         bytes(text),
@@ -124,9 +123,15 @@ def _sums_of_block(
         yield RecordSums(got, nothing, nothing, [0], has_files=False)
 
 
-@lru_cache(_MOST_FORMS)
 def _form_sums(form: DumpForm, tells_more: Tells) -> "_FormSums":
-    return _FormSums.of_form(form, tells_more)
+    known = _SUMS.setdefault(form, {})
+    if tells_more not in known:
+        known[tells_more] = _FormSums.of_form(form, tells_more)
+    return known[tells_more]
+
+
+# What is known of a form is kept as long as it is.
+_SUMS: "WeakKeyDictionary[DumpForm, dict[Tells, _FormSums]]" = WeakKeyDictionary()
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,16 @@ def test_a_template_has_the_numbers_of_slots(tmp_path: Path) -> None:
     assert side.formed.values[slot_of(element["Max"])] == -2.25
     assert side.formed.values[slot_of(template["Torch.ones.0.forward"]["input_args"][0]["value"])]
     assert slot_of(element["dtype"]) == -1
+
+
+def test_forms_that_were_not_used_for_long_are_let_go(tmp_path: Path) -> None:
+    first = weakref.ref(formed(written(tmp_path / "first.json", records())).formed.form)
+    kept = weakref.ref(formed(written(tmp_path / "kept.json", {"a": records()})).formed.form)
+    for number in range(20):
+        formed(written(tmp_path / "other.json", {f"Torch.add.{number}.forward": records()}))
+        formed(tmp_path / "kept.json")
+    assert first() is None
+    assert kept() is formed(tmp_path / "kept.json").formed.form
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -41,8 +42,6 @@ _WRITTEN = "out"
 _NO_SLOTS = (NOBODY,) * len(FIELDS)
 # Odd numbers whose multiples spread over 64 bits: those of the golden ratio, and of xxHash.
 _SPREAD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
-# A process looks at the pairs of a few stages of a pipeline in turn.
-_MOST_PAIRS = 16
 
 
 class TensorKind(NamedTuple):
@@ -62,10 +61,10 @@ class PairForm:
     `entries` are the records of calls in the order of the run. `begins` and `outputs` are, by record, its
     first tensor and the first of those that it gives. `kinds` is, by tensor, a place in `known`. `weights`
     are those that are got as weights, but for what only an update tells of. `slots` are the slots of the
-    statistics of each tensor of the target, `their_slots` of its partner, `NOBODY` for none; `alone` are the
-    tensors without one. Of the records, `unlike` differ from their partners in more than slots, and `writers`
-    get a tensor to write into (`out`). `compared` are records with a slot of them, and that of their
-    partners, which are no statistics.
+    statistics of each tensor of the target, `their_slots` of its partner, `(N, 4)` int64, `NOBODY` for none;
+    `alone` are the tensors without a partner. Of the records, `unlike` differ from their partners in more
+    than slots, and `writers` get a tensor to write into (`out`). `compared` are records with a slot of them,
+    and that of their partners, which are no statistics.
     """
 
     entries: Sequence[RecordEntry]
@@ -74,8 +73,8 @@ class PairForm:
     kinds: list[int] = field(default_factory=list)
     known: list[TensorKind] = field(default_factory=list)
     weights: set[int] = field(default_factory=set)
-    slots: list[Sequence[int]] = field(default_factory=list)
-    their_slots: list[Sequence[int]] = field(default_factory=list)
+    slots: Array = field(default_factory=lambda: _table([]))
+    their_slots: Array = field(default_factory=lambda: _table([]))
     alone: set[int] = field(default_factory=set)
     writers: set[int] = field(default_factory=set)
     unlike: set[int] = field(default_factory=set)
@@ -163,13 +162,6 @@ class PairForm:
         found: Array = np.array(values, dtype)[np.array(self.kinds, np.int64)]
         return found
 
-    @cached_property
-    def both_slots(self) -> tuple[Array, Array]:
-        """`slots` and `their_slots`, `(N, 4)` int64 each."""
-        both = (np.array(each, np.int64) for each in (self.slots, self.their_slots))
-        ours, theirs = (each.reshape(-1, len(FIELDS)) for each in both)
-        return ours, theirs
-
 
 @dataclass
 class PairColumns:
@@ -236,27 +228,42 @@ def columns_of(target: FormedSide, golden: FormedSide) -> PairColumns | None:
     for place, mine, other in form.compared:
         if not are_same(ours[mine], theirs[other]):
             columns.unlike.add(place)
-    slots, their_slots = form.both_slots
-    statistics = target.formed.numbers[slots]
-    _measure(columns, statistics, golden.formed.numbers[their_slots])
+    statistics = target.formed.numbers[form.slots]
+    _measure(columns, statistics, golden.formed.numbers[form.their_slots])
     _follow(columns, statistics)
     return columns
 
 
-@lru_cache(_MOST_PAIRS)
+# What is known of two forms is kept as long as they are.
+_PAIRS: "WeakKeyDictionary[DumpForm, WeakKeyDictionary[DumpForm, PairForm | None]]" = (
+    WeakKeyDictionary()
+)
+
+
 def _form_of_pair(ours: DumpForm, theirs: DumpForm) -> PairForm | None:
+    known = _PAIRS.setdefault(ours, WeakKeyDictionary())
+    if theirs not in known:
+        known[theirs] = _read_pair(ours, theirs)
+    return known[theirs]
+
+
+def _read_pair(ours: DumpForm, theirs: DumpForm) -> PairForm | None:
     if [*ours.places] != [*theirs.places]:
         return None
     template = ours.template()
     golden = template if ours is theirs else theirs.template()
-    found = PairForm(calls_among(ours.entries))
-    reading = _PairReading(found)
-    for place, entry in enumerate(found.entries):
+    reading = _PairReading(PairForm(calls_among(ours.entries)))
+    for place, entry in enumerate(reading.form.entries):
         both = template[entry.key], golden[entry.key]
         mine, other = (each if isinstance(each, dict) else {} for each in both)
         if not reading.take(place, entry, mine, other):
             return None
-    return found
+    reading.form.slots, reading.form.their_slots = map(_table, (reading.slots, reading.their_slots))
+    return reading.form
+
+
+def _table(slots: Sequence[Sequence[int]]) -> Array:
+    return np.array(slots, np.int64).reshape(-1, len(FIELDS))
 
 
 @dataclass(slots=True)
@@ -264,6 +271,8 @@ class _PairReading:
     """The state while the templates of a pair are read."""
 
     form: PairForm
+    slots: list[Sequence[int]] = field(default_factory=list)
+    their_slots: list[Sequence[int]] = field(default_factory=list)
     _kinds: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _parameters: set[int] = field(default_factory=set)
     _buckets: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -311,9 +320,9 @@ class _PairReading:
                 if other is None:
                     form.alone.add(tensor)
                 form.kinds.append(kind)
-                form.slots.append([slot_of(element.get(name)) for name in FIELDS])
+                self.slots.append([slot_of(element.get(name)) for name in FIELDS])
                 is_there = type(other) is dict
-                form.their_slots.append(
+                self.their_slots.append(
                     [slot_of(other.get(name)) for name in FIELDS] if is_there else _NO_SLOTS
                 )
         form.outputs.append(len(form.kinds) if given_from == NOBODY else given_from)

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -245,7 +246,9 @@ def _largest(arrays: _Arrays, chosen: Array, unknown: float = 0.0) -> Array:
 def _hidden(columns: PairColumns, framework: str) -> tuple[Set[int], Set[int]]:
     """Return the records whose values, or the judgement of which, are not what the columns say, and of these
     the ones that gave memory that nothing had written."""
-    named = _hidden_by_name(columns.form, framework)
+    if columns.form not in _HIDDEN:
+        _HIDDEN[columns.form] = _hidden_by_name(columns.form, framework)
+    named = _HIDDEN[columns.form]
     unset = named.unset.union(_views_before_writers(columns))
     hidden = named.hidden | unset | columns.form.writers
     return hidden | (named.in_place if unset else set()), unset
@@ -260,7 +263,10 @@ class _HiddenByName(NamedTuple):
     in_place: frozenset[int]
 
 
-@lru_cache(maxsize=16)
+# The framework of a form is always the same.
+_HIDDEN: "WeakKeyDictionary[PairForm, _HiddenByName]" = WeakKeyDictionary()
+
+
 def _hidden_by_name(form: PairForm, framework: str) -> _HiddenByName:
     hidden, unset, in_place = set(), set(), set()
     for place, entry in enumerate(form.entries):

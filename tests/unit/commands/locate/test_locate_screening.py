@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,24 @@ def test_few_records_are_visited(tmp_path: Path) -> None:
         assert columns is not None
         screen = screen_of(columns, ours, Weights(), {}, is_first_step=True)
     assert sum(screen.is_cleared) == calls - calls // 101  # All but the sums over ranks.
+
+
+def test_what_is_known_of_two_forms_goes_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(odd_run()), encoding="utf-8")
+    side = open_formed(path)
+    assert side is not None
+    with side:
+        columns = columns_of(side, side)
+    assert columns is not None
+    known = weakref.ref(columns.form)
+    del columns, side
+    for number in range(20):  # Other forms take the place of this one.
+        path.write_text(json.dumps({"data": {f"Torch.add.{number}.forward": {}}}), encoding="utf-8")
+        other = open_formed(path)
+        assert other is not None
+        other.file.close()
+    assert known() is None
 
 
 def test_captures_with_other_records_are_not_screened(tmp_path: Path) -> None:
