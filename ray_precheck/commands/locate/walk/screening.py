@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ray_precheck.commands.locate.walk.columns import NOBODY, PairColumns, PairForm
+from ray_precheck.commands.locate.walk.columns import PairColumns
 from ray_precheck.commands.locate.walk.estimate import (
     SAME_SUMS,
     STANDS_OUT,
@@ -39,6 +39,7 @@ from ray_precheck.commands.locate.walk.nouns import (
     Weights,
 )
 from ray_precheck.commands.locate.walk.outside import MOVED
+from ray_precheck.commands.locate.walk.pair_form import NOBODY, PairForm
 from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.flow import Flow, FlowRecord, Producer, is_collective, writes_in_place
