@@ -6,9 +6,9 @@ of dumps of one program.
 
 The ranks of a run write the same records with other numbers. What is said of records and not of numbers is
 worked out once for a form. That a dump has a form is found out by comparing all of its text with it, but the
-slots: the values of the fields `_FIELDS`. Only these are decoded, which takes a third of the time that
-decoding all of the dump does (12 of 30 ms for 8 MB). Colons tell where the slots are: between two of them
-all but the slot has the same length.
+blanks: the values of the fields `_FIELDS`. Only these are decoded, which takes a third of the time that
+decoding all of the dump does (12 of 30 ms for 8 MB). Colons tell where the blanks are: between two of them
+all but the blank has the same length.
 """
 
 import math
@@ -46,18 +46,18 @@ _FIELDS = (
 )  # fmt: skip
 # A number, a word, a text without escapes, a list of numbers, up to the comma or bracket behind it.
 _LIST_TEXT = rb'\[[^\[\]{}"\\]*\]'
-_SLOT = re.compile(
+_BLANK = re.compile(
     rb'"(%b)":(\s*(?:-?\d[\d.eE+-]*|null|true|false|NaN|-?Infinity|"[^"\\]*"|%b)\s*)(?=[,}])'
     % (b"|".join(re.escape(name.encode()) for name in _FIELDS), _LIST_TEXT)
 )
 _LIST = re.compile(rb"\s*%b\s*" % _LIST_TEXT)
 _COLON, _COMMA, _ZERO = ord(":"), ord(","), ord("0")
-# A slot of a template is a text: this and its number.
-SLOT_SIGN = "\0slot "
-_SLOT_TEXT = b'"\\u0000slot %d"'
+# A blank of a template is a text: this and its number.
+BLANK_SIGN = "\0blank "
+_BLANK_TEXT = b'"\\u0000blank %d"'
 # The folder of the tensors of a rank, in the header.
 _FOLDER = re.compile(rb'"(dump_data_dir)":(\s*"[^"\\]*"\s*)(?=[,}])')
-_IN_A_SLOT = {int, float, bool, type(None), str, bytes}
+_IN_A_BLANK = {int, float, bool, type(None), str, bytes}
 # A larger dump is not held in memory as a whole.
 _LARGEST_BYTES = 64 << 20
 # A process keeps the forms that it used last: a pipeline has one for each of its stages.
@@ -65,11 +65,11 @@ _MOST_FORMS, _MOST_FORM_BYTES = 16, 128 << 20
 
 
 class DumpForm:
-    """The text of a dump without its slots. Dumps of one form have the same object.
+    """The text of a dump without its blanks. Dumps of one form have the same object.
 
-    `names` are, by slot, the fields that they are the values of, `entries` the records in the order of the
-    file, without places in it, `places` their numbers by key. `borders` are, by record, its first slot and
-    the first one behind it.
+    `names` are, by blank, the fields that they are the values of, `entries` the records in the order of the
+    file, without places in it, `places` their numbers by key. `borders` are, by record, its first blank and
+    the first one behind it. `has_folder`: the first blank is the folder of the tensors.
     """
 
     def __init__(self, text: bytes, records: Sequence[Member], header: Header) -> None:
@@ -78,9 +78,10 @@ class DumpForm:
         self.places = {key: place for place, (key, _) in enumerate(records)}
         self._spans = np.array([span for _, span in records], np.int64)
         first, last = int(self._spans[0, 0]), int(self._spans[-1, 1])
-        found = [*_SLOT.finditer(text, first, last)]
-        if header.data_folder:
-            found[:0] = _FOLDER.finditer(text, 0, first)
+        found = [*_BLANK.finditer(text, first, last)]
+        folders = [*_FOLDER.finditer(text, 0, first)]
+        self.has_folder = len(folders) == 1
+        found[:0] = folders[: int(self.has_folder)]
         self.names = [match[1].decode() for match in found]
         self._fields: dict[str, bool] = {}
         colons = _colons_in(text)
@@ -126,37 +127,37 @@ class DumpForm:
         return FormedText(self, text, begins, values, self._others)
 
     def spans(self, begins: Array, length: int) -> list[list[int]]:
-        """Return from which byte to which each record stands in a text whose slots begin there."""
-        # What stands behind a slot has moved as the next slot has.
+        """Return from which byte to which each record stands in a text whose blanks begin there."""
+        # What stands behind a blank has moved as the next blank has.
         moved = np.append(begins, length) - self._begins
         found: list[list[int]] = (self._spans + moved[self.borders]).tolist()
         return found
 
-    def without_slots(self) -> tuple[Array, list[list[int]], list[int]]:
-        """Return the text without its slots, `(N,)` uint8; from which to which of its bytes each record
-        stands; and behind how many of them each slot stood."""
+    def without_blanks(self) -> tuple[Array, list[list[int]], list[int]]:
+        """Return the text without its blanks, `(N,)` uint8; from which to which of its bytes each record
+        stands; and behind how many of them each blank stood."""
         places = np.cumsum(self._gaps)
-        # As many bytes were left out before a border as the slots before it have.
+        # As many bytes were left out before a border as the blanks before it have.
         left_out = self._begins - places
         spans: list[list[int]] = (self._spans - left_out[self.borders]).tolist()
         return self._literal, spans, places[:-1].tolist()
 
     def _learn(self, types: list[type]) -> bool:
         """Take note of the types of the values, which are mostly those of the last dump; returns whether
-        slots have such values."""
+        blanks have such values."""
         if types != self._types:
-            if not set(types) <= _IN_A_SLOT:
+            if not set(types) <= _IN_A_BLANK:
                 return False
             self._types = types
             self._others = [number for number, each in enumerate(types) if each is not float]
         return True
 
     def _values(self, text: bytes, begins: Array, gaps: Array, sizes: Array) -> list[Any] | None:
-        """Return the values of the slots; None where one is not what a slot has."""
+        """Return the values of the blanks; None where one is not what a blank has."""
         if not len(sizes):
             return []
         lists = self._lists
-        # Of each slot its text and the comma or bracket behind it, of a list the last byte of these.
+        # Of each blank its text and the comma or bracket behind it, of a list the last byte of these.
         before, taken = gaps.copy(), sizes + 1
         taken[lists] = 2
         before[1:] -= 1
@@ -177,18 +178,18 @@ class DumpForm:
         return values if self._learn([*map(type, values)]) else None
 
     def template(self) -> Mapping[str, Any]:
-        """Return the records, decoded, in which each slot is `SLOT_SIGN` and its number."""
+        """Return the records, decoded, in which each blank is `BLANK_SIGN` and its number."""
         ends, raw = np.cumsum(self._gaps).tolist(), self._literal.tobytes()
         pieces = [raw[begin:end] for begin, end in pairwise([0, *ends])]
-        slots = [_SLOT_TEXT % number for number in range(len(self.names))]
-        text = b"".join(chain.from_iterable(zip_longest(pieces, slots, fillvalue=b"")))
+        blanks = [_BLANK_TEXT % number for number in range(len(self.names))]
+        text = b"".join(chain.from_iterable(zip_longest(pieces, blanks, fillvalue=b"")))
         found: Mapping[str, Any] = json_with_words(text)["data"]
         return found
 
 
 @dataclass(eq=False)
 class FormedText:
-    """A text of a form: where its slots begin, their values, and which of these are no floats (`others`).
+    """A text of a form: where its blanks begin, their values, and which of these are no floats (`others`).
     Bare words, as NaN, are texts; a list of numbers is JSON as it stands there."""
 
     form: DumpForm
@@ -199,21 +200,21 @@ class FormedText:
 
     @cached_property
     def numbers(self) -> Array:
-        """The values that are floats, NaN for others, `(N + 1,)` float64: the last one is that of no slot."""
+        """The values that are floats, NaN for others, `(N + 1,)` float64: the last is that of no blank."""
         found = [*self.values, math.nan]
         for number in self.others:
             found[number] = math.nan
         return np.array(found, np.float64)
 
 
-def slot_of(value: Any) -> int:
-    """Return the number of the slot that a value of a template is, -1 for another one."""
-    is_slot = type(value) is str and value.startswith(SLOT_SIGN)
-    return int(value[len(SLOT_SIGN) :]) if is_slot else -1
+def blank_of(value: Any) -> int:
+    """Return the number of the blank that a value of a template is, -1 for another one."""
+    is_blank = type(value) is str and value.startswith(BLANK_SIGN)
+    return int(value[len(BLANK_SIGN) :]) if is_blank else -1
 
 
 def are_same(mine: Any, other: Any) -> bool:
-    """Return whether the values of two slots are the same."""
+    """Return whether the values of two blanks are the same."""
     if type(mine) is bytes is type(other) and mine != other:
         mine, other = json_with_words(mine), json_with_words(other)
     return bool(mine == other)
@@ -289,7 +290,7 @@ def open_formed(path: str | os.PathLike[str]) -> FormedSide | None:
             return None
         stack.pop_all()
     header = formed.form.header
-    if header.data_folder:
+    if formed.form.has_folder:
         header = replace(header, data_folder=formed.values[0])
     return FormedSide(where, file, header, formed.form.entries, formed=formed)
 
@@ -319,14 +320,14 @@ def _colons_in(text: bytes) -> Array:
 
 
 def _gaps_between(begins: Array, ends: Array, length: int) -> Array:
-    """Return how many bytes stand before each slot, behind the one before it, and behind the last one."""
+    """Return how many bytes stand before each blank, behind the one before it, and behind the last one."""
     found: Array = np.append(begins, length)
     found[1:] -= ends
     return found
 
 
 def _are_between(gaps: Array, sizes: Array) -> Array:
-    """Return which bytes of a text stand in no slot."""
+    """Return which bytes of a text stand in no blank."""
     lengths = np.empty(len(gaps) + len(sizes), np.int64)
     lengths[::2], lengths[1::2] = gaps, sizes
     is_between = np.zeros(len(lengths), bool)

@@ -4,7 +4,7 @@ Comes in: an open capture, and what stands for its sketches. Goes out: `RecordSu
 What differs between honest ranks is left out: numbers of sketches and stacks, names of files, indices of
 devices, random states; a sketch itself counts.
 
-A checksum is made of the text without its slots (`trace.forms`), once for all dumps of a form, and of the
+A checksum is made of the text without its blanks (`trace.forms`), once for all dumps of a form, and of the
 values of these, for all records at once. It is the same whatever dumps a process has read before.
 """
 
@@ -44,7 +44,7 @@ _WORD = 1 << 32
 _BLOCK_BYTES = 4 << 20
 
 
-# Whether a record tells more than checksums do, by its entry and its text without slots.
+# Whether a record tells more than checksums do, by its entry and its text without blanks.
 Tells = Callable[[RecordEntry, bytes], bool]
 
 
@@ -136,10 +136,10 @@ _SUMS: "WeakKeyDictionary[DumpForm, dict[Tells, _FormSums]]" = WeakKeyDictionary
 
 @dataclass
 class _FormSums:
-    """What the dumps of a form have in common. `sums` are checksums of the text without slots, `(2, R)`;
-    `parts` the slots in both parts of a record, from which to which, `(3, R)`: the second begins where the
-    first ends. `factors` are those of the slots, by their places in a part, 0 for what ranks may differ in.
-    `settings` has the slots of floats by record."""
+    """What the dumps of a form have in common. `sums` are checksums of the text without blanks, `(2, R)`;
+    `parts` the blanks in both parts of a record, from which to which, `(3, R)`: the second begins where the
+    first ends. `factors` are those of the blanks, by their places in a part, 0 for what ranks may differ in.
+    `settings` has the blanks of floats by record."""
 
     sums: Array
     parts: Array
@@ -151,11 +151,11 @@ class _FormSums:
     @classmethod
     def of_form(cls, form: DumpForm, tells_more: Tells) -> "_FormSums":
         """Return what the dumps of a form have in common."""
-        literal, spans, slots = form.without_slots()
+        literal, spans, blanks = form.without_blanks()
         found = cls(
             np.zeros((2, len(spans)), np.uint32),
             np.zeros((3, len(spans)), np.int64),
-            np.zeros(len(slots), np.uint64),
+            np.zeros(len(blanks), np.uint64),
             [number for number, name in enumerate(form.names) if name == "sketch"],
         )
         text, seen = literal.tobytes(), set[bytes]()
@@ -172,7 +172,7 @@ class _FormSums:
             first, last = form.borders[place].tolist()
             cut, stack = _cuts(raw)
             middle, behind = (
-                bisect_left(slots, begin + each, first, last) for each in (cut, stack)
+                bisect_left(blanks, begin + each, first, last) for each in (cut, stack)
             )
             found.parts[:, place] = first, middle, behind
             found.sums[0, place] = zlib.crc32(_DEVICES.sub(b"", raw[:cut]))
@@ -182,11 +182,11 @@ class _FormSums:
                 floats = [
                     number
                     for number in range(first, last)
-                    if _FLOAT.search(text, slots[number] - _LONGEST_FLOAT, slots[number])
+                    if _FLOAT.search(text, blanks[number] - _LONGEST_FLOAT, blanks[number])
                 ]
                 if floats:
                     found.settings[place] = floats
-        found.factors[:] = _factors(len(slots), *found.parts)
+        found.factors[:] = _factors(len(blanks), *found.parts)
         found.factors[[number for number, name in enumerate(form.names) if name in _OWN]] = 0
         return found
 
@@ -202,12 +202,12 @@ class _FormSums:
         inside = until[self.parts[1:]] - until[self.parts[:-1]]
         got, gave = self.sums ^ (inside * _SPREAD[1] >> _HALF).astype(np.uint32)
         settings = np.zeros(len(got), np.uint32)
-        for place, slots in self.settings.items():
-            settings[place] = zlib.crc32(repr([formed.values[slot] for slot in slots]).encode())
+        for place, blanks in self.settings.items():
+            settings[place] = zlib.crc32(repr([formed.values[blank] for blank in blanks]).encode())
         return RecordSums(got, gave, settings, self.looked_at, formed.form.has("data_name"))
 
     def _words(self, formed: FormedText, mark_of_sketch: Callable[[int], int]) -> Array:
-        """Return a number for the value of each slot, `(N,)` uint64."""
+        """Return a number for the value of each blank, `(N,)` uint64."""
         words = formed.numbers[:-1].view(np.uint64).copy()
         values = formed.values
         others = np.array(formed.others, np.int64)
@@ -236,7 +236,7 @@ def _word_of(value: Any) -> int:
 
 
 def _factors(count: int, starts: Array, middles: Array, ends: Array) -> Array:
-    """Return odd factors for slots by their places in the parts of their records, 0 outside of them."""
+    """Return odd factors for blanks by their places in the parts of their records, 0 outside of them."""
     begins = np.full(count, -1)
     for first, last in ((starts, middles), (middles, ends)):
         sizes = last - first

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.trace.forms import DumpForm, FormedSide, open_formed, slot_of
+from ray_precheck.trace.forms import DumpForm, FormedSide, blank_of, open_formed
 from ray_precheck.trace.side import open_side
 
 pytestmark = pytest.mark.unit
@@ -131,20 +131,20 @@ def test_whatever_a_text_is_changed_to_it_says_what_stands_there(tmp_path: Path)
         has_form += 1
         path.write_bytes(other)
         assert says_the_same(path), other
-        # Slots are the same whichever dump a form was made of.
+        # Blanks are the same whichever dump a form was made of.
         assert own_form(path).names == form.names
     assert has_form > 100
 
 
-def test_a_template_has_the_numbers_of_slots(tmp_path: Path) -> None:
+def test_a_template_has_the_numbers_of_blanks(tmp_path: Path) -> None:
     side = formed(written(tmp_path / "dump.json", records()))
     template = side.formed.form.template()
     assert [*template] == [*records()]
     element = template["Torch.add.0.forward"]["output"][0]
     assert element["shape"] == [2, 3]
-    assert side.formed.values[slot_of(element["Max"])] == -2.25
-    assert side.formed.values[slot_of(template["Torch.ones.0.forward"]["input_args"][0]["value"])]
-    assert slot_of(element["dtype"]) == -1
+    assert side.formed.values[blank_of(element["Max"])] == -2.25
+    assert side.formed.values[blank_of(template["Torch.ones.0.forward"]["input_args"][0]["value"])]
+    assert blank_of(element["dtype"]) == -1
 
 
 def test_forms_that_were_not_used_for_long_are_let_go(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_forms_that_were_not_used_for_long_are_let_go(tmp_path: Path) -> None:
         b'{"data": {"\xff": 1}}',
         b'{"data": {"a": {"Max": 1.0}, "a": {"Max": 2.0}}}',
         b'{"data": {"a": {"Max": 1.2.3}}}',
-        b'{"data": {"a": "\\u0000slot 1"}}',
+        b'{"data": {"a": "\\u0000blank 1"}}',
     ],
 )
 def test_what_has_no_form_is_left_to_the_scan(tmp_path: Path, text: bytes) -> None:

@@ -97,8 +97,8 @@ def columns_of(target: FormedSide, golden: FormedSide) -> PairColumns | None:
     for place, mine, other in form.compared:
         if not are_same(ours[mine], theirs[other]):
             columns.unlike.add(place)
-    statistics = target.formed.numbers[form.slots]
-    _measure(columns, statistics, golden.formed.numbers[form.their_slots])
+    statistics = target.formed.numbers[form.blanks]
+    _measure(columns, statistics, golden.formed.numbers[form.their_blanks])
     _follow(columns, statistics)
     return columns
 

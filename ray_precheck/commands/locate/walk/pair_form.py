@@ -18,14 +18,14 @@ from ray_precheck.commands.locate.walk.nouns import weights_among
 from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.flow import is_collective
-from ray_precheck.trace.forms import DumpForm, slot_of
+from ray_precheck.trace.forms import DumpForm, blank_of
 from ray_precheck.trace.items import INPUT, NUMBERS, OUTPUT, PARAMETERS, PARTS, Item, unfolded
 from ray_precheck.trace.side import BACKWARD, FORWARD, RecordEntry, calls_among
 
 NOBODY = -1
 # The keyword of the tensors that a call only writes into.
 _WRITTEN = "out"
-_NO_SLOTS = (NOBODY,) * len(FIELDS)
+_NO_BLANKS = (NOBODY,) * len(FIELDS)
 
 
 class TensorKind(NamedTuple):
@@ -44,11 +44,11 @@ class PairForm:
 
     `entries` are the records of calls in the order of the run. `begins` and `outputs` are, by record, its
     first tensor and the first of those that it gives. `kinds` is, by tensor, a place in `known`. `weights`
-    are those that are got as weights, but for what only an update tells of. `slots` are the slots of the
-    statistics of each tensor of the target, `their_slots` of its partner, `(N, 4)` int64, `NOBODY` for none;
+    are those that are got as weights, but for what only an update tells of. `blanks` are the blanks of the
+    statistics of each tensor of the target, `their_blanks` of its partner, `(N, 4)` int64, `NOBODY` for none;
     `alone` are the tensors without a partner. Of the records, `unlike` differ from their partners in more
-    than slots, and `writers` get a tensor to write into (`out`). `compared` are records with a slot of them,
-    and that of their partners, which are no statistics.
+    than blanks, and `writers` get a tensor to write into (`out`). `compared` are records with a blank of
+    theirs, and that of their partners, which are no statistics.
     """
 
     entries: Sequence[RecordEntry]
@@ -57,8 +57,8 @@ class PairForm:
     kinds: list[int] = field(default_factory=list)
     known: list[TensorKind] = field(default_factory=list)
     weights: set[int] = field(default_factory=set)
-    slots: Array = field(default_factory=lambda: _table([]))
-    their_slots: Array = field(default_factory=lambda: _table([]))
+    blanks: Array = field(default_factory=lambda: _table([]))
+    their_blanks: Array = field(default_factory=lambda: _table([]))
     alone: set[int] = field(default_factory=set)
     writers: set[int] = field(default_factory=set)
     unlike: set[int] = field(default_factory=set)
@@ -173,12 +173,14 @@ def _read_pair(ours: DumpForm, theirs: DumpForm) -> PairForm | None:
         mine, other = (each if isinstance(each, dict) else {} for each in both)
         if not reading.take(place, entry, mine, other):
             return None
-    reading.form.slots, reading.form.their_slots = map(_table, (reading.slots, reading.their_slots))
+    reading.form.blanks, reading.form.their_blanks = map(
+        _table, (reading.blanks, reading.their_blanks)
+    )
     return reading.form
 
 
-def _table(slots: Sequence[Sequence[int]]) -> Array:
-    return np.array(slots, np.int64).reshape(-1, len(FIELDS))
+def _table(blanks: Sequence[Sequence[int]]) -> Array:
+    return np.array(blanks, np.int64).reshape(-1, len(FIELDS))
 
 
 @dataclass(slots=True)
@@ -186,8 +188,8 @@ class _PairReading:
     """The state while the templates of a pair are read."""
 
     form: PairForm
-    slots: list[Sequence[int]] = field(default_factory=list)
-    their_slots: list[Sequence[int]] = field(default_factory=list)
+    blanks: list[Sequence[int]] = field(default_factory=list)
+    their_blanks: list[Sequence[int]] = field(default_factory=list)
     _kinds: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _parameters: set[int] = field(default_factory=set)
     _buckets: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -235,10 +237,10 @@ class _PairReading:
                 if other is None:
                     form.alone.add(tensor)
                 form.kinds.append(kind)
-                self.slots.append([slot_of(element.get(name)) for name in FIELDS])
+                self.blanks.append([blank_of(element.get(name)) for name in FIELDS])
                 is_there = type(other) is dict
-                self.their_slots.append(
-                    [slot_of(other.get(name)) for name in FIELDS] if is_there else _NO_SLOTS
+                self.their_blanks.append(
+                    [blank_of(other.get(name)) for name in FIELDS] if is_there else _NO_BLANKS
                 )
         form.outputs.append(len(form.kinds) if given_from == NOBODY else given_from)
         return True
@@ -270,7 +272,7 @@ class _PairReading:
 
 
 def _are_comparable(mine: Any, other: Any, found: list[tuple[int, int]]) -> bool:
-    """Return whether two values of templates are alike but for their slots, which are found."""
+    """Return whether two values of templates are alike but for their blanks, which are found."""
     if type(mine) is dict is type(other):
         return mine.keys() == other.keys() and all(
             _are_comparable(each, other[name], found) for name, each in mine.items()
@@ -279,9 +281,9 @@ def _are_comparable(mine: Any, other: Any, found: list[tuple[int, int]]) -> bool
         return len(mine) == len(other) and all(
             _are_comparable(*each, found) for each in zip(mine, other, strict=True)
         )
-    slots = slot_of(mine), slot_of(other)
-    if NOBODY not in slots:
-        found.append(slots)
+    blanks = blank_of(mine), blank_of(other)
+    if NOBODY not in blanks:
+        found.append(blanks)
         return True
     return bool(mine == other)
 
