@@ -41,9 +41,11 @@ from ray_precheck.trace.side import (
 
 # Values that differ between the ranks of a run, or between two runs of one program.
 _FIELDS = (
-    *FIELDS, "value", "generator", "group_ranks", "group_id", "sequence", "md5", "data_name", "sketch",
-    "sketch_counted", "sketch_exponent", "distinct", "zero", "subnormal", "headroom", "nan", "+inf", "-inf",
+    *FIELDS, "value", "generator", "group_ranks", "group_id", "sequence", "offset", "md5", "data_name",
+    "sketch", "sketch_counted", "sketch_exponent", "distinct", "zero", "subnormal", "headroom", "nan", "+inf",
+    "-inf",
 )  # fmt: skip
+_NAMES = {name.encode(): name for name in _FIELDS}
 # A number, a word, a text without escapes, a list of numbers, up to the comma or bracket behind it.
 _LIST_TEXT = rb'\[[^\[\]{}"\\]*\]'
 _BLANK = re.compile(
@@ -51,7 +53,7 @@ _BLANK = re.compile(
     % (b"|".join(re.escape(name.encode()) for name in _FIELDS), _LIST_TEXT)
 )
 _LIST = re.compile(rb"\s*%b\s*" % _LIST_TEXT)
-_COLON, _COMMA, _ZERO = ord(":"), ord(","), ord("0")
+_COLON, _COMMA, _ZERO, _BRACKET, _SPACE = map(ord, ":,0[ ")
 # A blank of a template is a text: this and its number.
 BLANK_SIGN = "\0blank "
 _BLANK_TEXT = b'"\\u0000blank %d"'
@@ -78,14 +80,16 @@ class DumpForm:
         self.places = {key: place for place, (key, _) in enumerate(records)}
         self._spans = np.array([span for _, span in records], np.int64)
         first, last = int(self._spans[0, 0]), int(self._spans[-1, 1])
-        found = [*_BLANK.finditer(text, first, last)]
         folders = [*_FOLDER.finditer(text, 0, first)]
         self.has_folder = len(folders) == 1
-        found[:0] = folders[: int(self.has_folder)]
-        self.names = [match[1].decode() for match in found]
+        names, begins, ends = _blanks_in(text[first:last])
+        self.names = [match[1].decode() for match in folders[: int(self.has_folder)]] + names
+        if self.has_folder:
+            begin, end = folders[0].span(2)
+            begins, ends = np.append(begin - first, begins), np.append(end - first, ends)
+        begins, ends = begins + first, ends + first
         self._fields: dict[str, bool] = {}
         colons = _colons_in(text)
-        begins, ends = np.array([match.span(2) for match in found], np.int64).reshape(-1, 2).T
         self.borders: Array = np.searchsorted(begins, self._spans)
         self._begins = np.append(begins, len(text))
         self._colons = len(colons)
@@ -95,8 +99,10 @@ class DumpForm:
         self._literal = np.frombuffer(text, np.uint8)[_are_between(self._gaps, ends - begins)]
         self._types: list[type] = []
         self._others: list[int] = []
-        lists = [number for number, match in enumerate(found) if match[2].lstrip()[:1] == b"["]
-        self._lists = np.array(lists, np.int64)
+        array = np.frombuffer(text, np.uint8)
+        is_list = array[begins] == _BRACKET
+        is_list |= (array[begins] == _SPACE) & (array[begins + 1] == _BRACKET)
+        self._lists = np.flatnonzero(is_list)
 
     @property
     def size_bytes(self) -> int:
@@ -178,13 +184,15 @@ class DumpForm:
         return values if self._learn([*map(type, values)]) else None
 
     def template(self) -> Mapping[str, Any]:
-        """Return the records, decoded, in which each blank is `BLANK_SIGN` and its number."""
+        """Return the records, decoded, in which each blank is `BLANK_SIGN` and its number; none where the
+        text is broken between blanks."""
         ends, raw = np.cumsum(self._gaps).tolist(), self._literal.tobytes()
         pieces = [raw[begin:end] for begin, end in pairwise([0, *ends])]
         blanks = [_BLANK_TEXT % number for number in range(len(self.names))]
         text = b"".join(chain.from_iterable(zip_longest(pieces, blanks, fillvalue=b"")))
-        found: Mapping[str, Any] = json_with_words(text)["data"]
-        return found
+        found = json_with_words(text)
+        data = found.get("data") if isinstance(found, dict) else None
+        return data if isinstance(data, dict) else {}
 
 
 @dataclass(eq=False)
@@ -307,10 +315,21 @@ def _newly_formed(file: BinaryIO, text: bytes, where: str) -> FormedText | None:
         return None
     form = DumpForm(text, records, header_of(file, dict(members)))
     formed = form.read(text)
-    if formed is None or not isinstance(json_with_words(text), dict):
+    if formed is None:
         return None
     _FORMS.add(form)
     return formed
+
+
+def _blanks_in(text: bytes) -> tuple[list[str], Array, Array]:
+    """Return the fields of the blanks of a text, where they begin and where they end."""
+    parts = _BLANK.split(
+        text
+    )  # What stands before a field, its name, its value, what stands behind ...
+    names = [*map(_NAMES.__getitem__, parts[1::3])]
+    sizes = np.fromiter(map(len, parts[:-1]), np.int64, len(parts) - 1).reshape(-1, 3)
+    ends = np.cumsum(sizes.sum(axis=1) + len('"":'))
+    return names, ends - sizes[:, 2], ends
 
 
 def _colons_in(text: bytes) -> Array:

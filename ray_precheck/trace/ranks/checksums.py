@@ -13,6 +13,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -42,6 +43,8 @@ _SPREAD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _HALF = np.uint64(32)
 _WORD = 1 << 32
 _BLOCK_BYTES = 4 << 20
+# Most records of two forms are the same, where these differ in a few: those of the last dumps.
+_KNOWN_RECORDS = 1 << 15
 
 
 # Whether a record tells more than checksums do, by its entry and its text without blanks.
@@ -152,10 +155,13 @@ class _FormSums:
     def of_form(cls, form: DumpForm, tells_more: Tells) -> "_FormSums":
         """Return what the dumps of a form have in common."""
         literal, spans, blanks = form.without_blanks()
+        borders = form.borders.tolist()
+        parts: list[tuple[int, int, int]] = []
+        sums: list[tuple[int, int]] = []
         found = cls(
-            np.zeros((2, len(spans)), np.uint32),
-            np.zeros((3, len(spans)), np.int64),
-            np.zeros(len(blanks), np.uint64),
+            np.zeros(0),
+            np.zeros(0),
+            np.zeros(0),
             [number for number, name in enumerate(form.names) if name == "sketch"],
         )
         text, seen = literal.tobytes(), set[bytes]()
@@ -163,21 +169,17 @@ class _FormSums:
             raw = text[begin:end]
             begin += len(raw) - len(raw.lstrip())
             raw = value_of(raw)
-            names = NAMED.findall(raw)
+            told = _told_by(raw)
             if entry.key.startswith(OPTIMIZER) or _GRADIENTS in entry.key:
                 found.looked_at.append(place)
-            elif tells_more(entry, raw) or not seen.issuperset(names):
-                seen.update(names)
+            elif tells_more(entry, raw) or not seen.issuperset(told.names):
+                seen.update(told.names)
                 found.looked_at.append(place)
-            first, last = form.borders[place].tolist()
-            cut, stack = _cuts(raw)
-            middle, behind = (
-                bisect_left(blanks, begin + each, first, last) for each in (cut, stack)
-            )
-            found.parts[:, place] = first, middle, behind
-            found.sums[0, place] = zlib.crc32(_DEVICES.sub(b"", raw[:cut]))
-            if cut < len(raw):
-                found.sums[1, place] = zlib.crc32(_DEVICES.sub(b"", raw[cut:stack]))
+            first, last = borders[place]
+            middle = bisect_left(blanks, begin + told.cut, first, last)
+            behind = bisect_left(blanks, begin + told.stack, middle, last)
+            parts.append((first, middle, behind))
+            sums.append(told.sums)
             if b'"float"' in raw and entry.key.startswith(_SET):
                 floats = [
                     number
@@ -186,7 +188,8 @@ class _FormSums:
                 ]
                 if floats:
                     found.settings[place] = floats
-        found.factors[:] = _factors(len(blanks), *found.parts)
+        found.sums, found.parts = np.array(sums, np.uint32).T, np.array(parts, np.int64).T
+        found.factors = _factors(len(blanks), *found.parts)
         found.factors[[number for number, name in enumerate(form.names) if name in _OWN]] = 0
         return found
 
@@ -219,13 +222,25 @@ class _FormSums:
         return words
 
 
-def _cuts(raw: bytes) -> tuple[int, int]:
-    """Return where both parts of a record end: before "output", and before its stack."""
+class _TextFacts(NamedTuple):
+    """What the text of a record says without its blanks: checksums of both parts, the names of parameters,
+    buffers and inputs, and where its parts end, before "output" and before its stack."""
+
+    sums: tuple[int, int]
+    names: list[bytes]
+    cut: int
+    stack: int
+
+
+@lru_cache(_KNOWN_RECORDS)
+def _told_by(raw: bytes) -> _TextFacts:
     cut = raw.rfind(b'"output"')
-    if cut < 0:
-        return len(raw), len(raw)
+    cut = cut if cut >= 0 else len(raw)
     stack = raw.rfind(b'"stack"', cut)
-    return cut, stack if stack > 0 else len(raw)
+    stack = stack if stack > 0 else len(raw)
+    given = zlib.crc32(_DEVICES.sub(b"", raw[cut:stack])) if cut < len(raw) else 0
+    sums = zlib.crc32(_DEVICES.sub(b"", raw[:cut])), given
+    return _TextFacts(sums, NAMED.findall(raw), cut, stack)
 
 
 def _word_of(value: Any) -> int:

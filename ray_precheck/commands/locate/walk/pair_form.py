@@ -167,6 +167,8 @@ def _read_pair(ours: DumpForm, theirs: DumpForm) -> PairForm | None:
         return None
     template = ours.template()
     golden = template if ours is theirs else theirs.template()
+    if not (template and golden):
+        return None
     reading = _PairReading(PairForm(calls_among(ours.entries)))
     for place, entry in enumerate(reading.form.entries):
         both = template[entry.key], golden[entry.key]
