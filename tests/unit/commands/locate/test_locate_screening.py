@@ -177,6 +177,16 @@ def test_what_a_forward_pass_got_of_unset_memory_explains_no_gradient(tmp_path: 
     assert "Torch.mul.0.backward" in [root.key for root in found.roots]
 
 
+def test_another_argument_is_found_where_all_tensors_got_are_the_same(tmp_path: Path) -> None:
+    golden, target = odd_run(), odd_run()
+    for dump, rate in ((golden, 0.5), (target, 0.25)):
+        record = dump["data"]["Functional.dropout.0.forward"]
+        record["input_kwargs"] = {"p": {"type": "float", "value": rate}}
+    whole, found = both_ways(tmp_path, target, golden, 10**6, is_first_step=True)
+    assert repr(found) == repr(whole)
+    assert [root.key for root in found.roots] == ["Functional.dropout.0.forward"]
+
+
 def test_few_records_are_visited(tmp_path: Path) -> None:
     calls = 1010
     make_runs(tmp_path, 2, calls, 1)
