@@ -327,12 +327,17 @@ def _group_name(record: Mapping[str, Any]) -> str:
     """Return the ranks of a group; else its name, which MindSpore's collectives get as an argument."""
     told = record.get("group")
     ranks = told.get("group_ranks") if isinstance(told, dict) else None
-    if isinstance(ranks, list) and ranks and all(type(each) is int for each in ranks):
-        return ranges_of(ranks)
+    if isinstance(ranks, list) and ranks and set(map(type, ranks)) == {int}:
+        return _ranges(tuple(ranks))
     named = record.get("input_kwargs")
     given = named.get("group") if isinstance(named, dict) else None
     name = given.get("value") if isinstance(given, dict) else None
     return name if isinstance(name, str) else _WORLD
+
+
+@lru_cache(maxsize=256)
+def _ranges(ranks: tuple[int, ...]) -> str:
+    return ranges_of(ranks)
 
 
 def _peer(operation: str, items: Sequence[Item], ranks: Sequence[int]) -> int | None:

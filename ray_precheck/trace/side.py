@@ -9,7 +9,7 @@ once; a record is read when it is needed, so that memory holds names and places 
 import gc
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -190,16 +190,17 @@ def record_from_json(raw: bytes) -> Mapping[str, Any]:
     """Return the JSON of a record, decoded; an empty mapping for what is no JSON object."""
     if len(raw) > LARGEST_RECORD_BYTES:
         return {}
-    try:
-        found = orjson.loads(raw)
-    except ValueError:
-        found = _with_words(raw)
+    found = json_with_words(raw)
     return found if isinstance(found, dict) else {}
 
 
-def _with_words(raw: bytes) -> Any:
-    """Decode JSON in which NaN and infinities stand as bare words."""
-    import json
+def json_with_words(raw: bytes) -> Any:
+    """Return what a JSON says in which NaN and infinities may stand as bare words, which are read as texts;
+    None for what is no JSON."""
+    try:
+        return orjson.loads(raw)
+    except ValueError:
+        import json
 
     try:
         return json.loads(raw, parse_constant=str)
@@ -255,74 +256,14 @@ def open_side(path: str | os.PathLike[str], on_progress: OnProgress = silent) ->
     return CaptureSide(where, file, header, entries, log)
 
 
-# A larger dump is not held in memory as a whole: decoded it takes some eight times as much.
-_LARGEST_WHOLE_BYTES = 64 << 20
 _NO_PLACE = ByteRange(0, 0)
 # The ranks of a run have the same keys: those of the last dumps.
 _KNOWN_KEYS = 1 << 16
 
 
-@dataclass
-class DecodedSide(CaptureSide):
-    """An open capture whose records were decoded at once, which takes two thirds of the time that looking for
-    them and decoding one after the other do. Its entries have no places."""
-
-    decoded: Mapping[str, Any] = field(default_factory=dict)
-
-    def record(self, entry: RecordEntry) -> Mapping[str, Any]:
-        """Return a record, decoded; an empty one where it is no object."""
-        found = self.decoded.get(entry.key)
-        return found if isinstance(found, dict) else {}
-
-    def raw(self, entry: RecordEntry) -> bytes:
-        """Return the JSON of a record, for which the file is scanned after all."""
-        scanned, places = self._scanned
-        return scanned.raw(places[entry.key])
-
-    @cached_property
-    def _scanned(self) -> tuple[CaptureSide, Mapping[str, RecordEntry]]:
-        side = open_side(self.path)
-        return side, {entry.key: entry for entry in side.entries}
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        if "_scanned" in vars(self):
-            self._scanned[0].file.close()
-
-
-def open_decoded(path: str | os.PathLike[str]) -> DecodedSide | None:
-    """Open a dump.json and decode it as a whole; None for what `open_side` has to look at: the log of a
-    capture, a large or a broken dump, and one without a record."""
-    where = standing_for(Path(path))
-    if where.suffix == Path(LOG_FILE).suffix:
-        return None
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(open_file(where))
-            if os.fstat(file.fileno()).st_size > _LARGEST_WHOLE_BYTES:
-                return None
-            text = file.read()
-        except OSError:
-            return None
-        try:
-            whole = orjson.loads(text)
-        except ValueError:
-            whole = _with_words(text)
-        data = whole.get("data") if isinstance(whole, dict) else None
-        if not isinstance(data, dict) or not data:
-            return None
-        stack.pop_all()
-    entries = [*map(_entry_without_place, data)]
-    return DecodedSide(where, file, _header(whole.get), entries, decoded=data)
-
-
 @lru_cache(_KNOWN_KEYS)
-def _entry_without_place(key: str) -> RecordEntry:
+def entry_without_place(key: str) -> RecordEntry:
+    """Return the entry of a record by its key, without a place in the file."""
     return entry_of(key, _NO_PLACE)
 
 
@@ -333,7 +274,7 @@ def _entries(members: Iterator[tuple[str, ByteRange]]) -> Iterator[RecordEntry]:
     for key, span in members:
         found[key] = span
     for key, span in found.items():
-        yield RecordEntry(*_entry_without_place(key)[:4], span)
+        yield RecordEntry(*entry_without_place(key)[:4], span)
 
 
 def entry_of(key: str, span: ByteRange) -> RecordEntry:
@@ -393,8 +334,13 @@ def _header(value: Callable[[str], object]) -> Header:
 
 def call_entries(side: CaptureSide) -> list[RecordEntry]:
     """Return the entries of calls in the order of the run; of a dump of modules alone, those of modules."""
-    return [entry for entry in side.entries if entry.kind == API] or [
-        entry for entry in side.entries if entry.direction
+    return calls_among(side.entries)
+
+
+def calls_among(entries: Sequence[RecordEntry]) -> list[RecordEntry]:
+    """Return the entries of calls among those of a dump; see `call_entries`."""
+    return [entry for entry in entries if entry.kind == API] or [
+        entry for entry in entries if entry.direction
     ]
 
 

@@ -84,15 +84,14 @@ from ray_precheck.store.settings import note_environment, reads_of_dumps
 from ray_precheck.store.tables import RunFiles, encode_name, encode_row, encode_text
 from ray_precheck.trace.difference.measuring import reading_of
 from ray_precheck.trace.flow import Flow, FlowRecord, flow_of, meetings_of, overwritten
+from ray_precheck.trace.forms import FormedSide, open_formed
 from ray_precheck.trace.overflow.births import follow
 from ray_precheck.trace.overflow.rows import Birth
 from ray_precheck.trace.side import (
     BACKWARD,
     FORWARD,
     CaptureSide,
-    DecodedSide,
     float32_note,
-    open_decoded,
     open_side,
     without_collector,
 )
@@ -330,7 +329,7 @@ def screened(
     nothing can begin: of those that pass an error on `most` at least are in it, the others are counted.
     None where the captures have not the same records, or sketches, come from two frameworks, or were put
     together of ranks of other layouts."""
-    if not (isinstance(target, DecodedSide) and isinstance(golden, DecodedSide)):
+    if not (isinstance(target, FormedSide) and isinstance(golden, FormedSide)):
         return None
     framework, reading = target.header.framework, reading_of(target, golden)
     evidence = EstimatedEvidence(reading.target, reading.golden)
@@ -341,7 +340,7 @@ def screened(
     columns = columns_of(target, golden)
     if columns is None:
         return None
-    weights, records = Weights(), LazyRecords(golden, columns.entries)
+    weights, records = Weights(), LazyRecords(golden, columns.form.entries)
     modules, own_modules = Modules(golden.folder).of, Modules(target.folder).of
     golden_flow = cache(lambda: flow_of(run_records_of(golden).records))
     golden_exchanges = _exchanges(golden, records, golden_flow, modules)
@@ -351,7 +350,7 @@ def screened(
     run = GoldenRun(
         records,
         golden_flow,
-        {entry.key: entry.key for entry in columns.entries},
+        {entry.key: entry.key for entry in columns.form.entries},
         module_of=modules,
         tells_gradients=any(entry.direction == BACKWARD for entry in target.entries),
         exchanges=golden_exchanges,
@@ -520,7 +519,7 @@ def _searched(
 
 
 def _opened(path: Path) -> CaptureSide:
-    return open_decoded(path) or open_side(str(path))
+    return open_formed(path) or open_side(str(path))
 
 
 def _located(payload: PairPayload, target: CaptureSide, golden: CaptureSide) -> Located:

@@ -35,6 +35,7 @@ from ray_precheck.trace.difference.rows import (
     TensorRow,
     statistics_cells,
 )
+from ray_precheck.trace.forms import FormedSide
 from ray_precheck.trace.items import OUTPUT, Item, parameter_names, parameter_place
 from ray_precheck.trace.side import CaptureSide
 
@@ -255,7 +256,10 @@ def common_kinds(target: CaptureSide, golden: CaptureSide) -> set[ComparisonMode
 
 def kinds_of(side: CaptureSide) -> set[ComparisonMode]:
     """Return what the first records of a capture have: files, statistics, digests."""
-    return _has(_first_items(side))
+    possible = {*_KINDS.values()}
+    if isinstance(side, FormedSide):
+        possible = {kind for name, kind in _KINDS.items() if side.formed.form.has(name)}
+    return _has(_first_items(side), possible)
 
 
 def _first_items(side: CaptureSide) -> Iterator[Item]:
@@ -283,9 +287,19 @@ def _sketches(side: CaptureSide) -> Array | None:
     return found if len(found) else None
 
 
-def _has(items: Iterable[Item]) -> set[ComparisonMode]:
+# What a tensor has, by the field that tells.
+_KINDS = {
+    "data_name": ComparisonMode.REAL,
+    MAX: ComparisonMode.STATISTICS,
+    "md5": ComparisonMode.DIGESTS,
+}
+
+
+def _has(items: Iterable[Item], possible: set[ComparisonMode]) -> set[ComparisonMode]:
     found: set[ComparisonMode] = set()
     for item in items:
+        if found == possible:
+            break
         if not item.is_tensor:
             continue
         if item.file:

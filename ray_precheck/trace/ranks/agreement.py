@@ -56,7 +56,8 @@ def odd_ones(facts: Mapping[int, TensorFact]) -> tuple[list[int], list[int]]:
     for rank, fact in facts.items():
         by_value[fact.checksum, fact.content].append(rank)
     most = max(by_value.values(), key=lambda members: (len(members), -members[0]))
-    return most, [rank for rank in facts if rank not in most]
+    agreeing = {*most}
+    return most, [rank for rank in facts if rank not in agreeing]
 
 
 def factor_of_facts(one: TensorFact, other: TensorFact) -> float:

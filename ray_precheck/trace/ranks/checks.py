@@ -339,7 +339,9 @@ def _lacking_facts(summaries: Sequence[RankTrace], groups: Sequence[RankGroup]) 
     if not any(each.inputs for each in summaries):
         yield "samples: no input of the model is marked in this capture"
     kinds = {group.kind for group in groups}
-    drops = any("dropout" in key for each in summaries for key in each.keys)
+    # Most ranks share the keys of one.
+    of_all = {id(each.keys): each.keys for each in summaries}.values()
+    drops = any("dropout" in key for keys in of_all for key in keys)
     if drops and kinds & {TENSOR, CONTEXT} and not any(each.masks for each in summaries):
         yield "masks of dropouts in divided regions: the capture has no random states"
     if count := sum(map(too_many_to_recompute, summaries)):

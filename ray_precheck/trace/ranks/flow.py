@@ -22,6 +22,7 @@ from ray_precheck.trace.ranks.agreement import (
     shown_group,
     shown_ranks,
 )
+from ray_precheck.trace.ranks.checksums import OPTIMIZER
 from ray_precheck.trace.ranks.dumps import OpenDumps
 from ray_precheck.trace.ranks.layout import (
     CONTEXT,
@@ -40,7 +41,6 @@ from ray_precheck.trace.ranks.nouns import (
     TensorFact,
 )
 from ray_precheck.trace.ranks.replicas import Replicas
-from ray_precheck.trace.ranks.summary import OPTIMIZER
 from ray_precheck.trace.side import MODULE_PREFIXES
 
 _MOST_ROWS = 3

@@ -15,6 +15,7 @@ from ray_precheck.trace.ranks.agreement import (
     shown_group,
     shown_ranks,
 )
+from ray_precheck.trace.ranks.checksums import OPTIMIZER
 from ray_precheck.trace.ranks.layout import PIPELINE, UNKNOWN, GroupEvidence, Ranks
 from ray_precheck.trace.ranks.nouns import (
     RankFault,
@@ -23,7 +24,7 @@ from ray_precheck.trace.ranks.nouns import (
     RankTrace,
 )
 from ray_precheck.trace.ranks.replicas import members_of, role_of
-from ray_precheck.trace.ranks.summary import OPTIMIZER, named_tensors
+from ray_precheck.trace.ranks.summary import named_tensors
 
 _RATES = {"lr": "learning rate"}
 

@@ -1,12 +1,9 @@
 """What one dump says that ranks can be compared by.
 
 Comes in: the path of a dump. Goes out: a `RankTrace`. Called by the worker of the command `ranks`, once for
-each dump. Of most records nothing is decoded: two checksums are made of their bytes, of what came before
-"output" and of what came behind. What differs between honest ranks is left out of them: numbers of sketches
-and stacks, names of files, indices of devices, random states; a sketch itself counts.
+each dump. Of most records nothing but two checksums is taken (`checksums`).
 """
 
-import mmap
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,7 +20,9 @@ from ray_precheck.numerics.sketch import BUCKETS, Array, sketch
 from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.trace.difference.measuring import open_item
 from ray_precheck.trace.flow import meetings_of
+from ray_precheck.trace.forms import open_formed
 from ray_precheck.trace.items import GRADIENTS, INPUT, Item, bare_name, items_of
+from ray_precheck.trace.ranks.checksums import NAMED, OPTIMIZER, record_sums
 from ray_precheck.trace.ranks.nouns import (
     ExchangeFact,
     RankTrace,
@@ -33,31 +32,13 @@ from ray_precheck.trace.ranks.nouns import (
 )
 from ray_precheck.trace.side import MODULE_PREFIXES, CaptureSide, RecordEntry, open_side
 
-OPTIMIZER = "Optimizer."
-# What wrappers put into the names of parameters.
-_NAMED = re.compile(rb'"(?:parameter|buffer|argument)": ?"([^"]*)"')
 _GENERATOR = re.compile(rb'"generator": ?"([0-9a-f]+)"')
 _SKETCH = re.compile(rb'"sketch": ?(\d+)')
-# Fields that honestly differ between ranks with equal values.
-_OWN = re.compile(
-    rb'"(?:data_name|generator|group_id)": ?"[^"]*"|"sketch_counted": ?[a-z]+'
-    rb'|"(?:cuda|npu|xpu|mlu|gcu|hpu|musa):\d+"'
-)
-_GENERATOR_SIGN, _MESH_SIGN, _FLOAT_SIGN = b'"generator"', b'"device_mesh"', b'"float"'
-_MODULE_SIGN = b'"parameters": {"'
-_FILE_SIGN, _SKETCH_SIGN = b'"data_name"', b'"sketch":'
-_OWN_SIGNS = (_FILE_SIGN, _GENERATOR_SIGN, b'"group_id"', b'_counted"', b'"torch.device"')
-_NAME_SIGNS = (b'"parameter":', b'"buffer":', b'"argument":')
-_SIGNS = (
-    *(*_OWN_SIGNS, *_NAME_SIGNS),
-    *(_MESH_SIGN, _FLOAT_SIGN, _MODULE_SIGN, _SKETCH_SIGN),
-)
+_GENERATOR_SIGN, _MESH_SIGN, _MODULE_SIGN = b'"generator"', b'"device_mesh"', b'"parameters": {"'
+_GRADIENTS = f".{GRADIENTS}"
 # The ranks of a group, which a meeting has, too: of 1,000 ranks most of the record.
 _GROUP = re.compile(rb', ?"group": ?\{[^{}]*\}(?=[,}])')
 _MESH = re.compile(rb'"device_mesh": ?(\[[\[\]0-9, ]*\])')
-_FLOAT = re.compile(rb'"type": ?"float", ?"value": ?([^}]*)\}')
-# Floats among the arguments of these functions set how they work; those of others may be counts of samples.
-_SET = "Functional."
 _LOSSES = re.compile(
     r"\w+\.(?:cross_entropy|nll_loss|mse_loss|l1_loss|smooth_l1_loss|huber_loss|kl_div"
     r"|binary_cross_entropy|binary_cross_entropy_with_logits)\.\d+\.backward"
@@ -76,7 +57,7 @@ def summarize(
         DumpError: it cannot be read.
         OSError: likewise.
     """
-    with open_side(path) as side:
+    with open_formed(path) or open_side(path) as side:
         return _Reading(side, RankTrace(step, rank, name), reads_tensors).summary()
 
 
@@ -91,15 +72,9 @@ class _Reading:
         self._row_of: dict[int, int] = {}
         self._seen: set[bytes] = set()
         self._repeated: set[str] = set()
-        # What the file has nowhere is looked for in no record.
-        self._there = _signs_in(side)
-        self._has_sketches = _SKETCH_SIGN in self._there
+        self._reads_tensors = reads_tensors
         self._files: MappedTensors | None = None
-        if reads_tensors and _FILE_SIGN in self._there and not len(self._sketches):
-            self._files = MappedTensors(side.data_folder) if side.data_folder.is_dir() else None
         self._contents: dict[str, _Content] = {}
-        self._has_own = bool(self._there.intersection(_OWN_SIGNS))
-        self._has_names = bool(self._there.intersection(_NAME_SIGNS))
         self.parameters: dict[str, TensorFact] = {}
         self.buffers: dict[str, TensorFact] = {}
         self.inputs: dict[str, TensorFact] = {}
@@ -109,7 +84,7 @@ class _Reading:
         self.options: list[Mapping[str, object]] = []
         self.masks: dict[str, str] = {}
         self.marks: dict[str, Mapping[str, object]] = {}
-        self.has_digests = self.is_backward = False
+        self.has_digests = False
         self.uses: dict[str, str] = {}
         self.losses: dict[str, float] = {}
         self.call_meshes: dict[str, None] = {}
@@ -117,21 +92,23 @@ class _Reading:
 
     def summary(self) -> RankTrace:
         side, found = self._side, self._found
-        got, gave, settings = np.zeros((3, len(side.entries)), np.uint32)
+        sums = record_sums(side, _tells_more, self._mark_of)
+        found.got, found.gave, found.settings = sums.got, sums.gave, sums.settings
+        found.has_tensors = sums.has_files
+        if self._reads_tensors and sums.has_files and not len(self._sketches):
+            self._files = MappedTensors(side.data_folder) if side.data_folder.is_dir() else None
+        backward = (place for place, entry in enumerate(side.entries) if _is_backward(entry))
+        first_backward = next(backward, len(side.entries))
+        for place in sums.looked_at:
+            entry = side.entries[place]
+            self._take(entry, side.raw(entry), is_behind=place >= first_backward)
         meetings = meetings_of(side)
         exchanges = []
-        has_floats = _FLOAT_SIGN in self._there
         for place, entry in enumerate(side.entries):
-            raw = side.raw(entry)
-            got[place], gave[place] = self._checksums(raw)
-            if has_floats and entry.key.startswith(_SET) and _FLOAT_SIGN in raw:
-                settings[place] = zlib.crc32(b",".join(_FLOAT.findall(raw)))
             if entry.key in meetings:
-                kept = _GROUP.sub(b"", _SKETCH.sub(self._kept_row, raw))
+                kept = _GROUP.sub(b"", _SKETCH.sub(self._kept_row, side.raw(entry)))
                 exchanges.append(ExchangeFact(entry.key, place, meetings[entry.key], kept))
-            self._take(entry, raw)
         found.keys = tuple(entry.key for entry in side.entries)
-        found.got, found.gave, found.settings = got, gave, settings
         found.exchanges = tuple(exchanges)
         found.parameters, found.buffers, found.inputs = self.parameters, self.buffers, self.inputs
         if sum(entry.key.startswith(OPTIMIZER) for entry in side.entries) > 1:
@@ -148,7 +125,6 @@ class _Reading:
         read = [each.sketch for each in self._contents.values()]
         found.sketches = np.array(read, np.float32) if read else self._sketches[self._rows]
         found.rests_on = self._rests_on()
-        found.has_tensors = _FILE_SIGN in self._there
         found.note = side.note
         return found
 
@@ -178,48 +154,35 @@ class _Reading:
                 f" {len(self._sketches)}: it was cut; copy it again, or capture the step again"
             )
 
-    def _checksums(self, raw: bytes) -> tuple[int, int]:
-        if self._has_sketches:
-            raw = _SKETCH.sub(self._mark_of, raw)
-        if self._has_own:
-            raw = _OWN.sub(b"", raw)
-        cut = raw.rfind(b'"output"')
-        if cut < 0:
-            return zlib.crc32(raw), 0
-        end = raw.rfind(b'"stack"', cut)
-        return zlib.crc32(raw[:cut]), zlib.crc32(raw[cut : end if end > 0 else len(raw)])
-
-    def _mark_of(self, match: "re.Match[bytes]") -> bytes:
+    def _mark_of(self, number: int) -> int:
         if not self._marks:
-            return b""  # The file of the sketches is gone: statistics tell.
-        number = int(match[1])
+            return 0  # The file of the sketches is gone: statistics tell.
         self._require(number)
         return self._marks[number]
 
-    def _take(self, entry: RecordEntry, raw: bytes) -> None:
-        """Take what a record says of parameters, buffers, inputs, gradients, updates and random states."""
+    def _take(self, entry: RecordEntry, raw: bytes, *, is_behind: bool) -> None:
+        """Take what a record says of parameters, buffers, inputs, gradients, updates and random states;
+        `is_behind`: the backward pass has begun."""
         key = entry.key
-        is_backward = key.endswith(".backward")
-        self.is_backward |= is_backward
-        if _MESH_SIGN in self._there and _MESH_SIGN in raw:
+        if _MESH_SIGN in raw:
             # Behind the forward pass calls get distributed gradients, too, to clip them.
-            is_own = self.is_backward or key.startswith((OPTIMIZER, *MODULE_PREFIXES))
+            is_own = is_behind or key.startswith((OPTIMIZER, *MODULE_PREFIXES))
             meshes = self.own_meshes if is_own else self.call_meshes
             meshes.update(dict.fromkeys(mesh.decode() for mesh in _MESH.findall(raw)))
-        if is_backward and _LOSSES.fullmatch(key):
+        if _LOSSES.fullmatch(key):
             for item in items_of(self._side.record(entry), key)[:1]:
                 self.losses[key] = item.mean if item.mean is not None else float("nan")
         if key.startswith(OPTIMIZER):
             self._take_update(entry)
             return
-        if f".{GRADIENTS}" in key:
+        if _GRADIENTS in key:
             self._take_gradients(entry)
             return
-        if _GENERATOR_SIGN in self._there and (drawn := _GENERATOR.search(raw)):
+        if drawn := _GENERATOR.search(raw):
             self.masks[key] = drawn[1].decode()
-        if _MODULE_SIGN in self._there and _MODULE_SIGN in raw and key.startswith(MODULE_PREFIXES):
+        if _MODULE_SIGN in raw and key.startswith(MODULE_PREFIXES):
             self._take_parameters_of(entry)
-        names = _NAMED.findall(raw) if self._has_names else ()
+        names = NAMED.findall(raw)
         if not self._seen.issuperset(names):
             self._seen.update(names)
             for item in items_of(self._side.record(entry), key):
@@ -382,16 +345,21 @@ def _placement(told: Any) -> str:
     return str(next(iter(told), "")) if isinstance(told, dict) else str(told).partition("(")[0]
 
 
-def _signs_in(side: CaptureSide) -> frozenset[bytes]:
-    """Return which of the signs of fields a dump has anywhere."""
-    with mmap.mmap(side.file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return frozenset(sign for sign in _SIGNS if data.find(sign) >= 0)
-
-
-def _marks_of(sketches: Array) -> list[bytes]:
+def _marks_of(sketches: Array) -> list[int]:
     """Return for each sketch what stands for it in a checksum."""
     raw, size = sketches.tobytes(), BUCKETS * sketches.itemsize
-    return [b"%08x" % zlib.crc32(raw[at : at + size]) for at in range(0, len(raw), size)]
+    return [zlib.crc32(raw[at : at + size]) for at in range(0, len(raw), size)]
+
+
+def _is_backward(entry: RecordEntry) -> bool:
+    return entry.key.endswith(".backward")
+
+
+def _tells_more(entry: RecordEntry, raw: bytes) -> bool:
+    """Return whether a record tells more than checksums, besides names that it may be the first to have."""
+    if _GENERATOR_SIGN in raw or _MESH_SIGN in raw or _MODULE_SIGN in raw:
+        return True
+    return _LOSSES.fullmatch(entry.key) is not None
 
 
 def _list_of(group: Any, name: str) -> list[Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from ray_precheck.errors import DumpError
 from ray_precheck.trace.items import items_of
-from ray_precheck.trace.side import API, GRADIENTS, MODULE, OTHER, open_decoded, open_side
+from ray_precheck.trace.side import API, GRADIENTS, MODULE, OTHER, open_side
 
 pytestmark = pytest.mark.unit
 
@@ -139,38 +139,3 @@ def test_records_are_read_in_any_order_by_few_reads(
         assert [side.record(entry) for entry in side.entries] == [*data.values()]
         assert len(reads) < 40
         assert [side.record(entry) for entry in reversed(side.entries)] == [*data.values()][::-1]
-
-
-def test_a_dump_that_is_decoded_as_a_whole_says_the_same(tmp_path: Path) -> None:
-    data = {
-        "Torch.add.0.forward": {"input_args": [TENSOR], "output": [{**TENSOR, "Max": math.nan}]},
-        "Module.fc.Linear.forward.0": {"output": [{**TENSOR, "Min": -math.inf}]},
-        "Torch.\u00e9.0.forward": [1],
-    }
-    path = written(tmp_path, data, framework="pytorch", loss_scale=2.0)
-    whole = open_decoded(path)
-    assert whole is not None
-    with whole, open_side(path) as side:
-        assert whole.header == side.header
-        assert [entry[:4] for entry in whole.entries] == [entry[:4] for entry in side.entries]
-        for ours, theirs in zip(whole.entries, side.entries, strict=True):
-            assert whole.record(ours) == side.record(theirs)
-            assert whole.raw(ours) == side.raw(theirs)
-        assert whole.note == side.note
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b'{"data": {"a": ',
-        b'{"data": {}}',
-        b'{"data": [1]}',
-        b"\xef\xbb\xbf{}",
-        b'{"data": {"\xff": 1}}',
-    ],
-)
-def test_what_cannot_be_decoded_as_a_whole_is_left_to_the_scan(tmp_path: Path, text: bytes) -> None:
-    path = tmp_path / "dump.json"
-    path.write_bytes(text)
-    assert open_decoded(path) is None
-    assert open_decoded(tmp_path / "none.json") is None

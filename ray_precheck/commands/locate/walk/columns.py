@@ -1,87 +1,56 @@
 """The tensors of two captures with the same records, as columns: what differs, and who gave what.
 
-Comes in: two captures that were decoded as a whole. Goes out: `PairColumns`, None where the captures have not
-the same records in the same order. Called by `screening`, which looks for the few records that the walk has
-to visit.
+Comes in: two captures that were read by their forms. Goes out: `PairColumns`, None where these have not the
+same records in the same order. Called by `screening`, which looks for the few records that the walk has to
+visit.
 
-The columns hold what `flow_of` and `statistics_difference` say of the same values, in a fifth of the time: no
-`Item` is made of a value, and NumPy computes the differences of all of them at once.
+The columns hold what `flow_of` and `statistics_difference` say of the same values, in a twentieth of the
+time: all that does not depend on numbers is read once for two forms (`PairForm`), and NumPy computes the
+differences and the givers of all tensors at once. No `Item` is made but of what it cannot tell.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import chain, compress
-from operator import itemgetter
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from ray_precheck.commands.locate.walk.estimate import MASKED, is_masked, statistics_difference
-from ray_precheck.commands.locate.walk.nouns import weights_among
-from ray_precheck.numerics.statistics import FIELDS, NORM
+from ray_precheck.commands.locate.walk.pair_form import NOBODY, PairForm, form_of_pair
+from ray_precheck.numerics.statistics import FIELDS, MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import Array
-from ray_precheck.trace.flow import MOST_ALIKE, is_close, is_collective, mark_of
-from ray_precheck.trace.items import INPUT, NUMBERS, OUTPUT, PARAMETERS, PARTS, Item, unfolded
-from ray_precheck.trace.side import DecodedSide, RecordEntry, call_entries
+from ray_precheck.trace.flow import MOST_ALIKE, is_close, mark_of
+from ray_precheck.trace.forms import FormedSide, are_same
+from ray_precheck.trace.items import Item
 
-NOBODY = -1
-_NORM = FIELDS.index(NORM)
-_statistics = itemgetter(*FIELDS)
-_Statistics = tuple[Any, ...]
-# What `mark_of` has, with the bucket for dtype and count.
-_Mark = tuple[int, Any, Any]
-_FLOATS = {float}
+_HIGH, _LOW, _MEAN, _NORM = map(FIELDS.index, (MAX, MIN, MEAN, NORM))
 # The end of a mark that tells nothing: there is neither a statistic nor a digest.
 _UNKNOWN = ("", None)
-# The keyword of the tensors that a call only writes into.
-_WRITTEN = "out"
-_NO_STATISTICS = (None,) * len(FIELDS)
-
-
-class TensorKind(NamedTuple):
-    """What tensors have in common: the dtype as the dump spells it and the shape; `bucket` is the number of
-    dtype and count, which views of one tensor share."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    elements: int
-    bucket: int
+# Odd numbers whose multiples spread over 64 bits: those of the golden ratio, and of xxHash.
+_SPREAD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
 @dataclass
 class PairColumns:
     """The tensors of all records of the target in the order of the run, by their numbers.
 
-    `begins` and `outputs` are, by record, its first tensor and the first of those that it gives. `kinds` is,
-    by tensor, a place in `known`. `differences` are those from the golden run, NaN where they are not known.
-    `givers` is the tensor that gave one, `NOBODY` where none did; `marks` tell tensors from each other.
-    `weights` are those that are got as weights, but for what only an update tells of; `partners` has the
-    elements of the golden run for the tensors that differ from it. Of the records, `unlike` differ from their
-    partners in more than the statistics of tensors, `writers` get a tensor to write into (`out`), and
-    `masked` have values of the size of a mask.
+    `differences` are those from the golden run, NaN where they are not known. `givers` is the tensor that
+    gave one, `NOBODY` where none did; `marks` tell tensors from each other, `NOBODY` is the mark of those
+    that no link leads to or from. Of the records, `unlike` differ from their partners in more than the
+    statistics of tensors, and `masked` have values of the size of a mask.
     """
 
-    entries: Sequence[RecordEntry]
-    begins: list[int] = field(default_factory=list)
-    outputs: list[int] = field(default_factory=list)
-    kinds: list[int] = field(default_factory=list)
-    known: list[TensorKind] = field(default_factory=list)
-    elements: list[Mapping[str, Any]] = field(default_factory=list)
+    form: PairForm
+    target: FormedSide
+    golden: FormedSide
     differences: list[float] = field(default_factory=list)
     givers: list[int] = field(default_factory=list)
-    marks: Sequence["_Mark | None"] = ()
-    weights: set[int] = field(default_factory=set)
-    partners: Mapping[int, Any] = field(default_factory=dict)
-    writers: set[int] = field(default_factory=set)
+    marks: Sequence[int] = ()
     unlike: set[int] = field(default_factory=set)
     masked: set[int] = field(default_factory=set)
-
-    @cached_property
-    def ends(self) -> list[int]:
-        """Behind which tensor each record ends."""
-        return [*self.begins[1:], len(self.kinds)]
+    _read: dict[int, list[Item]] = field(default_factory=dict)
 
     @cached_property
     def used(self) -> set[int]:
@@ -93,274 +62,149 @@ class PairColumns:
         """Of the tensors that were got and that nobody gave, the first with the same values."""
         known: dict[tuple[Any, ...], int] = {}
         found = {}
-        for begin, end in zip(self.begins, self.outputs, strict=True):
+        for begin, end in zip(self.form.begins, self.form.outputs, strict=True):
             for tensor in range(begin, end):
-                if self.givers[tensor] == NOBODY and self.marks[tensor] is not None:
+                if self.givers[tensor] == NOBODY and self.marks[tensor] != NOBODY:
                     item = self.item(tensor)
                     values = self.marks[tensor], item.norm, item.digest
                     found[tensor] = known.setdefault(values, tensor)
         return found
 
-    @cached_property
-    def owners(self) -> Array:
-        """The record of each tensor, `(N,)` int64."""
-        return np.repeat(np.arange(len(self.begins)), np.diff([*self.begins, len(self.kinds)]))
-
     def item(self, tensor: int) -> Item:
-        """Return a tensor without its path."""
-        return Item("", INPUT, self.elements[tensor])
+        """Return a tensor."""
+        place = int(self.form.owners[tensor])
+        if place not in self._read:
+            items = self.target.items(self.form.entries[place])
+            self._read[place] = [item for item in items if item.is_tensor]
+        return self._read[place][tensor - self.form.begins[place]]
+
+    def partner(self, tensor: int) -> Item | None:
+        """Return what the golden run has in the place of a tensor; None where it has nothing there."""
+        if tensor in self.form.alone:
+            return None
+        path, entry = self.item(tensor).path, self.form.entries[int(self.form.owners[tensor])]
+        return next((item for item in self.golden.items(entry) if item.path == path), None)
 
 
-def columns_of(target: DecodedSide, golden: DecodedSide) -> PairColumns | None:
+def columns_of(target: FormedSide, golden: FormedSide) -> PairColumns | None:
     """Return the columns of a pair; None where both have not the same records in the same order, or values
     with an identity of their own, as captures of graphs have."""
-    if [*target.decoded] != [*golden.decoded]:
+    form = form_of_pair(target.formed.form, golden.formed.form)
+    if form is None:
         return None
-    columns = PairColumns(call_entries(target))
-    reading = _Reading(columns)
-    for place, entry in enumerate(columns.entries):
-        if not reading.take(place, entry, target.record(entry), golden.record(entry)):
-            return None
-    reading.measure()
-    reading.follow()
+    columns = PairColumns(form, target, golden, unlike={*form.unlike})
+    ours, theirs = target.formed.values, golden.formed.values
+    for place, mine, other in form.compared:
+        if not are_same(ours[mine], theirs[other]):
+            columns.unlike.add(place)
+    statistics = target.formed.numbers[form.blanks]
+    _measure(columns, statistics, golden.formed.numbers[form.their_blanks])
+    _follow(columns, statistics)
     return columns
 
 
-@dataclass(slots=True)
-class _Reading:
-    """The state while the records of a pair are read. `numbers` are the statistics of each tensor of the
-    target; `differing` are tensors that are not as in the golden run, `theirs` what these are there."""
-
-    columns: PairColumns
-    numbers: list[_Statistics] = field(default_factory=list)
-    differing: list[int] = field(default_factory=list)
-    theirs: list[Any] = field(default_factory=list)
-    _kinds: dict[tuple[Any, ...], int] = field(default_factory=dict)
-    _parameters: set[int] = field(default_factory=set)
-    _buckets: dict[tuple[str, int], int] = field(default_factory=dict)
-
-    def take(
-        self, place: int, entry: RecordEntry, ours: Mapping[str, Any], theirs: Mapping[str, Any]
-    ) -> bool:
-        """Take a record and its partner; returns False where a value has an identity of its own."""
-        columns, given_from, as_weights = self.columns, NOBODY, weights_among(entry.call)
-        kinds, known, weights = columns.kinds, self._kinds, columns.weights
-        parameters = self._parameters
-        columns.begins.append(len(kinds))
-        fields = tuple(ours)
-        if fields != tuple(theirs) and set(theirs) != set(ours):
-            columns.unlike.add(place)
-        for name, part in _parts_among(fields):
-            if part == OUTPUT and given_from == NOBODY:
-                given_from = len(kinds)
-            names, mine, others = _paired(ours[name], theirs.get(name), name, entry)
-            if names is not NUMBERS and any(each.startswith(_WRITTEN) for each in names):
-                columns.writers.add(place)
-            if others is None or (part == PARAMETERS and not names and ours[name] != theirs[name]):
-                columns.unlike.add(place)
-            if others is None:
-                others = [None] * len(mine)
-            for element, other, key in zip(mine, others, names, strict=False):
-                if element is None or "dtype" not in element:
-                    if element != other:
-                        columns.unlike.add(place)
-                    continue
-                try:
-                    of_kind = (element["type"], element["dtype"], *element["shape"])
-                    kind = known[of_kind]
-                    numbers = _statistics(element)
-                except (KeyError, TypeError):
-                    kind, numbers = self._new_kind(element), tuple(map(element.get, FIELDS))
-                if element != other:
-                    if kind == NOBODY or not _are_alike(element, other):
-                        columns.unlike.add(place)
-                    is_same = False
-                else:
-                    is_same = numbers[0] is not None
-                if kind == NOBODY:
-                    continue
-                if "variable" in element or "origin" in element:
-                    return False
-                if not is_same:
-                    self.differing.append(len(kinds))
-                    self.theirs.append(other)
-                if part != OUTPUT and (
-                    kind in parameters
-                    or key in as_weights
-                    or part == PARAMETERS
-                    or "parameter" in element
-                    or "buffer" in element
-                ):
-                    weights.add(len(kinds))
-                kinds.append(kind)
-                columns.elements.append(element)
-                self.numbers.append(numbers)
-        columns.outputs.append(len(kinds) if given_from == NOBODY else given_from)
-        return True
-
-    def _new_kind(self, element: Mapping[str, Any]) -> int:
-        """Return the number of the kind of a tensor, `NOBODY` for what is none."""
-        item = Item("", INPUT, element)
-        if not item.is_tensor:
-            return NOBODY
-        shape = item.shape or ()
-        key = (element.get("type"), item.dtype, *shape)
-        if key in self._kinds:
-            return self._kinds[key]
-        number, count = len(self.columns.known), math.prod(shape)
-        bucket = self._buckets.setdefault((item.dtype, count), len(self._buckets))
-        self.columns.known.append(TensorKind(item.dtype, shape, count, bucket))
-        self._kinds[key] = number
-        if item.type_name.endswith("Parameter"):
-            self._parameters.add(number)
-        return number
-
-    def measure(self) -> None:
-        """Compute the differences of all tensors: those of finite statistics at once."""
-        columns = self.columns
-        columns.differences = [0.0] * len(columns.kinds)
-        try:
-            theirs = [*map(_statistics, self.theirs)]
-        except (KeyError, TypeError):  # Not all of them have statistics.
-            theirs = [_NO_STATISTICS] * len(self.theirs)
-            for number, other in enumerate(self.theirs):
-                if type(other) is dict:
-                    theirs[number] = tuple(map(other.get, FIELDS))
-        columns.partners = dict(zip(self.differing, self.theirs, strict=True))
-        ours = [self.numbers[tensor] for tensor in self.differing]
-        are_plain = [True] * len(ours)
-        if (
-            not set(map(type, chain(chain.from_iterable(ours), chain.from_iterable(theirs))))
-            <= _FLOATS
-        ):
-            are_plain = [
-                set(map(type, mine)) == set(map(type, other)) == _FLOATS
-                for mine, other in zip(ours, theirs, strict=True)
-            ]
-        plain = [*compress(range(len(ours)), are_plain)]
-        counts = np.array([kind.elements for kind in columns.known], dtype=np.float64)
-        kinds = np.array([columns.kinds[self.differing[each]] for each in plain], dtype=np.int64)
-        found = np.full(len(ours), np.nan)
-        found[plain] = _differences(
-            _table([ours[each] for each in plain]),
-            _table([theirs[each] for each in plain]),
-            counts[kinds],
-        )
-        for number, difference in enumerate(found.tolist()):
-            tensor = self.differing[number]
-            if difference != difference:
-                difference = self._unusual(tensor, self.theirs[number])
-            columns.differences[tensor] = difference
-
-    def _unusual(self, tensor: int, other: Any) -> float:
-        """Return the difference of a tensor whose statistics are not all finite numbers."""
-        item, golden = self.columns.item(tensor), Item("", INPUT, other)
-        if not golden.is_tensor:
-            return math.nan
-        if item.shape != golden.shape:
-            return math.inf
-        return statistics_difference(item, golden).difference
-
-    def follow(self) -> None:
-        """Find who gave each tensor, as `flow_of` does."""
-        columns = self.columns
-        marks = columns.marks = self._marks()
-        given: dict[_Mark, list[int]] = {}
-        columns.givers = [NOBODY] * len(marks)
-        for begin, outputs, end in zip(columns.begins, columns.outputs, columns.ends, strict=True):
-            for tensor in range(begin, outputs):
-                mark = marks[tensor]
-                if mark is None:
-                    continue
-                if mark in given and mark[-1] not in _UNKNOWN:
-                    columns.givers[tensor] = self._giver(tensor, given[mark])
-            for tensor in range(outputs, end):
-                mark = marks[tensor]
-                if mark is None:
-                    continue
-                alike = given.setdefault(mark, [])
-                alike.append(tensor)
-                if len(alike) > MOST_ALIKE:
-                    del alike[0]
-
-    def _marks(self) -> list["_Mark | None"]:
-        """Return what views of a tensor have in common, None for tensors that no link leads to or from."""
-        columns = self.columns
-        buckets = [kind.bucket if kind.elements else NOBODY for kind in columns.known]
-        found: list[_Mark | None] = []
-        masked = []
-        for tensor, (kind, numbers) in enumerate(zip(columns.kinds, self.numbers, strict=True)):
-            high, low, bucket = numbers[0], numbers[1], buckets[kind]
-            if type(high) is float is type(low):
-                if not -MASKED <= low <= high <= MASKED:
-                    masked.append(tensor)
-                found.append((bucket, high, low) if bucket != NOBODY else None)
-                continue
-            item = columns.item(tensor)
-            if is_masked(item):
-                masked.append(tensor)
-            *_, high, low = mark_of(item)
-            found.append((bucket, high, low) if bucket != NOBODY else None)
-        columns.masked.update(columns.owners[masked].tolist())
-        return found
-
-    def _giver(self, tensor: int, alike: Sequence[int]) -> int:
-        """Return the last of some tensors that are alike which Mean and Norm do not tell from this one."""
-        mean, norm = self.numbers[tensor][2:]
-        is_plain = type(mean) is float is type(norm)
-        item = None
-        for other in reversed(alike):
-            numbers = self.numbers[other]
-            if is_plain and numbers[2] == mean and numbers[3] == norm:
-                return other
-            item = item or self.columns.item(tensor)
-            given = self.columns.item(other)
-            if is_close(item, given.mean, given.norm):
-                return other
-        return NOBODY
+def _measure(columns: PairColumns, ours: Array, theirs: Array) -> None:
+    """Compute the differences of all tensors: those of finite statistics `(N, 4)` at once."""
+    found = _differences(ours, theirs, columns.form.counts)
+    for tensor in np.flatnonzero(np.isnan(found)).tolist():
+        found[tensor] = _unusual(columns.item(tensor), columns.partner(tensor))
+    columns.differences = found.tolist()
 
 
-@lru_cache(maxsize=256)
-def _parts_among(fields: tuple[str, ...]) -> Sequence[tuple[str, str]]:
-    """Return the fields of a record that hold values, in the order of a comparison, each with its part."""
-    return [(name, part) for name, part in PARTS.items() if name in fields]
+def _unusual(item: Item, golden: Item | None) -> float:
+    """Return the difference of a tensor whose statistics are not all finite numbers."""
+    element = golden.element if golden is not None else None
+    if item.element == element and item.statistic(MAX) is not None:
+        return 0.0
+    if golden is None or not golden.is_tensor:
+        return math.nan
+    if item.shape != golden.shape:
+        return math.inf
+    return statistics_difference(item, golden).difference
 
 
-def _paired(
-    mine: Any, others: Any, name: str, entry: RecordEntry
-) -> tuple[Sequence[str], Sequence[Any], Sequence[Any] | None]:
-    """Return the values of one field of a record with the ends of their paths, and those of its partner; None
-    for these where they have other paths."""
-    if not mine and others == mine:
-        return (), (), ()
-    if type(mine) is list and len(mine) <= len(NUMBERS) and not is_collective(entry.call):
-        for each in mine:
-            if type(each) is not dict or "type" not in each:
-                break
+def _follow(columns: PairColumns, statistics: Array) -> None:
+    """Find who gave each tensor, as `flow_of` does."""
+    form = columns.form
+    marks, is_linked = _marks(columns, statistics)
+    columns.marks = marks.tolist()
+    # The tensors of one mark stand together, in the order of the run.
+    order = np.argsort(marks, kind="stable")
+    places, is_output = np.arange(len(order)), form.are_outputs[order]
+    given = np.maximum.accumulate(np.where(is_output, places, NOBODY))
+    begins = np.searchsorted(marks[order], marks[order])
+    is_given = ~is_output & is_linked[order] & (given >= begins)
+    tensors, last = order[is_given], order[given[is_given]]
+    found = np.full(len(order), NOBODY)
+    sums = statistics[:, [_MEAN, _NORM]]
+    is_same = (sums[tensors] == sums[last]).all(axis=1)
+    found[tensors[is_same]] = last[is_same]
+    columns.givers = found.tolist()
+    if is_same.all():
+        return
+    outputs = np.flatnonzero(is_output)
+    begins, ends = np.searchsorted(outputs, begins), np.searchsorted(outputs, places)
+    for place in places[is_given][~is_same].tolist():
+        alike = order[outputs[max(begins[place], ends[place] - MOST_ALIKE) : ends[place]]]
+        columns.givers[order[place]] = _giver(columns, int(order[place]), alike.tolist())
+
+
+def _giver(columns: PairColumns, tensor: int, alike: Sequence[int]) -> int:
+    """Return the last of some tensors that are alike which Mean and Norm do not tell from this one."""
+    item = columns.item(tensor)
+    for other in reversed(alike):
+        given = columns.item(other)
+        if is_close(item, given.mean, given.norm):
+            return other
+    return NOBODY
+
+
+def _marks(columns: PairColumns, statistics: Array) -> tuple[Array, Array]:
+    """Return numbers of what views of a tensor have in common (`mark_of`), `(N,)` int64, `NOBODY` for tensors
+    that no link leads to or from, and which of them tell something, `(N,)` bool."""
+    form = columns.form
+    highs, lows = statistics[:, _HIGH] + 0.0, statistics[:, _LOW] + 0.0  # Without -0.0.
+    is_plain = ~(np.isnan(highs) | np.isnan(lows))
+    is_masked_one = is_plain & ~((lows >= -MASKED) & (lows <= highs) & (highs <= MASKED))
+    odd = np.zeros(len(highs), np.int64)
+    is_linked = form.buckets != NOBODY
+    known: dict[tuple[Any, ...], int] = {}
+    for tensor in np.flatnonzero(~is_plain).tolist():
+        item = columns.item(tensor)
+        is_masked_one[tensor] = is_masked(item)
+        *_, high, low = mark_of(item)
+        is_linked[tensor] &= low not in _UNKNOWN
+        if type(high) is float is type(low):
+            highs[tensor], lows[tensor] = high + 0.0, low + 0.0
         else:
-            is_alike = type(others) is list and len(others) == len(mine)
-            return NUMBERS, mine, others if is_alike else None
-    names, mine = unfolded(mine, name)
-    their_names, others = unfolded(others, name)
-    return names, mine, others if names == their_names else None
+            highs[tensor] = lows[tensor] = 0.0
+            odd[tensor] = known.setdefault((high, low), len(known) + 1)
+    columns.masked.update(form.owners[is_masked_one].tolist())
+    marks = _numbered(form.buckets + len(form.known) * odd, highs, lows)
+    marks[form.buckets == NOBODY] = NOBODY
+    return marks, is_linked
 
 
-def _are_alike(element: Mapping[str, Any], other: Any) -> bool:
-    """Return whether a tensor and its partner differ in their statistics alone."""
-    return (
-        type(other) is dict
-        and element["dtype"] == other.get("dtype")
-        and element["shape"] == other.get("shape")
-        and element.get("type") == other.get("type")
-        and element.get("requires_grad") is other.get("requires_grad")
-        and element.get("parameter") == other.get("parameter")
-        and element.get("buffer") == other.get("buffer")
-    )
+def _numbered(buckets: Array, highs: Array, lows: Array) -> Array:
+    """Return a number for each triple that is the same for equal ones alone, `(N,)` int64 from 0."""
+    keys = np.zeros(len(buckets), np.uint64)
+    for factor, part in zip(_SPREAD, (buckets, highs, lows), strict=True):
+        keys = (keys ^ (keys >> np.uint64(29)) ^ part.view(np.uint64)) * np.uint64(factor)
+    order = np.argsort(keys)
+    if _are_new(order, keys)[1:].tolist() != _are_new(order, buckets, highs, lows)[1:].tolist():
+        order = np.lexsort((lows, highs, buckets))  # Two triples have one key.
+    found = np.empty(len(order), np.int64)
+    found[order] = np.cumsum(_are_new(order, buckets, highs, lows)) - 1
+    return found
 
 
-def _table(rows: Sequence[_Statistics]) -> Array:
-    """Return statistics as an array, `(N, 4)` float64."""
-    return np.fromiter(chain.from_iterable(rows), np.float64, 4 * len(rows)).reshape(-1, 4)
+def _are_new(order: Array, *columns: Array) -> Array:
+    """Return which values differ from those before them in an order, `(N,)` bool; the first one does."""
+    found = np.ones(len(order), bool)
+    found[1:] = False
+    for each in columns:
+        found[1:] |= each[order][1:] != each[order][:-1]
+    return found
 
 
 def _differences(ours: Array, theirs: Array, counts: Array) -> Array:

@@ -18,16 +18,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ray_precheck.commands.locate.walk.columns import NOBODY, PairColumns
+from ray_precheck.commands.locate.walk.columns import PairColumns
 from ray_precheck.commands.locate.walk.estimate import (
     SAME_SUMS,
     STANDS_OUT,
     STEPPED,
-    floor_of,
-    has_half_digits,
     is_view,
     norm_of,
     suspicious,
@@ -40,11 +39,12 @@ from ray_precheck.commands.locate.walk.nouns import (
     Weights,
 )
 from ray_precheck.commands.locate.walk.outside import MOVED
+from ray_precheck.commands.locate.walk.pair_form import NOBODY, PairForm
 from ray_precheck.operators.effects import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.flow import Flow, FlowRecord, Producer, is_collective, writes_in_place
-from ray_precheck.trace.items import INPUT, Item
-from ray_precheck.trace.side import BACKWARD, FORWARD, CaptureSide, RecordEntry
+from ray_precheck.trace.items import Item
+from ray_precheck.trace.side import FORWARD, CaptureSide, RecordEntry
 
 # A bound that is a product is this much smaller than the quotient that it stands for, which is rounded.
 _ROUNDED = 0.999
@@ -83,8 +83,8 @@ class Screen:
     `is_cleared`: nothing can begin at the record. `is_judged`: there is an estimate of its own error.
     `worst` is the largest known difference of what it gave, NaN where none is known. `half_inputs` is the
     rounding of the half types that it got with a difference, `has_half_outputs` whether it gave some;
-    `has_half_types`: a record has them. `forwards` are the places of forward records by their calls, `owners`
-    the places of the records of all tensors, `given` the tensors that records gave. At the places `moved` a
+    `has_half_types`: a record has them. `giver_keys` are the records that gave what it got, `owners` the
+    places of the records of all tensors, `given` the tensors that records gave. At the places `moved` a
     weight of a later step may differ by more than rounding; `writers` are the records that get a tensor to
     write into.
     """
@@ -92,7 +92,7 @@ class Screen:
     columns: PairColumns
     records: Mapping[str, FlowRecord]
     places: Mapping[str, int]
-    forwards: Mapping[str, int]
+    giver_keys: Sequence[list[str]]
     owners: Sequence[int]
     given: Sequence[int]
     worst: Sequence[float]
@@ -103,17 +103,12 @@ class Screen:
     has_half_types: bool
     moved: Set[int]
     writers: Sequence[FlowRecord]
-
-    def givers(self, place: int) -> list[str]:
-        """Return the keys of the records that gave what a record got, one for each value."""
-        columns, owners, entries = self.columns, self.owners, self.columns.entries
-        inputs = columns.givers[columns.begins[place] : columns.outputs[place]]
-        return [entries[owners[giver]].key for giver in inputs if giver != NOBODY]
+    _tensors: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def forward(self, call: str, place: int) -> FlowRecord | None:
         """Return the forward record of a call before a place in the run; None where there is none."""
-        found = self.forwards.get(call, place)
-        return self.records[self.columns.entries[found].key] if found < place else None
+        found = self.columns.form.forwards.get(call, place)
+        return self.records[self.columns.form.entries[found].key] if found < place else None
 
     def difference(self, key: str, path: str) -> float:
         """Return how a value that a record gave differs, 0 where that is not known."""
@@ -123,16 +118,21 @@ class Screen:
 
     def tensor(self, key: str, path: str) -> int:
         """Return the number of a tensor, `NOBODY` where the record has none of this path."""
-        begin = self.columns.begins[self.places[key]]
-        paths = (item.path for item in self.records[key].items if item.is_tensor)
-        return next((number for number, each in enumerate(paths, begin) if each == path), NOBODY)
+        found = self._tensors.get(key)
+        if found is None:
+            begin = self.columns.form.begins[self.places[key]]
+            paths = [item.path for item in self.records[key].items if item.is_tensor]
+            # Of a path that stands twice the first one counts.
+            found = {path: begin + at for at, path in reversed([*enumerate(paths)])}
+            self._tensors[key] = found
+        return found.get(path, NOBODY)
 
     def name_of(self, tensor: int) -> tuple[str, str]:
         """Return the key of the record and the path of a tensor."""
         place = self.owners[tensor]
-        key = self.columns.entries[place].key
+        key = self.columns.form.entries[place].key
         tensors = [item for item in self.records[key].items if item.is_tensor]
-        return key, tensors[tensor - self.columns.begins[place]].path
+        return key, tensors[tensor - self.columns.form.begins[place]].path
 
 
 def screen_of(
@@ -145,20 +145,19 @@ def screen_of(
 ) -> Screen:
     """Return what the columns tell of each record; `weights` learns what optimizers update, `golden_names`
     has the parameters of the golden run by their values."""
-    entries = columns.entries
+    entries = columns.form.entries
     records = LazyRecords(target, entries)
     weights.learn(records.of_updates())
-    forwards = {each.call: place for place, each in enumerate(entries) if each.direction == FORWARD}
     arrays = _Arrays.of(columns)
     visited = np.zeros(len(entries), dtype=bool)
     hidden, unset = _hidden(columns, target.header.framework)
     visited[[*hidden, *columns.unlike, *columns.masked, *_with_zero_gradients(columns)]] = True
     visited[_readers(arrays, unset | columns.unlike)] = True
     # Of these a gradient cannot be told from the columns either: what its forward pass has kept is not known.
-    at = [place for place, each in enumerate(entries) if each.direction == BACKWARD]
+    at, forwards = columns.form.gradients, columns.form.forwards
     visited[at] |= visited[[forwards.get(entries[place].call, place) for place in at]]
     visited[arrays.owners[_given_otherwise(arrays, is_first_step=is_first_step)]] = True
-    visited[arrays.owners[_erring(columns, arrays, forwards)]] = True
+    visited[arrays.owners[_erring(columns, arrays)]] = True
     visited[_first_with_other_weights(columns, arrays, weights)] = True
     visited[[*_named_otherwise(columns, arrays, weights, golden_names)]] = True
     has_moved = arrays.weights & (arrays.givers == NOBODY) & (arrays.known > _ROUNDED * MOVED)
@@ -171,8 +170,8 @@ def screen_of(
     return Screen(
         columns,
         records,
-        {entry.key: place for place, entry in enumerate(entries)},
-        forwards,
+        columns.form.places,
+        columns.form.giver_keys(columns.givers),
         arrays.owners.tolist(),
         np.flatnonzero(arrays.is_output & ~_left_out(columns, arrays)).tolist(),
         _largest(arrays, arrays.is_output, math.nan).tolist(),
@@ -182,7 +181,7 @@ def screen_of(
         has_half_outputs.tolist(),
         bool(arrays.halves.any()),
         frozenset(moved.tolist()),
-        [records[entries[place].key] for place in sorted(columns.writers)],
+        [records[entries[place].key] for place in sorted(columns.form.writers)],
     )
 
 
@@ -202,21 +201,18 @@ class _Arrays(NamedTuple):
 
     @classmethod
     def of(cls, columns: PairColumns) -> "_Arrays":
-        kinds, owners = np.array(columns.kinds, dtype=np.int64), columns.owners
-        differences = np.array(columns.differences)
+        form, differences = columns.form, np.array(columns.differences)
         is_known = ~np.isnan(differences)
-        weights = np.zeros(len(kinds), dtype=bool)
-        weights[[*columns.weights]] = True
         return cls(
-            owners,
+            form.owners,
             np.array(columns.givers, dtype=np.int64),
-            np.arange(len(kinds)) >= np.array(columns.outputs)[owners],
+            form.are_outputs,
             is_known,
             np.where(is_known, differences, -1.0),
-            np.array([floor_of(kind.dtype) for kind in columns.known])[kinds],
-            np.array([has_half_digits(kind.dtype) for kind in columns.known], dtype=bool)[kinds],
-            weights,
-            len(columns.begins),
+            form.floors,
+            form.halves,
+            form.are_weights,
+            len(form.begins),
         )
 
 
@@ -248,11 +244,33 @@ def _largest(arrays: _Arrays, chosen: Array, unknown: float = 0.0) -> Array:
     return np.where(found < 0.0, unknown, found)
 
 
-def _hidden(columns: PairColumns, framework: str) -> tuple[set[int], set[int]]:
+def _hidden(columns: PairColumns, framework: str) -> tuple[Set[int], Set[int]]:
     """Return the records whose values, or the judgement of which, are not what the columns say, and of these
     the ones that gave memory that nothing had written."""
-    hidden, unset, in_place = set(), set(), []
-    for place, entry in enumerate(columns.entries):
+    if columns.form not in _HIDDEN:
+        _HIDDEN[columns.form] = _hidden_by_name(columns.form, framework)
+    named = _HIDDEN[columns.form]
+    unset = named.unset.union(_views_before_writers(columns))
+    hidden = named.hidden | unset | columns.form.writers
+    return hidden | (named.in_place if unset else set()), unset
+
+
+class _HiddenByName(NamedTuple):
+    """Of the records that are hidden because of their operators' names those that always are, those that gave
+    memory that nothing had written, and those that are where a run has such memory."""
+
+    hidden: frozenset[int]
+    unset: frozenset[int]
+    in_place: frozenset[int]
+
+
+# The framework of a form is always the same.
+_HIDDEN: "WeakKeyDictionary[PairForm, _HiddenByName]" = WeakKeyDictionary()
+
+
+def _hidden_by_name(form: PairForm, framework: str) -> _HiddenByName:
+    hidden, unset, in_place = set(), set(), set()
+    for place, entry in enumerate(form.entries):
         name = entry.call.rpartition(".")[0]
         is_read, is_unset, is_written, is_other = _facts(name, framework)
         if is_unset:
@@ -260,24 +278,22 @@ def _hidden(columns: PairColumns, framework: str) -> tuple[set[int], set[int]]:
         if is_other or is_unset or (is_read and entry.direction == FORWARD):
             hidden.add(place)
         elif is_written:
-            in_place.append(place)
-    unset |= set(_views_before_writers(columns))
-    hidden |= unset | columns.writers
-    return hidden | set(in_place if unset else ()), unset
+            in_place.add(place)
+    return _HiddenByName(frozenset(hidden), frozenset(unset), frozenset(in_place))
 
 
 def _views_before_writers(columns: PairColumns) -> Iterator[int]:
     """Yield the views of tensors that a later record only writes into (`UnsetMemory.look_ahead`)."""
-    for place in columns.writers:
-        for tensor in range(columns.begins[place], columns.outputs[place]):
+    for place in columns.form.writers:
+        for tensor in range(columns.form.begins[place], columns.form.outputs[place]):
             giver = columns.givers[tensor]
             while giver != NOBODY:
-                view = int(columns.owners[giver])
-                if not is_view(columns.entries[view].call):
+                view = int(columns.form.owners[giver])
+                if not is_view(columns.form.entries[view].call):
                     break
                 yield view
-                first = columns.begins[view]
-                giver = columns.givers[first] if first < columns.outputs[view] else NOBODY
+                first = columns.form.begins[view]
+                giver = columns.givers[first] if first < columns.form.outputs[view] else NOBODY
 
 
 def _named_otherwise(
@@ -291,8 +307,8 @@ def _named_otherwise(
     for tensor in np.flatnonzero(is_other).tolist():
         name = weights.name_of(columns.item(tensor))
         if name:
-            golden = Item("", INPUT, columns.partners[tensor])
-            if golden_names.get(golden.mark, name) not in (name, ""):
+            golden = columns.partner(tensor)
+            if golden is not None and golden_names.get(golden.mark, name) not in (name, ""):
                 yield int(arrays.owners[tensor])
 
 
@@ -311,14 +327,12 @@ def _facts(name: str, framework: str) -> tuple[bool, bool, bool, bool]:
 
 def _with_zero_gradients(columns: PairColumns) -> Iterator[int]:
     """Yield backward records that gave a vector of zeros: of such a sum no cancellation can be estimated."""
-    vectors = {number for number, kind in enumerate(columns.known) if len(kind.shape) == 1}
-    for place, entry in enumerate(columns.entries):
-        if entry.direction == BACKWARD:
-            given = range(columns.outputs[place], columns.ends[place])
-            if any(
-                columns.kinds[each] in vectors and not norm_of(columns.item(each)) for each in given
-            ):
-                yield place
+    form = columns.form
+    vectors = {number for number, kind in enumerate(form.known) if len(kind.shape) == 1}
+    for place in form.gradients:
+        given = range(form.outputs[place], form.ends[place])
+        if any(form.kinds[each] in vectors and not norm_of(columns.item(each)) for each in given):
+            yield place
 
 
 def _readers(arrays: _Arrays, givers: Collection[int]) -> Array:
@@ -341,19 +355,17 @@ def _given_otherwise(arrays: _Arrays, *, is_first_step: bool) -> Array:
     return found
 
 
-def _erring(columns: PairColumns, arrays: _Arrays, forwards: Mapping[str, int]) -> Array:
+def _erring(columns: PairColumns, arrays: _Arrays) -> Array:
     """Return the tensors that were given and may differ by more than what their records got, `(N,)` bool.
 
     A gradient depends on what its forward pass has kept, too.
     """
     explained = _largest(arrays, ~arrays.is_output)
     kept = np.maximum(explained, _largest(arrays, arrays.is_output))
-    own = [
-        place
-        for place, entry in enumerate(columns.entries)
-        if entry.direction == BACKWARD and forwards.get(entry.call, place) < place
-    ]
-    forward = [forwards[columns.entries[place].call] for place in own]
+    calls = {place: columns.form.entries[place].call for place in columns.form.gradients}
+    forwards = columns.form.forwards
+    own = [place for place, call in calls.items() if forwards.get(call, place) < place]
+    forward = [forwards[calls[place]] for place in own]
     explained[own] = np.maximum(explained[own], kept[forward])
     limits = np.where(_any_of(arrays, arrays.halves), suspicious("float16"), suspicious("float32"))
     limit = _ROUNDED * limits[arrays.owners] * np.maximum(explained[arrays.owners], arrays.floors)
@@ -406,7 +418,7 @@ class ColumnFlow(Flow):
         for tensor, giver in enumerate(self.screen.columns.givers):
             if giver != NOBODY:
                 found.setdefault(owners[giver], owners[tensor])
-        entries = self.screen.columns.entries
+        entries = self.screen.columns.form.entries
         return {entries[giver].key: entries[reader].key for giver, reader in found.items()}
 
 
@@ -419,10 +431,10 @@ class ColumnSurroundings(Surroundings):
         self._screen = screen
         self._place = 0
         columns, given = screen.columns, screen.given
-        kinds, first = np.unique(np.array(columns.kinds)[given], return_index=True)
+        kinds, first = np.unique(np.array(columns.form.kinds)[given], return_index=True)
         # The dtypes of what was given, each with the record that gave the first of them.
         self._dtypes = sorted(
-            (screen.owners[given[at]], columns.known[kind].dtype)
+            (screen.owners[given[at]], columns.form.known[kind].dtype)
             for kind, at in zip(kinds.tolist(), first.tolist(), strict=True)
         )
 
@@ -451,13 +463,13 @@ class ColumnSurroundings(Surroundings):
 
     def _fill(self) -> None:
         screen, columns = self._screen, self._screen.columns
-        end = bisect_left(screen.given, columns.begins[self._place])
+        end = bisect_left(screen.given, columns.form.begins[self._place])
         self._recent.clear()
         for tensor in screen.given[max(0, end - RECENT) : end]:
             self._recent.append(
                 RecentValue(
-                    columns.entries[screen.owners[tensor]].key,
-                    columns.known[columns.kinds[tensor]].elements,
+                    columns.form.entries[screen.owners[tensor]].key,
+                    columns.form.known[columns.form.kinds[tensor]].elements,
                     columns.differences[tensor],
                     tensor not in columns.used,
                 )

@@ -17,6 +17,7 @@ pass.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 from ray_precheck.commands.locate.walk.calls import (
     named_by_calls,
@@ -136,8 +137,8 @@ class WayOfRounding:
         """Take note of a record that is not visited."""
         if not (screen.has_half_types or self._has_other_weights):
             return
-        entry, worst = screen.columns.entries[place], screen.worst[place]
-        floor = self._raised(entry, screen.half_inputs[place], screen.givers(place))
+        entry, worst = screen.columns.form.entries[place], screen.worst[place]
+        floor = self._raised(entry, screen.half_inputs[place], screen.giver_keys[place])
         if screen.has_half_outputs[place] and math.isfinite(worst):
             self._floors[entry.key] = max(floor, worst)
 
@@ -258,7 +259,7 @@ class RootWalk:
             if is_cleared and place in screen.moved and len(self.state.late) < MOST_LATE:
                 is_cleared = False
             if not (is_cleared and self._passes_by(screen, place, most)):
-                entry = screen.columns.entries[place]
+                entry = screen.columns.form.entries[place]
                 self._visit(self._seen(screen.records[entry.key], place))
         return self._end()
 
@@ -286,8 +287,9 @@ class RootWalk:
     def _passes_by(self, screen: Screen, place: int, most: int) -> bool:
         """Pass a record at which nothing begins; returns False, and does nothing, where it has to be visited
         for a row of its own."""
-        entry = screen.columns.entries[place]
-        givers, upstream = screen.givers(place) if self._rooted else [], []
+        entry = screen.columns.form.entries[place]
+        givers = screen.giver_keys[place] if self._rooted else []
+        upstream: list[str] = []
         if givers:
             upstream = [key for key in givers if key in self._affected]
             if len(upstream) > 1:
@@ -426,7 +428,7 @@ class RootWalk:
         """Return the same by the records that gave something to it."""
         if entry.direction == BACKWARD and self._rooted:
             return self._strongest
-        return max((self._strength.get(key, 0.0) for key in givers), default=0.0)
+        return max(map(self._strength.get, givers, repeat(0.0)), default=0.0)
 
     def _is_other_mask(self, seen: SeenRecord) -> bool:
         """Return whether an output differs as by another random mask; statistics cannot tell."""

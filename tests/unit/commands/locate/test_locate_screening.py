@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from ray_precheck.commands.locate.walk.columns import columns_of
 from ray_precheck.commands.locate.walk.nouns import Located, Weights
 from ray_precheck.commands.locate.walk.screening import screen_of
 from ray_precheck.numerics.statistics import FIELDS, MAX, MIN, NORM
-from ray_precheck.trace.side import open_decoded, open_side
+from ray_precheck.trace.forms import open_formed
+from ray_precheck.trace.side import open_side
 from scripts.measuring import CAPTURES
 from scripts.speed.locate_scale import make_runs
 from tests.unit.commands.locate.run_records import tensor, weight
@@ -135,7 +137,7 @@ def both_ways(
     with open_side(paths[0]) as ours, open_side(paths[1]) as theirs:
         plan = plan_location(ours, theirs, OPTIONS)
         whole = located_in(ours, theirs, plan, None, is_first_step=is_first_step)
-    mine, other = (open_decoded(path) for path in paths)
+    mine, other = (open_formed(path) for path in paths)
     assert mine is not None
     assert other is not None
     with mine, other:
@@ -175,11 +177,21 @@ def test_what_a_forward_pass_got_of_unset_memory_explains_no_gradient(tmp_path: 
     assert "Torch.mul.0.backward" in [root.key for root in found.roots]
 
 
+def test_another_argument_is_found_where_all_tensors_got_are_the_same(tmp_path: Path) -> None:
+    golden, target = odd_run(), odd_run()
+    for dump, rate in ((golden, 0.5), (target, 0.25)):
+        record = dump["data"]["Functional.dropout.0.forward"]
+        record["input_kwargs"] = {"p": {"type": "float", "value": rate}}
+    whole, found = both_ways(tmp_path, target, golden, 10**6, is_first_step=True)
+    assert repr(found) == repr(whole)
+    assert [root.key for root in found.roots] == ["Functional.dropout.0.forward"]
+
+
 def test_few_records_are_visited(tmp_path: Path) -> None:
     calls = 1010
     make_runs(tmp_path, 2, calls, 1)
     at = Path("step0") / "rank0" / "dump.json"
-    ours, theirs = (open_decoded(tmp_path / side / at) for side in ("target", "golden"))
+    ours, theirs = (open_formed(tmp_path / side / at) for side in ("target", "golden"))
     assert ours is not None
     assert theirs is not None
     with ours, theirs:
@@ -187,6 +199,24 @@ def test_few_records_are_visited(tmp_path: Path) -> None:
         assert columns is not None
         screen = screen_of(columns, ours, Weights(), {}, is_first_step=True)
     assert sum(screen.is_cleared) == calls - calls // 101  # All but the sums over ranks.
+
+
+def test_what_is_known_of_two_forms_goes_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(odd_run()), encoding="utf-8")
+    side = open_formed(path)
+    assert side is not None
+    with side:
+        columns = columns_of(side, side)
+    assert columns is not None
+    known = weakref.ref(columns.form)
+    del columns, side
+    for number in range(20):  # Other forms take the place of this one.
+        path.write_text(json.dumps({"data": {f"Torch.add.{number}.forward": {}}}), encoding="utf-8")
+        other = open_formed(path)
+        assert other is not None
+        other.file.close()
+    assert known() is None
 
 
 def test_captures_with_other_records_are_not_screened(tmp_path: Path) -> None:
@@ -200,7 +230,7 @@ def test_captures_with_other_records_are_not_screened(tmp_path: Path) -> None:
     for dump in others:
         other = tmp_path / "target.json"
         other.write_text(json.dumps(dump), encoding="utf-8")
-        ours, theirs = open_decoded(other), open_decoded(path)
+        ours, theirs = open_formed(other), open_formed(path)
         assert ours is not None
         assert theirs is not None
         with ours, theirs:
