@@ -27,7 +27,7 @@ from ray_precheck.capture.pytorch.gradients import (
 )
 from ray_precheck.capture.pytorch.randomness import draws, generator_field
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
-from ray_precheck.capture.pytorch.tensors.many import statistics_of_many
+from ray_precheck.capture.pytorch.tensors.many import SmallTensors
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of, tensors_in
@@ -95,11 +95,11 @@ class TorchRecorder(StepRecorder):
         )
         glimpse = self._glimpses.of
         self._seen = SeenTensors(self._values, ordered=ordered, glimpse=glimpse)
-        self._texts = TensorTexts(self._seen.of, glimpse, self._values_of_many)
         # What is more than the statistics of the whole is made for each by itself.
         is_plain = self._look is statistics and not (
             settings.saves_tensors or settings.sketch or settings.slices
         )
+        self._texts = TensorTexts(self._seen.of, glimpse, SmallTensors() if is_plain else None)
         self.elements = Elements(self._tensor, self._elements_of_many if is_plain else None)
         self._files = self._sketching = None
         if settings.saves_tensors:
@@ -205,7 +205,7 @@ class TorchRecorder(StepRecorder):
         found = []
         for each in touched:
             is_output = address_of(each.tensor) in outputs
-            if not is_output and self._texts.fields(each.tensor) != each.known:
+            if not is_output and self._fields(each.tensor) != each.known:
                 found.append((each.path, self._element(each.tensor, each.place_after)))
         # Of operators that change their arguments it is said that nothing was changed, too.
         return f', "changed": {mapping(found)}' if found or is_silent else ""
@@ -319,12 +319,11 @@ class TorchRecorder(StepRecorder):
         return self._element(tensor, place)
 
     def _element(self, tensor: torch.Tensor, place: str) -> str:
-        self._written = tensor
-        self._glimpses.begin()
-        fields = self._texts.fields(tensor)
+        fields = self._fields(tensor)
         if self._given is not None:
             self._given.append(noted(tensor, place, fields))
-        fields += self.shared(tensor, place) + self.named(tensor)
+        if self._memory is not None:
+            fields += self.shared(tensor, place) + self.named(tensor)
         if type(tensor) is torch.nn.Parameter:
             fields += marks_field(tensor)
         if self._changed and not tensor.is_inference():  # which has no version
@@ -343,11 +342,24 @@ class TorchRecorder(StepRecorder):
                 fields += self._saved(self._files, whole, f"{self.place}.{place}")
         return f"{{{fields}}}"
 
+    def _fields(self, tensor: torch.Tensor) -> str:
+        """Return what is said of a tensor wherever it is written."""
+        self._written = tensor
+        fields = self._texts.of_small(tensor)
+        if fields:
+            if self.darkness is not None:
+                self.darkness.met(tensor, is_itself=True)
+            return fields
+        self._glimpses.begin()
+        return self._texts.fields(tensor)
+
     def _elements_of_many(self, values: Sequence[Any], place: str) -> list[str]:
         """Return the small tensors of a list as `_element` does, and "" for what else is in it."""
         if self._given is not None or self._changed or self._looks or self._named is not None:
             return [""] * len(values)
         texts = self._texts.of_many(values)
+        if self.darkness is not None:
+            self.darkness.met_many([each for each, text in zip(values, texts, strict=True) if text])
         for index, (each, fields) in enumerate(zip(values, texts, strict=True)):
             if HAS_NAN in fields:
                 texts[index] = ""
@@ -390,12 +402,6 @@ class TorchRecorder(StepRecorder):
         if self.settings.summary_mode != STATISTICS:
             return self._look(tensor)
         return self._device.text(tensor)
-
-    def _values_of_many(self, tensors: list[torch.Tensor]) -> list[str]:
-        """Return the statistics of small tensors that are written next."""
-        if self.darkness is not None:
-            self.darkness.met_many(tensors)
-        return statistics_of_many(tensors)
 
     def forget(self, changed: Any) -> None:
         """Forget what is known of tensors that a call has changed."""

@@ -113,6 +113,12 @@ def borrowed(
     return np.ndarray(shape, dtype, _ALL_MEMORY, place - _FIRST, strides)
 
 
+def borrowed_memory(place: int, size: int) -> bytes:
+    """Return a copy of so many bytes of memory, from an address on."""
+    found: bytes = _ALL_MEMORY[place - _FIRST : place - _FIRST + size]
+    return found
+
+
 def borrowed_bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return the bytes of a contiguous tensor on the CPU that has elements, as `borrowed_array` does."""
     size = tensor.numel() * tensor.element_size()
@@ -184,9 +190,7 @@ def glimpse_of(tensor: torch.Tensor, *, waits: bool = False) -> Glimpse:
 
 def _whole(tensor: torch.Tensor) -> bytes:
     """Return all bytes of a tensor; one with the same memory has the same place and size."""
-    place = tensor.data_ptr() - _FIRST
-    found: bytes = _ALL_MEMORY[place : place + tensor.nbytes]
-    return found
+    return borrowed_memory(tensor.data_ptr(), tensor.nbytes)
 
 
 def _unlike_any(_: torch.Tensor) -> object:

@@ -11,13 +11,13 @@ sparse, quantized and nested tensors hold their values stands in fields that msp
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import orjson
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.pytorch.tensors.many import is_small
+from ray_precheck.capture.pytorch.tensors.many import SmallTensors, is_small
 from ray_precheck.capture.pytorch.tensors.memory import Glimpse, glimpse_of, is_freed
 from ray_precheck.capture.recording.arguments import found_in
 from ray_precheck.capture.writing.elements import NO_STATISTICS, quoted
@@ -32,8 +32,6 @@ _COMPRESSED = {
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
 _DEEPEST = 10
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-# Says of each of several tensors what is known of its values.
-ValuesOfMany: TypeAlias = Callable[[list[torch.Tensor]], list[str]]
 _is_functional: Any = private_parts.find(private_parts.IS_FUNCTIONAL)
 _sync: Any = private_parts.find(private_parts.FUNCTIONAL_SYNC)
 _from_functional: Any = private_parts.find(private_parts.FROM_FUNCTIONAL)
@@ -170,46 +168,59 @@ def _layout(tensor: torch.Tensor) -> str:
 
 
 class TensorTexts:
-    """Writes tensors; `values_text` says what is known of the values of a dense one."""
+    """Writes tensors; `values_text` says what is known of the values of a dense one, `small` of small ones
+    where that is all there is to be said of them."""
 
     def __init__(
         self,
         values_text: Callable[[torch.Tensor], str],
         glimpse: Callable[[torch.Tensor], Glimpse] = glimpse_of,
-        values_of_many: ValuesOfMany | None = None,
+        small: SmallTensors | None = None,
     ) -> None:
         self._values_text = values_text
-        self._values_of_many = values_of_many
+        self._small = small
         self._glimpse = glimpse
         self._headers: dict[tuple[torch.dtype, torch.Size], str] = {}
+        # Those of small tensors, which are alike for parameters, gradients and states.
+        self._ends: dict[tuple[torch.Size, bool], tuple[str, str]] = {}
         # By the identity of a tensor: itself, its state, its glimpse and its text.
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], object, Glimpse, str]] = {}
 
-    def of_many(self, values: Sequence[Any]) -> list[str]:
-        """Return the fields of the small tensors among some values, as `fields` does, and "" for the others.
+    def of_small(self, tensor: torch.Tensor) -> str:
+        """Return the fields of a small tensor, as `fields` does, and "" for another one."""
+        small = self._small
+        if small is None or type(tensor) not in _TENSORS or _is_wrapped(tensor):
+            return ""
+        try:
+            values = small.of(tensor)
+            return self._around(tensor, values) if values else ""
+        except (RuntimeError, NotImplementedError):  # it has no memory, or no shape
+            return ""
 
-        They are looked at together, and each time: to remember them would take longer.
-        """
+    def of_many(self, values: Sequence[Any]) -> list[str]:
+        """Return the fields of the small tensors among some values, as `fields` does, and "" for the others."""
         texts = [""] * len(values)
-        if self._values_of_many is None:
+        if self._small is None:
             return texts
         small = [
             (place, each)
             for place, each in enumerate(values)
             if type(each) in _TENSORS and not _is_wrapped(each) and is_small(each)
         ]
-        found = self._values_of_many([each for _, each in small])
-        # Parameters, gradients and states of one list are alike.
-        ends: dict[tuple[torch.Size, bool], tuple[str, str]] = {}
+        found = self._small.of_many([each for _, each in small])
         for (place, each), text in zip(small, found, strict=True):
-            alike = each.shape, each.requires_grad
-            end = ends.get(alike)
-            if end is None:
-                end = ends[alike] = self._header(each), _needs(each)
-            offset = each.storage_offset()
-            where = f', "offset": {offset}' if offset else ""
-            texts[place] = f"{end[0]}, {text}, {end[1]}{where}"
+            texts[place] = self._around(each, text)
         return texts
+
+    def _around(self, tensor: torch.Tensor, values: str) -> str:
+        """Return the fields of a small tensor, whose memory is one piece."""
+        alike = tensor.shape, tensor.requires_grad
+        ends = self._ends.get(alike)
+        if ends is None:
+            ends = self._ends[alike] = self._header(tensor), _needs(tensor)
+        offset = tensor.storage_offset()
+        where = f', "offset": {offset}' if offset else ""
+        return f"{ends[0]}, {values}, {ends[1]}{where}"
 
     def fields(self, tensor: torch.Tensor) -> str:
         """Return the fields of a tensor, from its type to whether it requires a gradient."""
