@@ -34,7 +34,7 @@ from torch.overrides import TorchFunctionMode
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.tensors.text import UNDER_WAY, tensors_in
-from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.recorder import SeenCall, T
 
 # Torch's own files between a caller and an operator that is written in Python.
 _WRAPPERS = frozenset(
@@ -309,22 +309,26 @@ class Aside:
         self._trace = find(private_parts.TRACE)
         self._set_trace = find(private_parts.SET_TRACE)
 
-    def __call__(self) -> AbstractContextManager[Any] | None:
-        """Return the context, None where nothing looks on."""
+    def __call__(self, action: Callable[[], T]) -> Callable[[], T]:
+        """Return an action as it is where nothing looks on, else one that steps aside while it runs."""
         transformed = self._transform is not None and self._transform() is not None
         watched = self._modes is not None and self._modes() > 0
         traced = self._trace is not None and self._trace() is not None
         if not (transformed or watched or traced):
-            return None
-        hidden = ExitStack()
-        if traced and self._set_trace is not None:
-            hidden.callback(self._set_trace, self._trace())  # type: ignore[misc]
-            self._set_trace(None)
-        if watched and self._without_modes is not None:
-            hidden.enter_context(self._without_modes())
-        if transformed and self._without_transforms is not None:
-            hidden.enter_context(self._without_transforms())
-        return hidden
+            return action
+
+        def unseen() -> T:
+            with ExitStack() as hidden:
+                if traced and self._set_trace is not None:
+                    hidden.callback(self._set_trace, self._trace())  # type: ignore[misc]
+                    self._set_trace(None)
+                if watched and self._without_modes is not None:
+                    hidden.enter_context(self._without_modes())
+                if transformed and self._without_transforms is not None:
+                    hidden.enter_context(self._without_transforms())
+                return action()
+
+        return unseen
 
 
 class _Moved(NamedTuple):

@@ -99,8 +99,12 @@ class TorchRecorder(StepRecorder):
         is_plain = self._look is statistics and not (
             settings.saves_tensors or settings.sketch or settings.slices
         )
-        self._texts = TensorTexts(self._seen.of, glimpse, SmallTensors() if is_plain else None)
-        self.elements = Elements(self._tensor, self._elements_of_many if is_plain else None)
+        self._texts = TensorTexts(self._seen.of, glimpse)
+        self._small = SmallTensors() if is_plain else None
+        self.elements = Elements(
+            self._part if settings.slices else self._element,
+            self._elements_of_many if is_plain else None,
+        )
         self._files = self._sketching = None
         if settings.saves_tensors:
             self._files = CapturedFiles(
@@ -233,16 +237,8 @@ class TorchRecorder(StepRecorder):
         quiet = mode is not None and mode.quiet
         if mode is not None:
             mode.quiet = True
-
-        def unseen() -> T:
-            with self._unseen():
-                aside = self._aside()
-                if aside is None:
-                    return action()
-                with aside:
-                    return action()
-
-        result, error = caught(unseen)
+        with self._unseen():
+            result, error = caught(self._aside(action))
         if mode is not None:
             mode.quiet = quiet
         if error is not None:
@@ -313,10 +309,8 @@ class TorchRecorder(StepRecorder):
         """How many bytes of tensors the step has in files."""
         return self._files.written_bytes if self._files is not None else 0
 
-    def _tensor(self, tensor: torch.Tensor, place: str) -> str:
-        if self.settings.slices:
-            tensor = sliced(tensor, self.settings.slices)
-        return self._element(tensor, place)
+    def _part(self, tensor: torch.Tensor, place: str) -> str:
+        return self._element(sliced(tensor, self.settings.slices), place)
 
     def _element(self, tensor: torch.Tensor, place: str) -> str:
         fields = self._fields(tensor)
@@ -345,19 +339,21 @@ class TorchRecorder(StepRecorder):
     def _fields(self, tensor: torch.Tensor) -> str:
         """Return what is said of a tensor wherever it is written."""
         self._written = tensor
-        fields = self._texts.of_small(tensor)
-        if fields:
-            if self.darkness is not None:
-                self.darkness.met(tensor, is_itself=True)
-            return fields
+        if self._small is not None:
+            fields = self._small.fields(tensor)
+            if fields:
+                if self.darkness is not None:
+                    self.darkness.met(tensor, is_itself=True)
+                return fields
         self._glimpses.begin()
         return self._texts.fields(tensor)
 
     def _elements_of_many(self, values: Sequence[Any], place: str) -> list[str]:
         """Return the small tensors of a list as `_element` does, and "" for what else is in it."""
-        if self._given is not None or self._changed or self._looks or self._named is not None:
+        is_bare = self._given is None and self._named is None and not (self._changed or self._looks)
+        if self._small is None or not is_bare:
             return [""] * len(values)
-        texts = self._texts.of_many(values)
+        texts = self._small.fields_of_many(values)
         if self.darkness is not None:
             self.darkness.met_many([each for each, text in zip(values, texts, strict=True) if text])
         for index, (each, fields) in enumerate(zip(values, texts, strict=True)):

@@ -1,12 +1,12 @@
 """The statistics of small tensors, which are known by their bytes, and of many of them at once.
 
 Comes in: a tensor, or those of one list, as the parameters, gradients and states that an optimizer gets. Goes
-out: the text of the statistics of each, bit by bit that of `values.statistics`. Called by the recorder for each
-tensor of each call, and for the elements of such a list: 96 tensors of 32 to 1,024 values take 1 us each, and
-4 us one by one.
+out: the fields of each, as `TensorTexts.fields` has them, with statistics that are bit by bit those of
+`values.statistics`. Called by the recorder for each tensor of each call, and for the elements of such a list:
+96 tensors of 32 to 1,024 values take 1 us each, and 4 us one by one.
 
-To find 32 to 2,048 values by their bytes takes 0.1 to 1.4 us, their statistics 3.4 us; and the same bytes have
-the same statistics, whoever wrote them, so that neither versions nor addresses have to be asked for.
+To find 32 to 2,048 values by their bytes takes 0.1 to 1.4 us, their statistics 3.4 us; and the same bytes
+have the same statistics, whoever wrote them, so that neither versions nor addresses have to be asked for.
 """
 
 from collections import defaultdict
@@ -17,7 +17,8 @@ import numpy as np
 import orjson
 import torch
 
-from ray_precheck.capture.pytorch.tensors.memory import borrowed_memory
+from ray_precheck.capture.pytorch.tensors.memory import ALL_MEMORY, FIRST_BYTE
+from ray_precheck.capture.pytorch.tensors.text import TENSORS, header_of, needs_text
 from ray_precheck.capture.pytorch.tensors.values import FEW, LARGE, ONES, SMALL, statistics
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import Array
@@ -28,63 +29,95 @@ _BETWEEN = "},{"
 _MOST_BYTES, _MOST_KEPT = 1 << 13, 1 << 24
 
 
-def is_small(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor of torch's own class is one of those that are looked at together: contiguous
-    float32 on the CPU, of few values, whose memory is there."""
-    return (
-        tensor.dtype is torch.float32
-        and tensor.is_cpu
-        and tensor.layout is torch.strided
-        and 0 < tensor.numel() <= FEW
-        and tensor.is_contiguous()
-        and not tensor.is_neg()
-        and tensor.data_ptr() != 0
-    )
+def is_small(value: Any) -> bool:
+    """Return whether a value is one of the tensors that are looked at together: contiguous float32 of torch's
+    own classes on the CPU, of few values, whose memory is there.
+
+    What a transform of torch.func has wrapped has none, and a nested tensor has no shape.
+    """
+    if type(value) not in TENSORS or value.dtype is not torch.float32:
+        return False
+    try:
+        return bool(
+            0 < value.nbytes <= 4 * FEW
+            and value.is_cpu
+            and value.is_contiguous()
+            and value.layout is torch.strided
+            and not value.is_neg()
+            and value.data_ptr()
+            and not value.is_nested
+        )
+    except (RuntimeError, NotImplementedError):
+        return False
 
 
 class SmallTensors:
-    """Remembers the statistics of small tensors by their bytes."""
+    """Writes small tensors, and remembers the statistics of their values.
+
+    Those are contiguous float32 of torch's own classes on the CPU, whose memory is there: a transform of
+    torch.func has wrapped others, and a nested tensor has no shape.
+    """
 
     def __init__(self) -> None:
         self._known: dict[bytes, str] = {}
         self._kept_bytes = 0
+        # What stands before and behind the statistics, by the shape, and whether a gradient is required.
+        self._ends: dict[tuple[torch.Size, bool], tuple[str, str]] = {}
 
-    def of(self, tensor: torch.Tensor) -> str:
-        """Return the fields of the statistics of a tensor of torch's own class; "" of one that is not small, or
-        has no dimensions: its statistics are others than those of one element.
-
-        Raises:
-            RuntimeError: it has no memory of its own.
-        """
-        if not (
-            tensor.dtype is torch.float32
-            and tensor.is_cpu
-            and tensor.layout is torch.strided
-            and 0 < (size := tensor.nbytes) <= _MOST_BYTES
-            and tensor.is_contiguous()
-            and tensor.dim()
-            and not tensor.is_neg()
-            and (place := tensor.data_ptr())
-        ):
+    def fields(self, tensor: torch.Tensor) -> str:
+        """Return the fields of a tensor; "" of one that is not small, or has no dimensions: its statistics are
+        others than those of one element. In one piece, as each tensor of each call comes here."""
+        if type(tensor) not in TENSORS or tensor.dtype is not torch.float32:
             return ""
-        values = borrowed_memory(place, size)
-        return self._known.get(values) or self._note(values, statistics(tensor))
+        try:
+            if (
+                not 0 < (size := tensor.nbytes) <= _MOST_BYTES
+                or not (tensor.is_contiguous() and tensor.is_cpu and tensor.dim())
+                or tensor.layout is not torch.strided
+                or tensor.is_neg()
+                or not (place := tensor.data_ptr() - FIRST_BYTE) > 0
+            ):
+                return ""
+            held = ALL_MEMORY[place : place + size]
+            text = self._known.get(held) or self._note(held, statistics(tensor))
+            return self._around(tensor, text)
+        except (RuntimeError, NotImplementedError):
+            return ""
 
-    def of_many(self, tensors: Sequence[torch.Tensor]) -> list[str]:
-        """Return the fields of the statistics of tensors for which `is_small` holds, in their order."""
-        texts: list[str] = []
-        new: list[tuple[int, bytes]] = []
-        for place, tensor in enumerate(tensors):
-            size = tensor.nbytes
-            is_kept = size <= _MOST_BYTES and tensor.dim()
-            values = borrowed_memory(tensor.data_ptr(), size) if is_kept else b""
-            texts.append(self._known.get(values, ""))
-            if not texts[-1]:
-                new.append((place, values))
-        found = statistics_of_many([tensors[place] for place, _ in new])
-        for (place, values), text in zip(new, found, strict=True):
-            texts[place] = self._note(values, text) if values else text
+    def fields_of_many(self, values: Sequence[Any]) -> list[str]:
+        """Return the fields of the small tensors among some values, and "" for the others; here they may have
+        no dimensions, and a few more values."""
+        texts = [""] * len(values)
+        new: list[tuple[int, torch.Tensor, bytes]] = []
+        for number, each in enumerate(values):
+            if not is_small(each):
+                continue
+            size = each.nbytes
+            is_kept = size <= _MOST_BYTES and each.dim()
+            place = each.data_ptr() - FIRST_BYTE
+            held = ALL_MEMORY[place : place + size] if is_kept else b""
+            text = self._known.get(held)
+            if text is None:
+                new.append((number, each, held))
+            else:
+                texts[number] = self._around(each, text)
+        found = statistics_of_many([tensor for _, tensor, _ in new])
+        for (number, tensor, held), text in zip(new, found, strict=True):
+            if held:
+                self._note(held, text)
+            texts[number] = self._around(tensor, text)
         return texts
+
+    def _around(self, tensor: torch.Tensor, text: str) -> str:
+        """Return the fields of a small tensor with these statistics."""
+        alike = tensor.shape, tensor.requires_grad
+        ends = self._ends.get(alike)
+        if ends is None:
+            ends = f"{header_of('torch.Tensor', tensor)}, ", f", {needs_text(tensor)}"
+            self._ends[alike] = ends
+        offset = tensor.storage_offset()
+        where = f', "offset": {offset}' if offset else ""
+        return f"{ends[0]}{text}{ends[1]}{where}"
 
     def _note(self, values: bytes, text: str) -> str:
         self._kept_bytes += len(values)

@@ -10,14 +10,13 @@ sparse, quantized and nested tensors hold their values stands in fields that msp
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.pytorch.tensors.many import SmallTensors, is_small
 from ray_precheck.capture.pytorch.tensors.memory import Glimpse, glimpse_of, is_freed
 from ray_precheck.capture.recording.arguments import found_in
 from ray_precheck.capture.writing.elements import NO_STATISTICS, quoted
@@ -31,11 +30,12 @@ _COMPRESSED = {
 }
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
 _DEEPEST = 10
-_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+# Torch's own classes.
+TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _is_functional: Any = private_parts.find(private_parts.IS_FUNCTIONAL)
 _sync: Any = private_parts.find(private_parts.FUNCTIONAL_SYNC)
 _from_functional: Any = private_parts.find(private_parts.FROM_FUNCTIONAL)
-_is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 # The types that msprobe writes, which are the full names of torch's classes.
 _FAKE, UNDER_WAY, _NESTED = (
     f"torch.{name}"
@@ -49,7 +49,7 @@ _FAKE, UNDER_WAY, _NESTED = (
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors of a nested value in the order in which they are written."""
-    if type(value) in _TENSORS:  # what most calls give
+    if type(value) in TENSORS:  # what most calls give
         return [value]
     return found_in(value, torch.Tensor)
 
@@ -143,7 +143,7 @@ def parts_of(packed: Any) -> dict[str, Any] | None:
 
 def address_of(tensor: torch.Tensor) -> int:
     """Return the address of the memory that a tensor of torch's own class lies in; 0 for others."""
-    if type(tensor) in _TENSORS and tensor.layout is torch.strided:
+    if type(tensor) in TENSORS and tensor.layout is torch.strided:
         try:
             return tensor.untyped_storage().data_ptr()
         except (RuntimeError, NotImplementedError):
@@ -151,7 +151,8 @@ def address_of(tensor: torch.Tensor) -> int:
     return 0
 
 
-def _needs(tensor: torch.Tensor) -> str:
+def needs_text(tensor: torch.Tensor) -> str:
+    """Return the field that says whether a tensor requires a gradient."""
     return '"requires_grad": true' if tensor.requires_grad else '"requires_grad": false'
 
 
@@ -168,65 +169,24 @@ def _layout(tensor: torch.Tensor) -> str:
 
 
 class TensorTexts:
-    """Writes tensors; `values_text` says what is known of the values of a dense one, `small` of small ones
-    where that is all there is to be said of them."""
+    """Writes tensors; `values_text` says what is known of the values of a dense one."""
 
     def __init__(
         self,
         values_text: Callable[[torch.Tensor], str],
         glimpse: Callable[[torch.Tensor], Glimpse] = glimpse_of,
-        small: SmallTensors | None = None,
     ) -> None:
         self._values_text = values_text
-        self._small = small
         self._glimpse = glimpse
         self._headers: dict[tuple[torch.dtype, torch.Size], str] = {}
-        # Those of small tensors, which are alike for parameters, gradients and states.
-        self._ends: dict[tuple[torch.Size, bool], tuple[str, str]] = {}
         # By the identity of a tensor: itself, its state, its glimpse and its text.
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], object, Glimpse, str]] = {}
-
-    def of_small(self, tensor: torch.Tensor) -> str:
-        """Return the fields of a small tensor, as `fields` does, and "" for another one."""
-        small = self._small
-        if small is None or type(tensor) not in _TENSORS or _is_wrapped(tensor):
-            return ""
-        try:
-            values = small.of(tensor)
-            return self._around(tensor, values) if values else ""
-        except (RuntimeError, NotImplementedError):  # it has no memory, or no shape
-            return ""
-
-    def of_many(self, values: Sequence[Any]) -> list[str]:
-        """Return the fields of the small tensors among some values, as `fields` does, and "" for the others."""
-        texts = [""] * len(values)
-        if self._small is None:
-            return texts
-        small = [
-            (place, each)
-            for place, each in enumerate(values)
-            if type(each) in _TENSORS and not _is_wrapped(each) and is_small(each)
-        ]
-        found = self._small.of_many([each for _, each in small])
-        for (place, each), text in zip(small, found, strict=True):
-            texts[place] = self._around(each, text)
-        return texts
-
-    def _around(self, tensor: torch.Tensor, values: str) -> str:
-        """Return the fields of a small tensor, whose memory is one piece."""
-        alike = tensor.shape, tensor.requires_grad
-        ends = self._ends.get(alike)
-        if ends is None:
-            ends = self._ends[alike] = self._header(tensor), _needs(tensor)
-        offset = tensor.storage_offset()
-        where = f', "offset": {offset}' if offset else ""
-        return f"{ends[0]}, {values}, {ends[1]}{where}"
 
     def fields(self, tensor: torch.Tensor) -> str:
         """Return the fields of a tensor, from its type to whether it requires a gradient."""
         if (
-            type(tensor) in _TENSORS
-            and not _is_wrapped(tensor)
+            type(tensor) in TENSORS
+            and not is_wrapped(tensor)
             and tensor.layout is torch.strided
             and not tensor.is_meta
         ):
@@ -234,7 +194,7 @@ class TensorTexts:
                 return self._dense_fields(tensor)
             except (RuntimeError, NotImplementedError, TypeError):
                 pass  # it has no memory, or its values are quantized
-        return self._unusual(tensor, _needs(tensor))
+        return self._unusual(tensor, needs_text(tensor))
 
     def _dense_fields(self, tensor: torch.Tensor) -> str:
         """Return the fields of a dense tensor, which are remembered.
@@ -243,7 +203,8 @@ class TensorTexts:
         as long again.
         """
         if tensor.is_inference():  # which has no version
-            return f"{self._header(tensor)}, {self._values_text(tensor)}, {_needs(tensor)}{_layout(tensor)}"
+            end = f"{needs_text(tensor)}{_layout(tensor)}"
+            return f"{self._header(tensor)}, {self._values_text(tensor)}, {end}"
         # What a tensor object would not keep if it were given other values.
         state = (
             tensor._version,
@@ -259,7 +220,7 @@ class TensorTexts:
             if holder() is tensor and before == state and read(tensor) == seen:
                 return text
         values = self._values_text(tensor)
-        text = f"{self._header(tensor)}, {values}, {_needs(tensor)}{_layout(tensor)}"
+        text = f"{self._header(tensor)}, {values}, {needs_text(tensor)}{_layout(tensor)}"
         self._known[id(tensor)] = weakref.ref(tensor), state, self._glimpse(tensor), text
         return text
 
@@ -276,7 +237,7 @@ class TensorTexts:
         if not usual or tensor.layout is not torch.strided or tensor.is_nested:
             _, found, _ = _kind_of(tensor)
             tensor = found if found is not None else torch.empty(0, device="meta")
-        if _is_wrapped(tensor):
+        if is_wrapped(tensor):
             shape, tensor = tensor.shape, unwrapped(tensor)
             if tensor.shape != shape:  # `vmap` calls the function once, with all that it maps over
                 return None
@@ -299,15 +260,15 @@ class TensorTexts:
         key = (tensor.dtype, tensor.shape)
         header = self._headers.get(key)
         if header is None:
-            header = self._headers[key] = _header_of("torch.Tensor", tensor)
+            header = self._headers[key] = header_of("torch.Tensor", tensor)
         return header
 
     def _unusual(self, tensor: torch.Tensor, needs: str) -> str:
         kind, dense, more = _kind_of(tensor)
-        header = _header_of(kind, tensor if dense is None else dense)
+        header = header_of(kind, tensor if dense is None else dense)
         has_own_values = tensor.layout is torch.strided and not tensor.is_quantized
-        if not tensor.is_nested and (not has_own_values or _is_wrapped(tensor)):
-            header = _header_of(kind, tensor)
+        if not tensor.is_nested and (not has_own_values or is_wrapped(tensor)):
+            header = header_of(kind, tensor)
         elif dense is not None and not dense.is_meta:
             more += _layout(dense)
         values = NO_STATISTICS
@@ -319,7 +280,8 @@ class TensorTexts:
         return f"{header}, {values}, {needs}{more}"
 
 
-def _header_of(kind: str, tensor: torch.Tensor) -> str:
+def header_of(kind: str, tensor: torch.Tensor) -> str:
+    """Return the fields of the type, the dtype and the shape of a tensor."""
     return (
         f'"type": "{kind}", "dtype": "{tensor.dtype}",'
         f' "shape": {[_size(size) for size in tensor.shape]}'
@@ -376,7 +338,7 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
         if _is_functional is not None and _is_functional(tensor):
             _sync(tensor)  # changes wait in it
             tensor = _from_functional(tensor)
-        elif _is_wrapped(tensor):
+        elif is_wrapped(tensor):
             tensor = torch._C._functorch.get_unwrapped(tensor)
         else:
             break
