@@ -84,7 +84,6 @@ class CallMode(TorchFunctionMode):
         self._names = names
         self._sink = sink
         self._forms = names.forms
-        self._operator = threading.local()
         # Paused in the step of an optimizer, quiet while the capture itself computes.
         self.paused = self.quiet = False
         # It was taken off its stack, because it is paused.
@@ -119,9 +118,9 @@ class CallMode(TorchFunctionMode):
         while frame.f_code.co_filename in _WRAPPERS and frame.f_back is not None:
             frame = frame.f_back
         if name.name in _DETOURS:
-            dunder = getattr(self._operator, "name", "")
+            dunder = getattr(_OPERATOR, "name", "")
             if dunder in _DETOURS[name.name]:
-                self._operator.name = ""
+                _OPERATOR.name = ""
                 name = self._operators[dunder]
         run = functools.partial(func, *args, **kwargs)
         if not name.is_python:
@@ -189,24 +188,30 @@ class CallMode(TorchFunctionMode):
         # torch makes this table once, when it is asked for: not of functions that have taken a detour.
         torch.overrides.get_overridable_functions()
         with detour_all(
-            (torch.Tensor, dunder, self._detour(dunder))
+            (torch.Tensor, dunder, _naming(dunder, getattr(torch.Tensor, dunder)))
             for dunders in _DETOURS.values()
             for dunder in dunders
         ):
             yield
 
-    def _detour(self, dunder: str) -> Callable[..., Any]:
-        original, operator = getattr(torch.Tensor, dunder), self._operator
 
-        @functools.wraps(original)
-        def named(*args: Any) -> Any:
-            operator.name = dunder
-            try:
-                return original(*args)
-            finally:
-                operator.name = ""
+# Which operator of Python a thread is about to call.
+_OPERATOR = threading.local()
 
-        return named
+
+@functools.lru_cache(1 << 6)
+def _naming(dunder: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operator that says its name; it is made once, for all steps."""
+
+    @functools.wraps(original)
+    def named(*args: Any) -> Any:
+        _OPERATOR.name = dunder
+        try:
+            return original(*args)
+        finally:
+            _OPERATOR.name = ""
+
+    return named
 
 
 # Modes whose step has ended where they could not be taken off.
