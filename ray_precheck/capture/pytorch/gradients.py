@@ -207,8 +207,11 @@ def _ways(
             stack.pop()
         if following is None:
             continue
-        key, dtype = _input_behind(following, number, wanted)
+        key, dtype = (id(following), number), None
         indices = wanted.get(key)
+        if indices is None:
+            key, dtype = _input_behind(following, number, wanted)
+            indices = wanted.get(key)
         if indices is not None:
             in_order = indices[min(taken.get(key, 0), len(indices) - 1)]
             index = places.get((node, place), in_order)

@@ -23,8 +23,6 @@ from ray_precheck.capture.pytorch.tensors.values import FEW, LARGE, ONES, SMALL,
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import Array
 
-# What stands between the statistics of two tensors.
-_BETWEEN = "},{"
 # So many bytes of a tensor are looked up faster than their statistics are found, and so many of all are kept.
 _MOST_BYTES, _MOST_KEPT = 1 << 13, 1 << 24
 
@@ -65,8 +63,8 @@ class SmallTensors:
         self._ends: dict[tuple[torch.Size, bool], tuple[str, str]] = {}
 
     def fields(self, tensor: torch.Tensor) -> str:
-        """Return the fields of a tensor; "" of one that is not small, or has no dimensions: its statistics are
-        others than those of one element. In one piece, as each tensor of each call comes here."""
+        """Return the fields of a tensor, "" of one that is not small, or has no dimensions: the statistics of
+        such a one are not those of one element. In one piece, as each tensor of each call comes here."""
         if type(tensor) not in TENSORS or tensor.dtype is not torch.float32:
             return ""
         try:
@@ -90,17 +88,15 @@ class SmallTensors:
         texts = [""] * len(values)
         new: list[tuple[int, torch.Tensor, bytes]] = []
         for number, each in enumerate(values):
-            if not is_small(each):
-                continue
-            size = each.nbytes
-            is_kept = size <= _MOST_BYTES and each.dim()
-            place = each.data_ptr() - FIRST_BYTE
-            held = ALL_MEMORY[place : place + size] if is_kept else b""
-            text = self._known.get(held)
-            if text is None:
-                new.append((number, each, held))
-            else:
-                texts[number] = self._around(each, text)
+            if is_small(each):
+                size, place = each.nbytes, each.data_ptr() - FIRST_BYTE
+                is_kept = size <= _MOST_BYTES and each.dim()
+                held = ALL_MEMORY[place : place + size] if is_kept else b""
+                text = self._known.get(held)
+                if text is None:
+                    new.append((number, each, held))
+                else:
+                    texts[number] = self._around(each, text)
         found = statistics_of_many([tensor for _, tensor, _ in new])
         for (number, tensor, held), text in zip(new, found, strict=True):
             if held:
@@ -137,21 +133,26 @@ def statistics_of_many(tensors: Sequence[torch.Tensor]) -> list[str]:
     for several in places.values():
         with torch.no_grad():
             rows = torch.stack([tensors[place] for place in several]).numpy()
-        found, is_alone = _fields_of(rows)
-        for place, text, alone in zip(
-            several, orjson.dumps(found).decode()[2:-2].split(_BETWEEN), is_alone, strict=True
-        ):
-            texts[place] = statistics(tensors[place]) if alone else text
+        columns, is_alone = _columns_of(rows)
+        # All numbers become texts at once, and no number has a comma.
+        count = len(several)
+        words = orjson.dumps([each for column in columns for each in column]).decode()[1:-1]
+        numbers = words.split(",")
+        for index, (place, alone) in enumerate(zip(several, is_alone, strict=True)):
+            if alone:
+                texts[place] = statistics(tensors[place])
+            else:
+                top, bottom, mean, norm = numbers[index::count]
+                texts[place] = f'"{MAX}":{top},"{MIN}":{bottom},"{MEAN}":{mean},"{NORM}":{norm}'
     return texts
 
 
-def _fields_of(rows: Array) -> tuple[list[dict[str, Any]], list[bool]]:
-    """Return the statistics of each tensor of one shape, and whether sums in float32 do not do for it."""
+def _columns_of(rows: Array) -> tuple[list[list[float]], list[bool]]:
+    """Return largest and smallest values, means and norms of tensors of one shape, and of each whether sums
+    in float32 do not do for it."""
     if rows.ndim == 1:
         alone = ~np.isfinite(rows)
-        return [
-            dict.fromkeys((MAX, MIN, MEAN, NORM), each) for each in rows.tolist()
-        ], alone.tolist()
+        return [rows.tolist()] * 4, alone.tolist()
     rows = rows.reshape(len(rows), -1)
     size = rows.shape[1]
     # What is infinite or NaN is looked at alone; here it only must not be told of.
@@ -163,9 +164,4 @@ def _fields_of(rows: Array) -> tuple[list[dict[str, Any]], list[bool]]:
         is_near = (bottoms > -LARGE) & (tops < LARGE) & (squares < LARGE)
         is_near &= (squares > SMALL) | ((tops == 0) & (bottoms == 0))
         means, norms = totals.astype(np.float64) / size, np.sqrt(squares.astype(np.float64))
-    columns = (each.tolist() for each in (tops, bottoms, means, norms))
-    found = [
-        {MAX: top, MIN: bottom, MEAN: mean, NORM: norm}
-        for top, bottom, mean, norm in zip(*columns, strict=True)
-    ]
-    return found, (~is_near).tolist()
+    return [each.tolist() for each in (tops, bottoms, means, norms)], (~is_near).tolist()
