@@ -298,6 +298,10 @@ def _put(modes: Iterable[TorchFunctionMode]) -> None:
         TorchFunctionMode.__enter__(mode)  # type: ignore[no-untyped-call]
 
 
+def _nothing() -> None:
+    """Stand for a question that this version of torch does not answer."""
+
+
 class Aside:
     """Steps aside where something of the script would look on: what a capture computes is no part of that.
 
@@ -307,29 +311,27 @@ class Aside:
 
     def __init__(self) -> None:
         find = private_parts.find
-        self._modes = find(private_parts.DISPATCH_MODES)
+        self._modes = find(private_parts.DISPATCH_MODES) or _nothing
         self._without_modes = find(private_parts.NO_DISPATCH_MODES)
-        self._transform = find(private_parts.TRANSFORM)
+        self._transform = find(private_parts.TRANSFORM) or _nothing
         self._without_transforms = find(private_parts.NO_TRANSFORMS)
-        self._trace = find(private_parts.TRACE)
+        self._trace = find(private_parts.TRACE) or _nothing
         self._set_trace = find(private_parts.SET_TRACE)
 
     def __call__(self, action: Callable[[], T]) -> Callable[[], T]:
         """Return an action as it is where nothing looks on, else one that steps aside while it runs."""
-        transformed = self._transform is not None and self._transform() is not None
-        watched = self._modes is not None and self._modes() > 0
-        traced = self._trace is not None and self._trace() is not None
-        if not (transformed or watched or traced):
+        transform, trace, watched = self._transform(), self._trace(), self._modes()
+        if transform is None and trace is None and not watched:
             return action
 
         def unseen() -> T:
             with ExitStack() as hidden:
-                if traced and self._set_trace is not None:
-                    hidden.callback(self._set_trace, self._trace())  # type: ignore[misc]
+                if trace is not None and self._set_trace is not None:
+                    hidden.callback(self._set_trace, trace)
                     self._set_trace(None)
                 if watched and self._without_modes is not None:
                     hidden.enter_context(self._without_modes())
-                if transformed and self._without_transforms is not None:
+                if transform is not None and self._without_transforms is not None:
                     hidden.enter_context(self._without_transforms())
                 return action()
 

@@ -315,7 +315,8 @@ class TorchRecorder(StepRecorder):
     def _element(self, tensor: torch.Tensor, place: str) -> str:
         fields = self._fields(tensor)
         if self._given is not None:
-            self._given.append(noted(tensor, place, fields))
+            version = _NO_VERSION if tensor.is_inference() else tensor._version
+            self._given.append(given_of((tensor, version, place, fields)))
         if self._memory is not None:
             fields += self.shared(tensor, place) + self.named(tensor)
         if type(tensor) is torch.nn.Parameter:
@@ -353,16 +354,21 @@ class TorchRecorder(StepRecorder):
         is_bare = self._given is None and self._named is None and not (self._changed or self._looks)
         if self._small is None or not is_bare:
             return [""] * len(values)
-        texts = self._small.fields_of_many(values)
+        texts, memory = self._small.fields_of_many(values), self._memory
         if self.darkness is not None:
             self.darkness.met_many([each for each, text in zip(values, texts, strict=True) if text])
-        for index, (each, fields) in enumerate(zip(values, texts, strict=True)):
+        for index, fields in enumerate(texts):
+            if not fields:
+                continue
             if HAS_NAN in fields:
                 texts[index] = ""
-            elif fields:
-                shared = "" if self._memory is None else self.shared(each, f"{place}.{index}")
-                marks = marks_field(each) if type(each) is torch.nn.Parameter else ""
-                texts[index] = f"{{{fields}{shared}{marks}}}"
+                continue
+            each = values[index]
+            if memory is not None:
+                fields += self.shared(each, f"{place}.{index}")
+            if type(each) is torch.nn.Parameter:
+                fields += marks_field(each)
+            texts[index] = f"{{{fields}}}"
         return texts
 
     def _structure(self, tensor: torch.Tensor, look: str | None, nan: bool) -> str:
@@ -372,9 +378,7 @@ class TorchRecorder(StepRecorder):
         dense = self._texts.dense(tensor) if tensor.is_cpu else None
         return "" if dense is None else structure(dense, look, nan)
 
-    def memory_of(self, tensor: torch.Tensor) -> int:
-        """Return the address of the memory that a tensor lies in, whole or in part; 0 if it has none."""
-        return address_of(tensor)
+    memory_of = staticmethod(address_of)
 
     def _saved(self, files: CapturedFiles, dense: torch.Tensor, name: str) -> str:
         """Save a tensor, and return the field that names its file."""
@@ -461,12 +465,6 @@ def _walk(
         for name, each in module._modules.items():
             if each is not None:
                 _walk(each, f"{prefix}{name}.", found)
-
-
-def noted(tensor: torch.Tensor, place: str, fields: str) -> Given:
-    """Return a tensor of a call with its version and what is known of it."""
-    version = _NO_VERSION if tensor.is_inference() else tensor._version
-    return given_of((tensor, version, place, fields))
 
 
 def _touched_by(name: CallName, given: list[Given]) -> list[Given]:

@@ -11,7 +11,7 @@ from ray_precheck import private_parts
 from ray_precheck.capture import Capture
 from ray_precheck.capture.pytorch import elements
 from ray_precheck.capture.pytorch.tensors import many
-from ray_precheck.capture.pytorch.tensors.many import SmallTensors, is_small, statistics_of_many
+from ray_precheck.capture.pytorch.tensors.many import SmallTensors, statistics_of_many
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
 from ray_precheck.capture.pytorch.tensors.values import statistics
 
@@ -40,8 +40,9 @@ def test_many_tensors_have_the_statistics_of_each() -> None:
     tensors += [torch.tensor(each) for each in SPECIAL]
     tensors += [torch.tensor(each) for each in (float("nan"), INF, -0.0, 1e-45)]
     tensors += [torch.nn.Parameter(torch.randn(8, 32)), torch.randn(4, 8)[1:]]
-    assert all(map(is_small, tensors))
     assert statistics_of_many(tensors) == [statistics(each) for each in tensors]
+    alone = [TensorTexts(statistics).fields(each) for each in tensors]
+    assert SmallTensors().fields_of_many(tensors) == alone
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,8 @@ def test_many_tensors_have_the_statistics_of_each() -> None:
     ],
 )
 def test_other_tensors_are_looked_at_alone(tensor: torch.Tensor) -> None:
-    assert not is_small(tensor)
+    assert not SmallTensors().fields(tensor)
+    assert SmallTensors().fields_of_many([tensor, torch.ones(1)])[0] == ""
 
 
 def test_small_tensors_are_known_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +69,7 @@ def test_small_tensors_are_known_by_their_bytes(monkeypatch: pytest.MonkeyPatch)
         looked.append(tensor)
         return statistics(tensor)
 
-    monkeypatch.setattr(many, "statistics", look)
+    monkeypatch.setattr(many, "statistics_of_few", look)
     small = SmallTensors()
     x = torch.randn(3, 4)
     whole = [x, x.view(12), torch.nn.Parameter(x.clone()), x[1:], x.t(), x[0, 0], x.double()]
@@ -81,15 +83,22 @@ def test_small_tensors_are_known_by_their_bytes(monkeypatch: pytest.MonkeyPatch)
     assert '"Max":7.0' in small.fields(x)
 
 
-def test_the_bytes_of_small_tensors_that_are_kept_are_bounded(
+def test_a_bounded_number_of_small_tensors_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(many, "_MOST_KEPT", 1 << 10)
+    monkeypatch.setattr(many, "_MOST_KEPT", 4)
+    looked: list[int] = []
+
+    def look(tensor: torch.Tensor) -> str:
+        looked.append(int(tensor[0]))
+        return statistics(tensor)
+
+    monkeypatch.setattr(many, "statistics_of_few", look)
     small = SmallTensors()
-    for value in range(100):
+    for value in [*range(10), *range(10), 9]:
         x = torch.full((64,), float(value))
         assert small.fields(x) == TensorTexts(statistics).fields(x)
-    assert len(small._known) <= 4
+    assert looked == [*range(10), *range(10)]
 
 
 @pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.grad, torch.func.functionalize])
@@ -98,11 +107,11 @@ def test_what_a_transform_has_wrapped_is_not_looked_at_as_it_is(transform: Any) 
 
     def look(x: torch.Tensor) -> torch.Tensor:
         with torch._C.DisableTorchFunction():
-            said.extend([is_small(x), SmallTensors().fields(x)])
+            said.extend([SmallTensors().fields(x), *SmallTensors().fields_of_many([x])])
         return x.sum()
 
     transform(look)(torch.ones(2))
-    assert said == [False, ""]
+    assert said == ["", ""]
 
 
 def updated(folder: Path) -> tuple[dict[str, Any], str]:

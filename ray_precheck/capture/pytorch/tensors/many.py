@@ -9,9 +9,11 @@ To find 32 to 2,048 values by their bytes takes 0.1 to 1.4 us, their statistics 
 have the same statistics, whoever wrote them, so that neither versions nor addresses have to be asked for.
 """
 
+import operator
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from itertools import chain, compress
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -19,113 +21,128 @@ import torch
 
 from ray_precheck.capture.pytorch.tensors.memory import ALL_MEMORY, FIRST_BYTE
 from ray_precheck.capture.pytorch.tensors.text import TENSORS, header_of, needs_text
-from ray_precheck.capture.pytorch.tensors.values import FEW, LARGE, ONES, SMALL, statistics
+from ray_precheck.capture.pytorch.tensors.values import (
+    FEW,
+    LARGE,
+    MARK,
+    ONES,
+    SMALL,
+    statistics,
+    statistics_of_few,
+)
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import Array
 
-# So many bytes of a tensor are looked up faster than their statistics are found, and so many of all are kept.
-_MOST_BYTES, _MOST_KEPT = 1 << 13, 1 << 24
+# What tells small tensors from others, and their texts from each other, but for what lies in the memory.
+_facts_of = operator.attrgetter("dtype", "layout", "is_cpu", "shape", "requires_grad")
+_SMALL = torch.float32, torch.strided, True
+# So many bytes of a tensor are looked up faster than their statistics are found, and so many are kept of all.
+_MOST_BYTES, _MOST_KEPT = 1 << 13, 1 << 11
 
 
-def is_small(value: Any) -> bool:
-    """Return whether a value is one of the tensors that are looked at together: contiguous float32 of torch's
-    own classes on the CPU, of few values, whose memory is there.
+class _Kind(NamedTuple):
+    """What stands before and behind the statistics of tensors that are alike; their size in bytes, 0 where
+    they are not small; and this size where they are known by their bytes, else 0, as the statistics of a
+    tensor without dimensions are not those of one element."""
 
-    What a transform of torch.func has wrapped has none, and a nested tensor has no shape.
-    """
-    if type(value) not in TENSORS or value.dtype is not torch.float32:
-        return False
-    try:
-        return bool(
-            0 < value.nbytes <= 4 * FEW
-            and value.is_cpu
-            and value.is_contiguous()
-            and value.layout is torch.strided
-            and not value.is_neg()
-            and value.data_ptr()
-            and not value.is_nested
-        )
-    except (RuntimeError, NotImplementedError):
-        return False
+    before: str
+    behind: str
+    size: int
+    known_size: int
+
+
+_OTHER = _Kind("", "", 0, 0)
 
 
 class SmallTensors:
     """Writes small tensors, and remembers the statistics of their values.
 
-    Those are contiguous float32 of torch's own classes on the CPU, whose memory is there: a transform of
-    torch.func has wrapped others, and a nested tensor has no shape.
+    Those are contiguous float32 of torch's own classes on the CPU, whose memory is there: what a transform of
+    torch.func has wrapped has none, and a nested tensor has no shape.
     """
 
     def __init__(self) -> None:
         self._known: dict[bytes, str] = {}
-        self._kept_bytes = 0
-        # What stands before and behind the statistics, by the shape, and whether a gradient is required.
-        self._ends: dict[tuple[torch.Size, bool], tuple[str, str]] = {}
+        self._kinds: dict[object, _Kind] = {}
 
     def fields(self, tensor: torch.Tensor) -> str:
-        """Return the fields of a tensor, "" of one that is not small, or has no dimensions: the statistics of
-        such a one are not those of one element. In one piece, as each tensor of each call comes here."""
-        if type(tensor) not in TENSORS or tensor.dtype is not torch.float32:
+        """Return the fields of a tensor, "" of one that is not small or has no dimensions.
+
+        All in one piece: each tensor of each call comes here.
+        """
+        if type(tensor) not in TENSORS:
             return ""
         try:
-            if (
-                not 0 < (size := tensor.nbytes) <= _MOST_BYTES
-                or not (tensor.is_contiguous() and tensor.is_cpu and tensor.dim())
-                or tensor.layout is not torch.strided
-                or tensor.is_neg()
-                or not (place := tensor.data_ptr() - FIRST_BYTE) > 0
-            ):
+            facts = _facts_of(tensor)
+            before, behind, _, size = self._kinds.get(facts) or self._kind_of(tensor, facts)
+            if not size or not tensor.is_contiguous() or tensor.is_neg():
                 return ""
-            held = ALL_MEMORY[place : place + size]
-            text = self._known.get(held) or self._note(held, statistics(tensor))
-            return self._around(tensor, text)
+            place = tensor.data_ptr() - FIRST_BYTE
         except (RuntimeError, NotImplementedError):
             return ""
+        if place < 0:
+            return ""
+        held = ALL_MEMORY[place : place + size]
+        text = self._known.get(held)
+        if text is None:
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            text = self._known[held] = statistics_of_few(tensor)
+        offset = tensor.storage_offset()
+        if offset:
+            return f'{before}{text}{behind}, "offset": {offset}'
+        return f"{before}{text}{behind}"
 
     def fields_of_many(self, values: Sequence[Any]) -> list[str]:
         """Return the fields of the small tensors among some values, and "" for the others; here they may have
-        no dimensions, and a few more values."""
+        no dimensions, and some more values."""
         texts = [""] * len(values)
+        kinds, known = self._kinds, self._known
+        if len(known) >= _MOST_KEPT:
+            known.clear()
         new: list[tuple[int, torch.Tensor, bytes]] = []
         for number, each in enumerate(values):
-            if is_small(each):
-                size, place = each.nbytes, each.data_ptr() - FIRST_BYTE
-                is_kept = size <= _MOST_BYTES and each.dim()
-                held = ALL_MEMORY[place : place + size] if is_kept else b""
-                text = self._known.get(held)
-                if text is None:
-                    new.append((number, each, held))
-                else:
-                    texts[number] = self._around(each, text)
-        found = statistics_of_many([tensor for _, tensor, _ in new])
-        for (number, tensor, held), text in zip(new, found, strict=True):
+            if type(each) not in TENSORS:
+                continue
+            try:
+                facts = _facts_of(each)
+                before, behind, size, known_size = kinds.get(facts) or self._kind_of(each, facts)
+                if not size or not each.is_contiguous() or each.is_neg():
+                    continue
+                place = each.data_ptr() - FIRST_BYTE
+            except (RuntimeError, NotImplementedError):
+                continue
+            if place < 0:
+                continue
+            offset = each.storage_offset()
+            if offset:
+                behind = f'{behind}, "offset": {offset}'
+            held = ALL_MEMORY[place : place + known_size]
+            text = known.get(held)
+            if text is None:
+                new.append((number, each, held))
+                texts[number] = f"{before}{MARK}{behind}"
+            else:
+                texts[number] = f"{before}{text}{behind}"
+        found = statistics_of_many([each for _, each, _ in new])
+        for (number, _, held), text in zip(new, found, strict=True):
+            texts[number] = texts[number].replace(MARK, text)
             if held:
-                self._note(held, text)
-            texts[number] = self._around(tensor, text)
+                known[held] = text
         return texts
 
-    def _around(self, tensor: torch.Tensor, text: str) -> str:
-        """Return the fields of a small tensor with these statistics."""
-        alike = tensor.shape, tensor.requires_grad
-        ends = self._ends.get(alike)
-        if ends is None:
-            ends = f"{header_of('torch.Tensor', tensor)}, ", f", {needs_text(tensor)}"
-            self._ends[alike] = ends
-        offset = tensor.storage_offset()
-        where = f', "offset": {offset}' if offset else ""
-        return f"{ends[0]}{text}{ends[1]}{where}"
-
-    def _note(self, values: bytes, text: str) -> str:
-        self._kept_bytes += len(values)
-        if self._kept_bytes > _MOST_KEPT:
-            self._known.clear()
-            self._kept_bytes = len(values)
-        self._known[values] = text
-        return text
+    def _kind_of(self, tensor: torch.Tensor, facts: tuple[Any, ...]) -> _Kind:
+        kind, size = _OTHER, tensor.nbytes if facts[:3] == _SMALL else 0
+        if 0 < size <= 4 * FEW:
+            is_known = size <= _MOST_BYTES and tensor.dim()
+            before, behind = header_of("torch.Tensor", tensor), needs_text(tensor)
+            kind = _Kind(f"{before}, ", f", {behind}", size, size if is_known else 0)
+        self._kinds[facts] = kind
+        return kind
 
 
 def statistics_of_many(tensors: Sequence[torch.Tensor]) -> list[str]:
-    """Return the fields of the statistics of small tensors (`is_small`), in their order."""
+    """Return the fields of the statistics of small tensors of torch's own class, in their order."""
     texts = [""] * len(tensors)
     places: dict[torch.Size, list[int]] = defaultdict(list)
     for place, tensor in enumerate(tensors):
@@ -136,14 +153,12 @@ def statistics_of_many(tensors: Sequence[torch.Tensor]) -> list[str]:
         columns, is_alone = _columns_of(rows)
         # All numbers become texts at once, and no number has a comma.
         count = len(several)
-        words = orjson.dumps([each for column in columns for each in column]).decode()[1:-1]
-        numbers = words.split(",")
-        for index, (place, alone) in enumerate(zip(several, is_alone, strict=True)):
-            if alone:
-                texts[place] = statistics(tensors[place])
-            else:
-                top, bottom, mean, norm = numbers[index::count]
-                texts[place] = f'"{MAX}":{top},"{MIN}":{bottom},"{MEAN}":{mean},"{NORM}":{norm}'
+        words = orjson.dumps(list(chain(*columns))).decode()[1:-1].split(",")
+        numbers = (words[begin : begin + count] for begin in range(0, 4 * count, count))
+        for place, top, bottom, mean, norm in zip(several, *numbers, strict=True):
+            texts[place] = f'"{MAX}":{top},"{MIN}":{bottom},"{MEAN}":{mean},"{NORM}":{norm}'
+        for place in compress(several, is_alone):
+            texts[place] = statistics(tensors[place])
     return texts
 
 
