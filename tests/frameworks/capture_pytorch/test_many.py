@@ -69,7 +69,7 @@ def test_small_tensors_are_known_by_their_bytes(monkeypatch: pytest.MonkeyPatch)
         looked.append(tensor)
         return statistics(tensor)
 
-    monkeypatch.setattr(many, "statistics_of_few", look)
+    monkeypatch.setattr(many, "statistics_of_piece", look)
     small = SmallTensors()
     x = torch.randn(3, 4)
     whole = [x, x.view(12), torch.nn.Parameter(x.clone()), x[1:], x.t(), x[0, 0], x.double()]
@@ -93,7 +93,7 @@ def test_a_bounded_number_of_small_tensors_is_known(
         looked.append(int(tensor[0]))
         return statistics(tensor)
 
-    monkeypatch.setattr(many, "statistics_of_few", look)
+    monkeypatch.setattr(many, "statistics_of_piece", look)
     small = SmallTensors()
     for value in [*range(10), *range(10), 9]:
         x = torch.full((64,), float(value))

@@ -28,7 +28,7 @@ from ray_precheck.capture.pytorch.tensors.values import (
     ONES,
     SMALL,
     statistics,
-    statistics_of_few,
+    statistics_of_piece,
 )
 from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import Array
@@ -87,7 +87,7 @@ class SmallTensors:
         if text is None:
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()
-            text = self._known[held] = statistics_of_few(tensor)
+            text = self._known[held] = statistics_of_piece(tensor)
         offset = tensor.storage_offset()
         if offset:
             return f'{before}{text}{behind}, "offset": {offset}'
