@@ -36,6 +36,8 @@ from ray_precheck.schema.dtypes import Array
 # What tells small tensors from others, and their texts from each other, but for what lies in the memory.
 _facts_of = operator.attrgetter("dtype", "layout", "is_cpu", "shape", "requires_grad")
 _SMALL = torch.float32, torch.strided, True
+# What is raised where a tensor has no memory, or no shape of numbers: a symbol has no hash.
+_WITHOUT_MEMORY = RuntimeError, NotImplementedError, TypeError
 # So many bytes of a tensor are looked up faster than their statistics are found, and so many are kept of all.
 _MOST_BYTES, _MOST_KEPT = 1 << 13, 1 << 11
 
@@ -78,7 +80,7 @@ class SmallTensors:
             if not size or not tensor.is_contiguous() or tensor.is_neg():
                 return ""
             place = tensor.data_ptr() - FIRST_BYTE
-        except (RuntimeError, NotImplementedError):
+        except _WITHOUT_MEMORY:
             return ""
         if place < 0:
             return ""
@@ -110,7 +112,7 @@ class SmallTensors:
                 if not size or not each.is_contiguous() or each.is_neg():
                     continue
                 place = each.data_ptr() - FIRST_BYTE
-            except (RuntimeError, NotImplementedError):
+            except _WITHOUT_MEMORY:
                 continue
             if place < 0:
                 continue
