@@ -20,7 +20,7 @@ import orjson
 import torch
 
 from ray_precheck.capture.pytorch.tensors.memory import ALL_MEMORY, FIRST_BYTE
-from ray_precheck.capture.pytorch.tensors.text import TENSORS, header_of, needs_text
+from ray_precheck.capture.pytorch.tensors.text import TENSORS, header_text, needs_text
 from ray_precheck.capture.pytorch.tensors.values import (
     FEW,
     LARGE,
@@ -137,7 +137,7 @@ class SmallTensors:
         kind, size = _OTHER, tensor.nbytes if facts[:3] == _SMALL else 0
         if 0 < size <= 4 * FEW:
             is_known = size <= _MOST_BYTES and tensor.dim()
-            before, behind = header_of("torch.Tensor", tensor), needs_text(tensor)
+            before, behind = header_text("torch.Tensor", tensor), needs_text(tensor)
             kind = _Kind(f"{before}, ", f", {behind}", size, size if is_known else 0)
         self._kinds[facts] = kind
         return kind

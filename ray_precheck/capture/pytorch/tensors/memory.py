@@ -1,8 +1,8 @@
 """What the memory of a tensor holds, and what was computed of tensors that were seen before in this step.
 
 Comes in: a tensor. Goes out: its memory as a read-only array of numpy, a few of its bytes at a glance, and
-what is known of its values, as text. Called for each tensor of each call: most are the output of one call
-and the input of the next, or a view of one, and are looked at once.
+what is known of its values, as text. Called for each tensor of each call that is not known by its bytes
+(`many`): most are the output of one call and the input of the next, or a view of one, and are looked at once.
 
 A tensor holds the values of an earlier one if memory, version and layout are the same, if the tensor
 object that was looked at is still alive and has this memory, which so cannot have been given to another

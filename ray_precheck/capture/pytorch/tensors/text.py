@@ -260,15 +260,15 @@ class TensorTexts:
         key = (tensor.dtype, tensor.shape)
         header = self._headers.get(key)
         if header is None:
-            header = self._headers[key] = header_of("torch.Tensor", tensor)
+            header = self._headers[key] = header_text("torch.Tensor", tensor)
         return header
 
     def _unusual(self, tensor: torch.Tensor, needs: str) -> str:
         kind, dense, more = _kind_of(tensor)
-        header = header_of(kind, tensor if dense is None else dense)
+        header = header_text(kind, tensor if dense is None else dense)
         has_own_values = tensor.layout is torch.strided and not tensor.is_quantized
         if not tensor.is_nested and (not has_own_values or is_wrapped(tensor)):
-            header = header_of(kind, tensor)
+            header = header_text(kind, tensor)
         elif dense is not None and not dense.is_meta:
             more += _layout(dense)
         values = NO_STATISTICS
@@ -280,7 +280,7 @@ class TensorTexts:
         return f"{header}, {values}, {needs}{more}"
 
 
-def header_of(kind: str, tensor: torch.Tensor) -> str:
+def header_text(kind: str, tensor: torch.Tensor) -> str:
     """Return the fields of the type, the dtype and the shape of a tensor."""
     return (
         f'"type": "{kind}", "dtype": "{tensor.dtype}",'
