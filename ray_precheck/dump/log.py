@@ -32,7 +32,7 @@ from ray_precheck.foreign import from_json, shown
 
 LARGEST_HEADER_BYTES = 1 << 20
 DATA = b'"data": {\n'
-_BORDER, _COMMA = b"}\n{", b",\n"
+_COMMA = b",\n"
 # The beginning of a line, up to the brace of the record; a quote in the key is escaped.
 _KEY = re.compile(rb'\{("[^"\\]*(?:\\.[^"\\]*)*"): \{')
 _END_KEY = f'"{FIELD}"'.encode()
@@ -188,5 +188,10 @@ def records_text(lines: Iterable[bytes]) -> Iterator[bytes]:
         # A border may be cut here: what may be the beginning of one waits for the next chunk.
         waiting = 2 if text.endswith(b"}\n") else 1 if text.endswith(b"}") else 0
         kept = text[len(text) - waiting :]
-        yield text[: len(text) - waiting].replace(_BORDER, _COMMA)
+        # Line breaks are found in half the time of the border: `replace` looks for each of its bytes.
+        records = text[: len(text) - waiting].split(b"\n")
+        if len(records) > 1:
+            inner = [record[1:-1] for record in records[1:-1]]
+            records = [records[0][:-1], *inner, records[-1][1:]]
+        yield _COMMA.join(records)
     yield b"\n}"

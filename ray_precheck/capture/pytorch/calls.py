@@ -34,7 +34,7 @@ from torch.overrides import TorchFunctionMode
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.tensors.text import UNDER_WAY, tensors_in
-from ray_precheck.capture.recording.recorder import SeenCall
+from ray_precheck.capture.recording.recorder import SeenCall, T
 
 # Torch's own files between a caller and an operator that is written in Python.
 _WRAPPERS = frozenset(
@@ -84,7 +84,6 @@ class CallMode(TorchFunctionMode):
         self._names = names
         self._sink = sink
         self._forms = names.forms
-        self._operator = threading.local()
         # Paused in the step of an optimizer, quiet while the capture itself computes.
         self.paused = self.quiet = False
         # It was taken off its stack, because it is paused.
@@ -119,9 +118,9 @@ class CallMode(TorchFunctionMode):
         while frame.f_code.co_filename in _WRAPPERS and frame.f_back is not None:
             frame = frame.f_back
         if name.name in _DETOURS:
-            dunder = getattr(self._operator, "name", "")
+            dunder = getattr(_OPERATOR, "name", "")
             if dunder in _DETOURS[name.name]:
-                self._operator.name = ""
+                _OPERATOR.name = ""
                 name = self._operators[dunder]
         run = functools.partial(func, *args, **kwargs)
         if not name.is_python:
@@ -189,24 +188,30 @@ class CallMode(TorchFunctionMode):
         # torch makes this table once, when it is asked for: not of functions that have taken a detour.
         torch.overrides.get_overridable_functions()
         with detour_all(
-            (torch.Tensor, dunder, self._detour(dunder))
+            (torch.Tensor, dunder, _naming(dunder, getattr(torch.Tensor, dunder)))
             for dunders in _DETOURS.values()
             for dunder in dunders
         ):
             yield
 
-    def _detour(self, dunder: str) -> Callable[..., Any]:
-        original, operator = getattr(torch.Tensor, dunder), self._operator
 
-        @functools.wraps(original)
-        def named(*args: Any) -> Any:
-            operator.name = dunder
-            try:
-                return original(*args)
-            finally:
-                operator.name = ""
+# Which operator of Python a thread is about to call.
+_OPERATOR = threading.local()
 
-        return named
+
+@functools.lru_cache(1 << 6)
+def _naming(dunder: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operator that says its name; it is made once, for all steps."""
+
+    @functools.wraps(original)
+    def named(*args: Any) -> Any:
+        _OPERATOR.name = dunder
+        try:
+            return original(*args)
+        finally:
+            _OPERATOR.name = ""
+
+    return named
 
 
 # Modes whose step has ended where they could not be taken off.
@@ -293,6 +298,10 @@ def _put(modes: Iterable[TorchFunctionMode]) -> None:
         TorchFunctionMode.__enter__(mode)  # type: ignore[no-untyped-call]
 
 
+def _nothing() -> None:
+    """Stand for a question that this version of torch does not answer."""
+
+
 class Aside:
     """Steps aside where something of the script would look on: what a capture computes is no part of that.
 
@@ -302,29 +311,31 @@ class Aside:
 
     def __init__(self) -> None:
         find = private_parts.find
-        self._modes = find(private_parts.DISPATCH_MODES)
+        self._modes = find(private_parts.DISPATCH_MODES) or _nothing
         self._without_modes = find(private_parts.NO_DISPATCH_MODES)
-        self._transform = find(private_parts.TRANSFORM)
+        self._transform = find(private_parts.TRANSFORM) or _nothing
         self._without_transforms = find(private_parts.NO_TRANSFORMS)
-        self._trace = find(private_parts.TRACE)
+        self._trace = find(private_parts.TRACE) or _nothing
         self._set_trace = find(private_parts.SET_TRACE)
 
-    def __call__(self) -> AbstractContextManager[Any] | None:
-        """Return the context, None where nothing looks on."""
-        transformed = self._transform is not None and self._transform() is not None
-        watched = self._modes is not None and self._modes() > 0
-        traced = self._trace is not None and self._trace() is not None
-        if not (transformed or watched or traced):
-            return None
-        hidden = ExitStack()
-        if traced and self._set_trace is not None:
-            hidden.callback(self._set_trace, self._trace())  # type: ignore[misc]
-            self._set_trace(None)
-        if watched and self._without_modes is not None:
-            hidden.enter_context(self._without_modes())
-        if transformed and self._without_transforms is not None:
-            hidden.enter_context(self._without_transforms())
-        return hidden
+    def __call__(self, action: Callable[[], T]) -> Callable[[], T]:
+        """Return an action as it is where nothing looks on, else one that steps aside while it runs."""
+        transform, trace, watched = self._transform(), self._trace(), self._modes()
+        if transform is None and trace is None and not watched:
+            return action
+
+        def unseen() -> T:
+            with ExitStack() as hidden:
+                if trace is not None and self._set_trace is not None:
+                    hidden.callback(self._set_trace, trace)
+                    self._set_trace(None)
+                if watched and self._without_modes is not None:
+                    hidden.enter_context(self._without_modes())
+                if transform is not None and self._without_transforms is not None:
+                    hidden.enter_context(self._without_transforms())
+                return action()
+
+        return unseen
 
 
 class _Moved(NamedTuple):

@@ -105,7 +105,7 @@ class Collectives:
             yield
             return
         with ExitStack() as detours:
-            for name, holders in _holders(*_imported()).items():
+            for name, holders in _holders(*imported()).items():
                 original = getattr(distributed, name)
                 told = self._told(name, original)
                 # The script may have put another function there, or taken one, without an import.
@@ -271,7 +271,7 @@ def _unwrapping(word: str) -> Any:
     return staticmethod(made) if word == "__new__" else made
 
 
-def _imported() -> tuple[int, str, int]:
+def imported() -> tuple[int, str, int]:
     """Return what no longer holds after an import: the number of modules, and which is the last one."""
     last = next(reversed(sys.modules))
     return len(sys.modules), last, id(sys.modules.get(last))
@@ -281,7 +281,7 @@ def _imported() -> tuple[int, str, int]:
 def _holders(_: int, __: str, ___: int) -> dict[str, list[Any]]:
     """Return by the name of each collective the modules that have it, torch.distributed's own first.
 
-    It is asked with what `_imported` says, so that all modules are looked through again only after
+    It is asked with what `imported` says, so that all modules are looked through again only after
     another one was imported, which may have taken the place of one that was removed.
     """
     found: dict[str, list[Any]] = {}

@@ -218,10 +218,11 @@ class _Buckets:
 
     def name(self, parameter: torch.Tensor) -> str:
         """Return the name of a parameter in the model that runs."""
-        if not self._names:
+        known = self._name_of(parameter)
+        if not known and not self._names:
             for name, each in self._model.named_parameters():
-                self._names.setdefault(id(each), self._name_of(each) or name)
-        return self._names.get(id(parameter), "")
+                self._names.setdefault(id(each), name)
+        return known or self._names.get(id(parameter), "")
 
     def _reduced(self) -> dict[str, torch.Tensor]:
         ignored = self._model.parameters_to_ignore
@@ -259,22 +260,22 @@ class _Reduction:
     def take(self, parameter: torch.Tensor) -> None:
         """Take a gradient before its reduction; of several in one pass the last one counts."""
         if not self._parts:
-            self._parts = self._buckets.now()
-            for part in self._parts:
-                key = f"{REDUCED}.{self._recorder.number(REDUCED)}.forward"
-                self._keys.append(key)
-                for number, each in enumerate(part):
-                    self._places[id(each)] = key, f"input.0.{number}"
-        settings = self._recorder.settings
+            self._begin()
         key, place = self._places.get(id(parameter), ("", ""))
-        if (
-            key
-            and settings.task != STRUCTURE
-            and settings.wants("forward", "input")
-            and self._recorder.scope.wants(key)
-        ):
+        if key and self._recorder.scope.wants(key):
             self._recorder.place = key
             self._before[id(parameter)] = self._recorder.elements.one(parameter.grad, place)
+
+    def _begin(self) -> None:
+        """Number the buckets, and note where in their records the gradients stand that are wanted there."""
+        settings = self._recorder.settings
+        is_wanted = settings.task != STRUCTURE and settings.wants("forward", "input")
+        self._parts = self._buckets.now()
+        for part in self._parts:
+            key = f"{REDUCED}.{self._recorder.number(REDUCED)}.forward"
+            self._keys.append(key)
+            for number, each in enumerate(part) if is_wanted else ():
+                self._places[id(each)] = key, f"input.0.{number}"
 
     def enters_pass(self) -> bool:
         """Return whether the backward pass that runs, of nested ones the innermost, is met first now."""

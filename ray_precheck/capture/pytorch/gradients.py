@@ -101,13 +101,13 @@ def watch(
     outputs: Sequence[torch.Tensor],
     done: OnGradients,
     places: Places | None = None,
-) -> "Border | None":
+) -> "Border | NodeBorder | None":
     """Watch the gradients at the operator's border, or (`node`) those of the node of the first output,
     which is what msprobe records."""
     if kind != NODE:
         return watch_border(inputs, outputs, done, places, by_inputs=kind == MODULE)
     node = outputs[0].grad_fn if outputs else None
-    return None if node is None else Border.of_one(node, [], done)
+    return None if node is None else NodeBorder(node, [], done)
 
 
 def watch_border(
@@ -117,7 +117,7 @@ def watch_border(
     places: Places | None = None,
     *,
     by_inputs: bool = False,
-) -> "Border | None":
+) -> "Border | NodeBorder | None":
     """Hand over the gradients of a call once they have passed; None where it has no graph.
 
     An operator that is a single node has its gradients in the order of that node, as msprobe has them; one
@@ -145,7 +145,7 @@ def watch_border(
     found = _ways(roots, wanted, places or {}) if wanted else Ways({}, {}, True)
     if not by_inputs and not found.inner and len(roots) == 1:
         (node,) = roots
-        return Border.of_one(node, found.exits.get(node, []), done)
+        return NodeBorder(node, found.exits.get(node, []), done)
     border = Border.of_several(roots, found, len(outputs), inputs, done)
     if places is None:
         border.add_up([indices for indices in wanted.values() if len(indices) > 1])
@@ -207,8 +207,11 @@ def _ways(
             stack.pop()
         if following is None:
             continue
-        key, dtype = _input_behind(following, number, wanted)
+        key, dtype = (id(following), number), None
         indices = wanted.get(key)
+        if indices is None:
+            key, dtype = _input_behind(following, number, wanted)
+            indices = wanted.get(key)
         if indices is not None:
             in_order = indices[min(taken.get(key, 0), len(indices) - 1)]
             index = places.get((node, place), in_order)
@@ -258,6 +261,27 @@ def _input_behind(
     return (id(leaf.variable), _LEAF), leaf.variable.dtype if is_copy else None
 
 
+class NodeBorder:
+    """Waits for the gradients at a call that is a single node."""
+
+    def __init__(self, node: Any, exits: Sequence[Exit], done: OnGradients) -> None:
+        self._done: OnGradients | None = done
+        self._indices = {each.place: each.input for each in exits}
+        self._handle = node.register_hook(self._take)
+
+    def _take(self, passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            find = self._indices.get
+            places = [find(place) for place in range(len(passed_on))] if self._indices else []
+            done(PassedGradients(arrived, passed_on, places))
+
+    def close(self) -> None:
+        """Wait no longer."""
+        self._done = None
+        self._handle.remove()
+
+
 class Border(GradientWait):
     """Waits for the gradients at the nodes of one call."""
 
@@ -269,22 +293,6 @@ class Border(GradientWait):
         # What has reached an output from within the operator.
         self._inside: dict[int, list[torch.Tensor]] = {}
         self._first_of: dict[int, int] = {}
-
-    @classmethod
-    def of_one(cls, node: Any, exits: Sequence[Exit], done: OnGradients) -> "Border":
-        """Watch a single node."""
-        border = cls(done, 0, ())
-        border._left = 1
-        indices = {each.place: each.input for each in exits}
-
-        def hook(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
-            if border._left == 1:
-                border._left = 0
-                places = [indices.get(place) for place in range(len(passed_on))] if indices else []
-                done(PassedGradients(arrived, passed_on, places))
-
-        border._handles.append(node.register_hook(hook))
-        return border
 
     @classmethod
     def of_several(

@@ -8,6 +8,7 @@ What FSDP itself calls between a collective and the parameters (buffers that nob
 them, copies into them) has no records: what a collective got and gave has.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -15,6 +16,7 @@ from typing import Any
 
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import detour
+from ray_precheck.capture.pytorch.collectives import imported
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.tensors.text import placements_text
 from ray_precheck.capture.writing.elements import array, quoted
@@ -65,7 +67,7 @@ class Sharded:
             put(handles, "_all_gather_flat_param", lambda run: self._of_flat(run, saying, 0))
             put(reductions, "_reduce_grad", lambda run: self._of_flat(run, saying, 1))
             if private_parts.is_loaded(private_parts.DTENSOR_MOVES):
-                for module in _having("redistribute_local_tensor"):
+                for module in _having("redistribute_local_tensor", *imported()):
                     put(module, "redistribute_local_tensor", lambda run: _moving(run, saying))
             yield
 
@@ -150,8 +152,10 @@ def _moving(original: Callable[..., Any], saying: Saying) -> Callable[..., Any]:
     return move
 
 
-def _having(name: str) -> list[Any]:
-    """Return the modules of DTensor that have a function."""
+@functools.lru_cache(maxsize=1)
+def _having(name: str, *_: object) -> list[Any]:
+    """Return the modules of DTensor that have a function; it is asked with what `imported` says, so that all
+    modules are looked through again only after another one was imported."""
     return [
         module
         for path, module in list(sys.modules.items())

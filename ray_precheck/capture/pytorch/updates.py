@@ -233,7 +233,7 @@ def entries_of(optimizer: Optimizer, name_of: NameOf) -> tuple[list[Entry], int]
                 without_gradient += 1
                 continue
             own = str(names[place]) if place < len(names) else ""
-            states = tuple(sorted(_states(optimizer, parameter)))
+            states = tuple(_states(optimizer, parameter))
             member = Member(own or name_of(parameter) or str(index), parameter, states)
             alike[parameter.dtype, states].append(member)
         options = {str(key): value for key, value in group.items() if key not in _RESERVED}
@@ -291,8 +291,7 @@ def _states(optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, Any]:
     found = optimizer.state.get(parameter)
     if not isinstance(found, dict):
         return {}
-    named = {str(name): value for name, value in found.items() if value is not None}
-    return dict(sorted(named.items()))
+    return {str(name): found[name] for name in sorted(found, key=str) if found[name] is not None}
 
 
 def sparse(entries: list[Entry]) -> dict[str, list[str]]:

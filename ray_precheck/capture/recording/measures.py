@@ -16,6 +16,7 @@ The sketch of a part is keyed by the places of its elements in the whole, such t
 add up to that of the whole. Plain tuples describe the part, so nothing here needs torch.
 """
 
+import functools
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -196,39 +197,53 @@ def _look_at_rows(
         found |= {"rows": str(rows), **told}
 
 
-def _ends_or_some(
-    part: Part, shape: tuple[int, ...], look: str, rows: int, most: int, inner: Any
-) -> Array:
-    """Return what `inner` chooses of each dimension of a row, as a line for each row; of more rows than
-    `most` of about so many, which a step along the longest dimension finds at once."""
-    first = 1 if look == CHANNELS else 0
-    last = {CHANNELS: 2, SAMPLES: 2}.get(look, len(shape) - 1)
-    index: list[Any] = [slice(None) if first <= dim < last else inner for dim in range(len(shape))]
-    if rows > most:
-        longest = max(range(first, last), key=shape.__getitem__)
-        index[longest] = slice(None, None, -(-rows // most))
-    values = np.asarray(part(tuple(index)))
-    if isinstance(inner, int):
-        return values
+def _some(part: Part, shape: tuple[int, ...], look: str, rows: int, most: int, few: int) -> Array:
+    """Return the first values of each row, as a line for each; of more rows than `most` of about so many."""
+    values = np.asarray(part(_index_of(shape, look, rows, most, 0, few)))
+    first, last = _row_dims(shape, look)
     if look == CHANNELS:
         values = np.moveaxis(values, 1, 0)
     return values.reshape(math.prod(values.shape[: last - first]), -1)
 
 
+def _row_dims(shape: tuple[int, ...], look: str) -> tuple[int, int]:
+    """Return the first of the dimensions that tell rows apart, and that behind the last."""
+    return 1 if look == CHANNELS else 0, {CHANNELS: 2, SAMPLES: 2}.get(look, len(shape) - 1)
+
+
+@functools.lru_cache(1 << 12)
+def _index_of(
+    shape: tuple[int, ...], look: str, rows: int, most: int, end: int, few: int
+) -> tuple[int | slice, ...]:
+    """Return the index of one end of each row (0 or -1), or of `few` values in each dimension of a row.
+
+    Of more rows than `most` it is that of about so many, which a step along the longest dimension finds.
+    """
+    first, last = _row_dims(shape, look)
+    inner = slice(0, few) if few else end
+    index: list[int | slice] = [
+        slice(None) if first <= dim < last else inner for dim in range(len(shape))
+    ]
+    if rows > most:
+        longest = max(range(first, last), key=shape.__getitem__)
+        index[longest] = slice(None, None, -(-rows // most))
+    return tuple(index)
+
+
 def _whole_rows(part: Part, shape: tuple[int, ...], look: str, rows: int) -> bool:
     """Return whether some row may hold one value alone: its ends are equal."""
-    ends = [_ends_or_some(part, shape, look, rows, _MOST_ROWS, end) for end in (0, -1)]
-    return np.count_nonzero(ends[0] == ends[1]) > 0  # a third of the time of `any`
+    begins, ends = (part(_index_of(shape, look, rows, _MOST_ROWS, end, 0)) for end in (0, -1))
+    return b"\1" in np.equal(begins, ends).tobytes()  # a tenth of the time of `any`
 
 
 def _offset(part: Part, shape: tuple[int, ...], look: str, rows: int) -> bool:
     """Return whether one of a few rows has a large mean, by a few of its values."""
-    some = slice(0, _FEW_VALUES if look == NORMED else _FEW_VALUES_OF_EACH)
-    lines = _ends_or_some(part, shape, look, rows, _FEW_ROWS, some)
+    few = _FEW_VALUES if look == NORMED else _FEW_VALUES_OF_EACH
+    lines = _some(part, shape, look, rows, _FEW_ROWS, few)
     means = np.add.reduce(lines, axis=1) / lines.shape[1]
     # All values are on the side of a large mean, which is seen at less cost than a deviation.
     near = np.logical_and.reduce(lines * means[:, None] > 0, axis=1)
-    if not np.count_nonzero(near):
+    if b"\1" not in near.tobytes():
         return False
     return bool((np.abs(means) > _LARGE_MEAN * lines.std(axis=1))[near].any())
 

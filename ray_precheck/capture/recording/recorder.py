@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from ray_precheck.capture.account import DarkPlaces
 from ray_precheck.capture.recording.arguments import GivenNames, argument_path
@@ -132,7 +132,7 @@ class StepRecorder(ABC):
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         self._modules: list[str] = []
         # What waits for the gradients of calls; it is told when no more will come.
-        self._borders: list[GradientWait] = []
+        self._borders: list[Closing] = []
         self.sketches = SketchFile(folder) if settings.sketch else None
         # The calls of regions that may be computed again, by what tells them apart there.
         self._regions: dict[Hashable, list[str]] = {}
@@ -460,6 +460,13 @@ class _WatchedLog(StepLog):
         print(f"ray-precheck capture: {self.folder}: {said}", file=sys.stderr, flush=True)
         if self._raises:
             self._error = OverflowBornError(f"{said}; the dump up to here is in {self.folder}")
+
+
+class Closing(Protocol):
+    """What waits for gradients until it is closed."""
+
+    def close(self) -> None:
+        """Wait for no more."""
 
 
 class GradientWait(ABC):

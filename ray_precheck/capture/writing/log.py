@@ -61,8 +61,12 @@ class LineFile:
         return self._file >= 0
 
     def clear(self) -> None:
-        """Remove what another capture has left in the file."""
-        os.ftruncate(self._file, 0)
+        """Remove what another capture has left in the file.
+
+        Of a file that was emptied ext4 writes the blocks to the disk when it is closed.
+        """
+        if os.fstat(self._file).st_size:
+            os.ftruncate(self._file, 0)
 
     def append(self, line: str) -> None:
         """Add a line, which ends with a line break; `size` grows when it is whole.

@@ -9,8 +9,10 @@ import torch
 
 from ray_precheck import private_parts
 from ray_precheck.capture import Capture
-from ray_precheck.capture.pytorch import elements, recorder
-from ray_precheck.capture.pytorch.tensors.many import is_small, statistics_of_many
+from ray_precheck.capture.pytorch import elements
+from ray_precheck.capture.pytorch.tensors import many
+from ray_precheck.capture.pytorch.tensors.many import SmallTensors, statistics_of_many
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts
 from ray_precheck.capture.pytorch.tensors.values import statistics
 
 pytestmark = pytest.mark.frameworks
@@ -38,8 +40,9 @@ def test_many_tensors_have_the_statistics_of_each() -> None:
     tensors += [torch.tensor(each) for each in SPECIAL]
     tensors += [torch.tensor(each) for each in (float("nan"), INF, -0.0, 1e-45)]
     tensors += [torch.nn.Parameter(torch.randn(8, 32)), torch.randn(4, 8)[1:]]
-    assert all(map(is_small, tensors))
     assert statistics_of_many(tensors) == [statistics(each) for each in tensors]
+    alone = [TensorTexts(statistics).fields(each) for each in tensors]
+    assert SmallTensors().fields_of_many(tensors) == alone
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,60 @@ def test_many_tensors_have_the_statistics_of_each() -> None:
     ],
 )
 def test_other_tensors_are_looked_at_alone(tensor: torch.Tensor) -> None:
-    assert not is_small(tensor)
+    assert not SmallTensors().fields(tensor)
+    assert SmallTensors().fields_of_many([tensor, torch.ones(1)])[0] == ""
+
+
+def test_small_tensors_are_known_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[torch.Tensor] = []
+
+    def look(tensor: torch.Tensor) -> str:
+        looked.append(tensor)
+        return statistics(tensor)
+
+    monkeypatch.setattr(many, "statistics_of_piece", look)
+    small = SmallTensors()
+    x = torch.randn(3, 4)
+    whole = [x, x.view(12), torch.nn.Parameter(x.clone()), x[1:], x.t(), x[0, 0], x.double()]
+    written = [small.fields(each) for each in whole]
+    alone = [TensorTexts(statistics).fields(each) for each in whole]
+    assert written == [*alone[:4], "", "", ""]
+    # The first three have the same bytes, whatever their shapes are and whoever holds them.
+    assert len(looked) == 2
+    assert small.fields_of_many(whole) == [*alone[:4], "", alone[5], ""]
+    x.numpy()[0, 0] = 7.0  # which gives it no new version
+    assert '"Max":7.0' in small.fields(x)
+
+
+def test_a_bounded_number_of_small_tensors_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(many, "_MOST_KEPT", 4)
+    looked: list[int] = []
+
+    def look(tensor: torch.Tensor) -> str:
+        looked.append(int(tensor[0]))
+        return statistics(tensor)
+
+    monkeypatch.setattr(many, "statistics_of_piece", look)
+    small = SmallTensors()
+    for value in [*range(10), *range(10), 9]:
+        x = torch.full((64,), float(value))
+        assert small.fields(x) == TensorTexts(statistics).fields(x)
+    assert looked == [*range(10), *range(10)]
+
+
+@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.grad, torch.func.functionalize])
+def test_what_a_transform_has_wrapped_is_not_looked_at_as_it_is(transform: Any) -> None:
+    said: list[Any] = []
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        with torch._C.DisableTorchFunction():
+            said.extend([SmallTensors().fields(x), *SmallTensors().fields_of_many([x])])
+        return x.sum()
+
+    transform(look)(torch.ones(2))
+    assert said == ["", ""]
 
 
 def updated(folder: Path) -> tuple[dict[str, Any], str]:
@@ -90,7 +146,7 @@ def test_an_update_says_of_each_tensor_what_it_would_say_of_it_alone(
         counts.append(len(tensors))
         return statistics_of_many(tensors)
 
-    monkeypatch.setattr(recorder, "statistics_of_many", counted)
+    monkeypatch.setattr(many, "statistics_of_many", counted)
     record, together = updated(tmp_path / "together")
     # Parameters, gradients and three states before the second step, all but the gradients after each.
     assert sum(counts) > 100

@@ -323,15 +323,15 @@ def test_a_mask_of_infinities_is_held_by_the_dump(training: Training) -> None:
 def test_a_dump_that_holds_other_values_is_named(
     training: Training, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
-    """The memory is written without a version, and nothing looks at it."""
+    """The memory is written without a version, and nothing looks at it; that of small tensors is compared."""
     for module in (text, memory):
         monkeypatch.setattr(module, "glimpse_of", lambda _: (lambda _: b"", b""))
     monkeypatch.setattr(Glimpses, "of", lambda self, _: (lambda _: b"", b""))
-    kept = torch.ones(2)
+    kept = torch.ones(4096)
 
     def step() -> Any:
         torch.sum(kept)
-        ctypes.memset(kept.data_ptr(), 0, 8)
+        ctypes.memset(kept.data_ptr(), 0, kept.nbytes)
         torch.cumsum(kept, 0)
         kept.fill_(1)
         return training.step()

@@ -1,8 +1,8 @@
 """What the memory of a tensor holds, and what was computed of tensors that were seen before in this step.
 
 Comes in: a tensor. Goes out: its memory as a read-only array of numpy, a few of its bytes at a glance, and
-what is known of its values, as text. Called for each tensor of each call: most are the output of one call
-and the input of the next, or a view of one, and are looked at once.
+what is known of its values, as text. Called for each tensor of each call that is not known by its bytes
+(`many`): most are the output of one call and the input of the next, or a view of one, and are looked at once.
 
 A tensor holds the values of an earlier one if memory, version and layout are the same, if the tensor
 object that was looked at is still alive and has this memory, which so cannot have been given to another
@@ -42,8 +42,8 @@ _TYPES = {
 }
 # The memory of the process as one buffer, of which an array can be any piece; nothing is read here. It begins
 # behind address 0, which numpy takes for no buffer.
-_FIRST = 64
-_ALL_MEMORY: Any = (ctypes.c_char * (1 << 62)).from_address(_FIRST)
+FIRST_BYTE = 64
+ALL_MEMORY: Any = (ctypes.c_char * (1 << 62)).from_address(FIRST_BYTE)
 _FREED = "the memory of a tensor was taken away"
 _FLOAT, _BYTE = np.dtype(np.float32), np.dtype(np.uint8)
 _Reader: TypeAlias = Callable[[torch.Tensor], Any]
@@ -103,27 +103,27 @@ def borrowed_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:
     Raises:
         RuntimeError: the tensor's memory was taken away.
     """
-    return np.ndarray((flat.numel(),), _FLOAT, _ALL_MEMORY, _place_of(flat))
+    return np.ndarray((flat.numel(),), _FLOAT, ALL_MEMORY, _place_of(flat))
 
 
 def borrowed(
     place: int, shape: tuple[int, ...], dtype: "np.dtype[Any]", strides: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
     """Return memory of a tensor from an address, as `borrowed_array` does; strides are in bytes."""
-    return np.ndarray(shape, dtype, _ALL_MEMORY, place - _FIRST, strides)
+    return np.ndarray(shape, dtype, ALL_MEMORY, place - FIRST_BYTE, strides)
 
 
 def borrowed_bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return the bytes of a contiguous tensor on the CPU that has elements, as `borrowed_array` does."""
     size = tensor.numel() * tensor.element_size()
-    return np.ndarray((size,), _BYTE, _ALL_MEMORY, _place_of(tensor))
+    return np.ndarray((size,), _BYTE, ALL_MEMORY, _place_of(tensor))
 
 
 def _place_of(tensor: torch.Tensor) -> int:
     place = tensor.data_ptr()
     if not place:
         raise RuntimeError(_FREED)
-    return place - _FIRST
+    return place - FIRST_BYTE
 
 
 class Glimpses:
@@ -184,8 +184,8 @@ def glimpse_of(tensor: torch.Tensor, *, waits: bool = False) -> Glimpse:
 
 def _whole(tensor: torch.Tensor) -> bytes:
     """Return all bytes of a tensor; one with the same memory has the same place and size."""
-    place = tensor.data_ptr() - _FIRST
-    found: bytes = _ALL_MEMORY[place : place + tensor.nbytes]
+    place = tensor.data_ptr() - FIRST_BYTE
+    found: bytes = ALL_MEMORY[place : place + tensor.nbytes]
     return found
 
 

@@ -10,14 +10,13 @@ sparse, quantized and nested tensors hold their values stands in fields that msp
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import orjson
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.pytorch.tensors.many import is_small
 from ray_precheck.capture.pytorch.tensors.memory import Glimpse, glimpse_of, is_freed
 from ray_precheck.capture.recording.arguments import found_in
 from ray_precheck.capture.writing.elements import NO_STATISTICS, quoted
@@ -31,13 +30,12 @@ _COMPRESSED = {
 }
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
 _DEEPEST = 10
-_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-# Says of each of several tensors what is known of its values.
-ValuesOfMany: TypeAlias = Callable[[list[torch.Tensor]], list[str]]
+# Torch's own classes.
+TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _is_functional: Any = private_parts.find(private_parts.IS_FUNCTIONAL)
 _sync: Any = private_parts.find(private_parts.FUNCTIONAL_SYNC)
 _from_functional: Any = private_parts.find(private_parts.FROM_FUNCTIONAL)
-_is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 # The types that msprobe writes, which are the full names of torch's classes.
 _FAKE, UNDER_WAY, _NESTED = (
     f"torch.{name}"
@@ -51,7 +49,7 @@ _FAKE, UNDER_WAY, _NESTED = (
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors of a nested value in the order in which they are written."""
-    if type(value) in _TENSORS:  # what most calls give
+    if type(value) in TENSORS:  # what most calls give
         return [value]
     return found_in(value, torch.Tensor)
 
@@ -145,7 +143,7 @@ def parts_of(packed: Any) -> dict[str, Any] | None:
 
 def address_of(tensor: torch.Tensor) -> int:
     """Return the address of the memory that a tensor of torch's own class lies in; 0 for others."""
-    if type(tensor) in _TENSORS and tensor.layout is torch.strided:
+    if type(tensor) in TENSORS and tensor.layout is torch.strided:
         try:
             return tensor.untyped_storage().data_ptr()
         except (RuntimeError, NotImplementedError):
@@ -153,7 +151,8 @@ def address_of(tensor: torch.Tensor) -> int:
     return 0
 
 
-def _needs(tensor: torch.Tensor) -> str:
+def needs_text(tensor: torch.Tensor) -> str:
+    """Return the field that says whether a tensor requires a gradient."""
     return '"requires_grad": true' if tensor.requires_grad else '"requires_grad": false'
 
 
@@ -176,46 +175,18 @@ class TensorTexts:
         self,
         values_text: Callable[[torch.Tensor], str],
         glimpse: Callable[[torch.Tensor], Glimpse] = glimpse_of,
-        values_of_many: ValuesOfMany | None = None,
     ) -> None:
         self._values_text = values_text
-        self._values_of_many = values_of_many
         self._glimpse = glimpse
         self._headers: dict[tuple[torch.dtype, torch.Size], str] = {}
         # By the identity of a tensor: itself, its state, its glimpse and its text.
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], object, Glimpse, str]] = {}
 
-    def of_many(self, values: Sequence[Any]) -> list[str]:
-        """Return the fields of the small tensors among some values, as `fields` does, and "" for the others.
-
-        They are looked at together, and each time: to remember them would take longer.
-        """
-        texts = [""] * len(values)
-        if self._values_of_many is None:
-            return texts
-        small = [
-            (place, each)
-            for place, each in enumerate(values)
-            if type(each) in _TENSORS and not _is_wrapped(each) and is_small(each)
-        ]
-        found = self._values_of_many([each for _, each in small])
-        # Parameters, gradients and states of one list are alike.
-        ends: dict[tuple[torch.Size, bool], tuple[str, str]] = {}
-        for (place, each), text in zip(small, found, strict=True):
-            alike = each.shape, each.requires_grad
-            end = ends.get(alike)
-            if end is None:
-                end = ends[alike] = self._header(each), _needs(each)
-            offset = each.storage_offset()
-            where = f', "offset": {offset}' if offset else ""
-            texts[place] = f"{end[0]}, {text}, {end[1]}{where}"
-        return texts
-
     def fields(self, tensor: torch.Tensor) -> str:
         """Return the fields of a tensor, from its type to whether it requires a gradient."""
         if (
-            type(tensor) in _TENSORS
-            and not _is_wrapped(tensor)
+            type(tensor) in TENSORS
+            and not is_wrapped(tensor)
             and tensor.layout is torch.strided
             and not tensor.is_meta
         ):
@@ -223,7 +194,7 @@ class TensorTexts:
                 return self._dense_fields(tensor)
             except (RuntimeError, NotImplementedError, TypeError):
                 pass  # it has no memory, or its values are quantized
-        return self._unusual(tensor, _needs(tensor))
+        return self._unusual(tensor, needs_text(tensor))
 
     def _dense_fields(self, tensor: torch.Tensor) -> str:
         """Return the fields of a dense tensor, which are remembered.
@@ -232,7 +203,8 @@ class TensorTexts:
         as long again.
         """
         if tensor.is_inference():  # which has no version
-            return f"{self._header(tensor)}, {self._values_text(tensor)}, {_needs(tensor)}{_layout(tensor)}"
+            end = f"{needs_text(tensor)}{_layout(tensor)}"
+            return f"{self._header(tensor)}, {self._values_text(tensor)}, {end}"
         # What a tensor object would not keep if it were given other values.
         state = (
             tensor._version,
@@ -248,7 +220,7 @@ class TensorTexts:
             if holder() is tensor and before == state and read(tensor) == seen:
                 return text
         values = self._values_text(tensor)
-        text = f"{self._header(tensor)}, {values}, {_needs(tensor)}{_layout(tensor)}"
+        text = f"{self._header(tensor)}, {values}, {needs_text(tensor)}{_layout(tensor)}"
         self._known[id(tensor)] = weakref.ref(tensor), state, self._glimpse(tensor), text
         return text
 
@@ -265,7 +237,7 @@ class TensorTexts:
         if not usual or tensor.layout is not torch.strided or tensor.is_nested:
             _, found, _ = _kind_of(tensor)
             tensor = found if found is not None else torch.empty(0, device="meta")
-        if _is_wrapped(tensor):
+        if is_wrapped(tensor):
             shape, tensor = tensor.shape, unwrapped(tensor)
             if tensor.shape != shape:  # `vmap` calls the function once, with all that it maps over
                 return None
@@ -288,15 +260,15 @@ class TensorTexts:
         key = (tensor.dtype, tensor.shape)
         header = self._headers.get(key)
         if header is None:
-            header = self._headers[key] = _header_of("torch.Tensor", tensor)
+            header = self._headers[key] = header_text("torch.Tensor", tensor)
         return header
 
     def _unusual(self, tensor: torch.Tensor, needs: str) -> str:
         kind, dense, more = _kind_of(tensor)
-        header = _header_of(kind, tensor if dense is None else dense)
+        header = header_text(kind, tensor if dense is None else dense)
         has_own_values = tensor.layout is torch.strided and not tensor.is_quantized
-        if not tensor.is_nested and (not has_own_values or _is_wrapped(tensor)):
-            header = _header_of(kind, tensor)
+        if not tensor.is_nested and (not has_own_values or is_wrapped(tensor)):
+            header = header_text(kind, tensor)
         elif dense is not None and not dense.is_meta:
             more += _layout(dense)
         values = NO_STATISTICS
@@ -308,7 +280,8 @@ class TensorTexts:
         return f"{header}, {values}, {needs}{more}"
 
 
-def _header_of(kind: str, tensor: torch.Tensor) -> str:
+def header_text(kind: str, tensor: torch.Tensor) -> str:
+    """Return the fields of the type, the dtype and the shape of a tensor."""
     return (
         f'"type": "{kind}", "dtype": "{tensor.dtype}",'
         f' "shape": {[_size(size) for size in tensor.shape]}'
@@ -365,7 +338,7 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
         if _is_functional is not None and _is_functional(tensor):
             _sync(tensor)  # changes wait in it
             tensor = _from_functional(tensor)
-        elif _is_wrapped(tensor):
+        elif is_wrapped(tensor):
             tensor = torch._C._functorch.get_unwrapped(tensor)
         else:
             break
