@@ -67,7 +67,7 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.resume import newest_there
 from ray_precheck.store.settings import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.store.tables import RunFiles
-from ray_precheck.trace.side import CaptureSide, float32_note, open_side
+from ray_precheck.trace.side import CaptureSide, float32_note, open_side, without_collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,11 +351,12 @@ class _WholeSearch:
             for pair in self.pairs
             if pair.golden is not None
         }
-        found = joined_dumps(told_by_ranks(self.found, places), end.found)
-        in_order = tuple(ranked(found))
-        known = {label: rows.looked for label, rows in self.together.items()}
-        opened = self.gathered.opened
-        graphs = write_location(table, found, in_order, opened, known, with_graph=config.graph)
+        with without_collector():
+            found = joined_dumps(told_by_ranks(self.found, places), end.found)
+            in_order = tuple(ranked(found))
+            known = {label: rows.looked for label, rows in self.together.items()}
+            opened = self.gathered.opened
+            graphs = write_location(table, found, in_order, opened, known, with_graph=config.graph)
         return LocationReport(
             folder, table, in_order, tuple(found), True, "", notes, errors, graphs,
             config.golden is not None, ranks,

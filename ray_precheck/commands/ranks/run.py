@@ -47,6 +47,7 @@ from ray_precheck.trace.ranks.dumps import OpenDumps
 from ray_precheck.trace.ranks.layout import layout_of_axes, parse_layout
 from ray_precheck.trace.ranks.nouns import RankFault, RankFinding, RanksOutcome, RankTrace
 from ray_precheck.trace.ranks.packing import PackedSummary, Unpacker
+from ray_precheck.trace.side import without_collector
 
 # `ranks_layout_{timestamp}.csv`: what is known of the groups, and what was and was not checked.
 _SAID_COLUMNS = ("Part", "Sentence")
@@ -177,8 +178,8 @@ class _RanksRun(DumpsFeature[RankPayload, RankChecks]):
             (rank_number(each.step), rank_number(each.rank)): each.path
             for each in self._found.dumps
         }
-        summaries = list(_summaries(files.details))
-        with closing(OpenDumps(at)) as dumps:
+        with without_collector(), closing(OpenDumps(at)) as dumps:
+            summaries = list(_summaries(files.details))
             outcome = check_rank_traces(summaries, parse_layout(self._config.layout), dumps)
         if not self._processes:
             return outcome
