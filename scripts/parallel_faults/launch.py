@@ -63,9 +63,10 @@ def digest_of_state(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def run_case(case: TrainingCase, folder: Path, task: str, again: bool) -> dict[str, Any]:
+def run_case(case: TrainingCase, folder: Path, told: str, again: bool) -> dict[str, Any]:
     """Train and capture one case; return its losses and the digest of its parameters.
 
+    `told` is what the capture tells of values: `sketch` (and statistics), `statistics`, or `tensor` (files).
     `again`: on two threads and without oneDNN, which round otherwise.
     """
     torch.manual_seed(1)
@@ -77,8 +78,8 @@ def run_case(case: TrainingCase, folder: Path, task: str, again: bool) -> dict[s
             folder,
             steps="0-1",
             level="mix",
-            task=task,
-            sketch=True,
+            task="tensor" if told == "tensor" else "statistics",
+            sketch=told == "sketch",
             step_by="manual",
             model=training.model,
         )
@@ -99,7 +100,7 @@ def run_cases(
     cases: list[dict[str, Any]],
     alone: list[dict[str, Any]],
     folder: Path,
-    task: str,
+    told: str,
 ) -> None:
     """Run all cases of a layout in this process, one of its ranks, and first those of a single process."""
     warnings.simplefilter("ignore")
@@ -107,13 +108,13 @@ def run_cases(
     results = {}
     for made in alone if rank == 0 else []:
         case = TrainingCase(layout=layout, **made)
-        results[case_name(case)] = run_case(case, folder / layout / case_name(case), task, False)
+        results[case_name(case)] = run_case(case, folder / layout / case_name(case), told, False)
     dist.init_process_group("gloo")
     for made in cases:
         again = made.pop("again", False)
         case = TrainingCase(layout=layout, rank=rank, world=world, **made)
         name = case_name(case, again)
-        results[name] = run_case(case, folder / layout / name, task, again)
+        results[name] = run_case(case, folder / layout / name, told, again)
         dist.barrier()
     path = folder / layout / f"results-{rank}.json"
     known = json.loads(path.read_text()) if path.exists() else {}

@@ -1,6 +1,6 @@
 """Capture faults between ranks, and judge what the commands say of them.
 
-    python -m scripts.parallel_faults -o FOLDER [--layouts ddp ...] [--faults other_rate ...] [--task tensor]
+    python -m scripts.parallel_faults -o FOLDER [--layouts ddp ...] [--faults other_rate ...] [--told tensor]
 
 Each layout's processes (gloo, this machine) run an honest training, a second one that rounds otherwise, and
 one for each fault. Exit code 1 where a fault changes nothing.
@@ -22,7 +22,7 @@ from scripts.parallel_faults.table import ALONE_VARIANTS, LAYOUTS, cells, varian
 
 
 def capture_layout(
-    layout: str, faults: Sequence[str], folder: Path, task: str, start: str = "random"
+    layout: str, faults: Sequence[str], folder: Path, told: str, start: str = "random"
 ) -> None:
     """Capture the cases of a layout: one launch of its ranks, and one of a single process."""
     chosen = [fault for _, fault in cells((layout,)) if not faults or fault.name in faults]
@@ -36,7 +36,7 @@ def capture_layout(
     alone = [
         each for each in honest if LAYOUTS[layout].comparable and each["variant"] in ALONE_VARIANTS
     ]
-    what = {"layout": layout, "cases": cases, "alone": alone, "folder": str(folder), "task": task}
+    what = {"layout": layout, "cases": cases, "alone": alone, "folder": str(folder), "told": told}
     (folder / layout).mkdir(parents=True, exist_ok=True)
     _launch(json.dumps(what), LAYOUTS[layout].ranks, folder / layout)
 
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--folder", type=Path, required=True)
     parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS))
     parser.add_argument("--faults", nargs="+", default=[])
-    parser.add_argument("--task", default="statistics", choices=("statistics", "tensor"))
+    parser.add_argument("--told", default="sketch", choices=("sketch", "statistics", "tensor"))
     parser.add_argument("--start", default="random", choices=("random", "default"))
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--captured", action="store_true", help="judge what was captured before")
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     captures = options.folder / "captures"
     worst = 0
     for layout in () if options.captured else options.layouts:
-        capture_layout(layout, options.faults, captures, options.task, options.start)
+        capture_layout(layout, options.faults, captures, options.told, options.start)
         idle = without_effect(layout, captures)
         worst = max(worst, bool(idle))
         print(f"{layout}: captured{'; without effect: ' + ', '.join(idle) if idle else ''}")

@@ -21,7 +21,7 @@ TINY_S = 1.2e-3
 LARGE_S = 20e-3
 # A pair of dumps of `scripts.speed.locate_scale`, 10,000 calls each, and how many pairs a run of `locate`
 # has.
-PAIR_S = 0.28
+PAIR_S = 0.15
 COUNTS = {"locate": 1000}
 # One record in this many is costly, and the costly ones take this share of the whole time.
 COSTLY_EVERY = 100

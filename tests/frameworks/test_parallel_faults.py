@@ -60,7 +60,7 @@ def test_a_finding_of_ranks_counts_in_its_own_list() -> None:
 def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parallel_faults")
     for layout, faults in CHOSEN.items():
-        capture_layout(layout, tuple(faults), folder / "captures", "statistics")
+        capture_layout(layout, tuple(faults), folder / "captures", "sketch")
     return folder
 
 
@@ -92,7 +92,7 @@ def test_pairs_between_layouts_are_those_of_the_programs(captures: Path) -> None
 
 def test_experts_that_are_spread_are_compared_with_those_of_one_process(tmp_path: Path) -> None:
     faults = ("experts_not_divided", "gather_order", "wrong_slice")
-    capture_layout("moe_ep", faults, tmp_path / "captures", "statistics")
+    capture_layout("moe_ep", faults, tmp_path / "captures", "sketch")
     assert {
         each.fault.name: each.place for each in judged(tmp_path, ["moe_ep"], faults, ["one"])
     } == (dict.fromkeys(faults, 1))
