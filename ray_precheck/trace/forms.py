@@ -221,7 +221,7 @@ def blank_of(value: Any) -> int:
     return int(value[len(BLANK_SIGN) :]) if is_blank else -1
 
 
-def are_same(mine: Any, other: Any) -> bool:
+def same_blanks(mine: Any, other: Any) -> bool:
     """Return whether the values of two blanks are the same."""
     if type(mine) is bytes is type(other) and mine != other:
         mine, other = json_with_words(mine), json_with_words(other)

@@ -448,23 +448,18 @@ def _states_of(model: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]
         return
     # The same in one walk through the modules, which takes a third of the time of `named_modules`.
     modules: dict[int, tuple[str, torch.nn.Module]] = {}
-    _walk(model, "", modules)
+    left = [("", model)]
+    while left:
+        prefix, module = left.pop()
+        if id(module) not in modules:
+            modules[id(module)] = prefix, module
+            inner = reversed(module._modules.items())
+            left += [(f"{prefix}{name}.", each) for name, each in inner if each is not None]
     for states, word in (("_parameters", PARAMETER), ("_buffers", BUFFER)):
         for prefix, module in modules.values():
             for name, state in getattr(module, states).items():
                 if state is not None:
                     yield word, f"{prefix}{name}", state
-
-
-def _walk(
-    module: torch.nn.Module, prefix: str, found: dict[int, tuple[str, torch.nn.Module]]
-) -> None:
-    """Note a module and those in it, each once, with what stands before the names of its states."""
-    if id(module) not in found:
-        found[id(module)] = prefix, module
-        for name, each in module._modules.items():
-            if each is not None:
-                _walk(each, f"{prefix}{name}.", found)
 
 
 def _touched_by(name: CallName, given: list[Given]) -> list[Given]:

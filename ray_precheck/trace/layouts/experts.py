@@ -23,9 +23,9 @@ from ray_precheck.trace.layouts.run_calls import (
     UNKNOWN,
     ModelCall,
     Occurrence,
-    Place,
+    RecordPlace,
     RunCalls,
-    module_path,
+    plain_module_path,
     stage_calls,
 )
 from ray_precheck.trace.side import MODULE, CaptureSide
@@ -103,7 +103,7 @@ def _numbered(side: CaptureSide) -> dict[str, frozenset[str]]:
     records = {each for each in side.modules.values() if each}
     records.update(entry.key for entry in side.entries if entry.kind == MODULE)
     for record in records:
-        words = module_path(record).split(".")
+        words = plain_module_path(record).split(".")
         for at, word in enumerate(words):
             if word.isdigit():
                 found.setdefault(".".join(words[:at]), set()).add(word)
@@ -271,7 +271,7 @@ def _give_places(run: RunCalls, number: int, home: int, lead: int, names: set[st
     for entry in run.sides[lead].entries:
         if entry.call in names:
             behind += 1
-            run.places[number, entry.key] = Place(last, behind)
+            run.places[number, entry.key] = RecordPlace(last, behind)
             continue
         mate = run.entries[first].get((ours.get(entry.call, entry.call), entry.direction))
         if mate is not None and mate.span.start > last:

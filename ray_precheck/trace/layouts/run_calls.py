@@ -40,7 +40,7 @@ UNKNOWN = "unknown"
 _NAMED = ("parameter", "buffer")
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Where a record stands: at the byte of a record of the first rank, or as the n-th behind it."""
 
     start: int
@@ -113,7 +113,7 @@ class RunCalls:
     stages: list[LayoutStage] = field(init=False)
     homes: dict[int, int] = field(default_factory=dict)
     before: dict[int, dict[str, int]] = field(default_factory=dict)
-    places: dict[tuple[int, str], "Place"] = field(default_factory=dict)
+    places: dict[tuple[int, str], "RecordPlace"] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stages = list(self.layout.stages)
@@ -124,9 +124,9 @@ class RunCalls:
         name = known.get(call) if stage in self.homes else known.get(call, call)
         return None if name is None else self.entries[rank].get((name, direction))
 
-    def place(self, stage: int, entry: RecordEntry) -> "Place":
+    def place(self, stage: int, entry: RecordEntry) -> "RecordPlace":
         """Return where a record of the first rank of a stage stands among those of its home."""
-        return self.places.get((stage, entry.key), Place(entry.span.start, 0))
+        return self.places.get((stage, entry.key), RecordPlace(entry.span.start, 0))
 
     def home(self, stage: int) -> int:
         """Return the stage of the pipeline that a stage belongs to."""
@@ -249,7 +249,7 @@ def stage_calls(number: int, run: RunCalls, rank: int, views: Sequence[Call]) ->
         items = items_of(run.record(rank, entry), entry.key)
         tensors = [item for item in items if item.is_tensor]
         names = tuple(bare_name(item.state_name) for item in tensors if item.state_name)
-        module = run.plain(rank, module_path(side.modules.get(entry.key, "")))
+        module = run.plain(rank, plain_module_path(side.modules.get(entry.key, "")))
         seen = [_number(bare_name(item.state_name), 1) if item.state_name else (0,) * len(item.shape or ())
                 for item in tensors if item.part == INPUT]  # fmt: skip
         given = [
@@ -294,7 +294,7 @@ def _number(text: str, dims: int) -> tuple[int, ...]:
     return (zlib.crc32(text.encode()) if text else 0,) * dims
 
 
-def module_path(record: str) -> str:
+def plain_module_path(record: str) -> str:
     """Return the plain path of a module, of the key of its record: `Module.layers.0.q.Linear.forward.0`."""
     if not record:
         return ""

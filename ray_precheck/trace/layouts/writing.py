@@ -22,7 +22,7 @@ from ray_precheck.schema.dtypes import header_field
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
 from ray_precheck.trace.layouts.axes import LayoutStage
 from ray_precheck.trace.layouts.parts import DISTRIBUTED, PartFiles, PartValues, are_replicas
-from ray_precheck.trace.layouts.run_calls import MOVES, ModelCall, Occurrence, Place, RunCalls
+from ray_precheck.trace.layouts.run_calls import MOVES, ModelCall, Occurrence, RecordPlace, RunCalls
 from ray_precheck.trace.layouts.wholes import REPLICA, SHARD, SUM, AxisRole, Fold, PartGrid
 from ray_precheck.trace.side import BACKWARD, FORWARD, GRADIENTS, CaptureSide, RecordEntry
 
@@ -50,7 +50,7 @@ class _Written:
     record: dict[str, Any]
     entry: RecordEntry
     stage: int
-    order: Place
+    order: RecordPlace
 
 
 @dataclass(slots=True)
@@ -270,7 +270,7 @@ class WholeWriter:
             starts = [each.span.start for each in entries if each.direction == BACKWARD]
             begins.append(min(starts, default=math.inf))
 
-        def place(each: _Written) -> tuple[int, int, Place]:
+        def place(each: _Written) -> tuple[int, int, RecordPlace]:
             home = self.run.home(each.stage)
             is_late = each.order.start >= begins[home] or each.entry.direction == BACKWARD
             return (1, -home, each.order) if is_late else (0, home, each.order)

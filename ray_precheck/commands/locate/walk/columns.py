@@ -22,7 +22,7 @@ from ray_precheck.commands.locate.walk.pair_form import NOBODY, PairForm, form_o
 from ray_precheck.numerics.statistics import FIELDS, MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.flow import MOST_ALIKE, is_close, mark_of
-from ray_precheck.trace.forms import FormedSide, are_same
+from ray_precheck.trace.forms import FormedSide, same_blanks
 from ray_precheck.trace.items import Item
 
 _HIGH, _LOW, _MEAN, _NORM = map(FIELDS.index, (MAX, MIN, MEAN, NORM))
@@ -95,7 +95,7 @@ def columns_of(target: FormedSide, golden: FormedSide) -> PairColumns | None:
     columns = PairColumns(form, target, golden, unlike={*form.unlike})
     ours, theirs = target.formed.values, golden.formed.values
     for place, mine, other in form.compared:
-        if not are_same(ours[mine], theirs[other]):
+        if not same_blanks(ours[mine], theirs[other]):
             columns.unlike.add(place)
     statistics = target.formed.numbers[form.blanks]
     _measure(columns, statistics, golden.formed.numbers[form.their_blanks])
