@@ -6,7 +6,7 @@ Comes in: a `RankChecks`. Goes out: text, an exit code. Called by the command.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
+from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE
 from ray_precheck.running.views import quantity
 from ray_precheck.trace.difference.rows import ERROR, WARNING
 from ray_precheck.trace.ranks.nouns import RankFinding
@@ -61,9 +61,11 @@ def _shown(each: RankFinding) -> Iterator[str]:
 
 
 def ranks_exit_code(report: "RankChecks") -> int:
-    """Return the exit code of a check."""
+    """Return the exit code of a check: an error counts more than a dump that cannot be read."""
     if not report.completed:
         return STOPPED
     if any(each.verdict == ERROR for each in report.findings):
         return IN_ERROR
+    if any(each.records is None for each in report.dumps):
+        return UNUSABLE
     return PASSED if report.groups or report.findings else NOTHING_CHECKED

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.cli.command_line import main
+from ray_precheck.commands.ranks.closing import ranks_exit_code
 from ray_precheck.commands.ranks.job import ranks_job
 from ray_precheck.commands.ranks.report import view
 from ray_precheck.commands.ranks.run import check_ranks
@@ -93,6 +94,7 @@ def test_a_file_of_a_tensor_that_is_cut_leaves_its_rank_out(tmp_path: Path) -> N
     (left_out,) = (each for each in report.dumps if each.records is None)
     assert "the file of a tensor cannot be read" in left_out.message
     assert report.findings == ()
+    assert ranks_exit_code(report) == view([found_run(report.files.details)]).exit_code == 2
 
 
 def test_the_view_has_a_card_for_each_finding(tmp_path: Path) -> None:
