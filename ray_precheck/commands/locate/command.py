@@ -13,6 +13,7 @@ from ray_precheck.options.commands import (
     NOTHING_CHECKED,
     PASSED,
     STOPPED,
+    UNUSABLE,
     Command,
     Invocation,
     given_values,
@@ -58,6 +59,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
                 report.table,
                 report.errors or {},
                 is_compared=report.is_compared,
+                unread=report.unread,
                 limit=_limit(config),
             )
             print("\n".join(lines))
@@ -90,6 +92,8 @@ def location_exit_code(report: "LocationReport") -> int:
     of_ranks = NOTHING_CHECKED if report.ranks is None else ranks_exit_code(report.ranks)
     if report.places or of_ranks == IN_ERROR:
         return IN_ERROR
+    if report.unread:
+        return UNUSABLE
     return PASSED if report.judged or report.compared else of_ranks
 
 
@@ -104,6 +108,7 @@ COMMANDS = (
         ),
         execute=_execute,
         epilog="exit codes: 0 no operator is to blame, 1 there is a culprit, or the runs were given different"
-        " things, 2 wrong usage or input, 3 stopped, resumable, 4 nothing could be judged",
+        " things, 2 wrong usage or input, or a dump that cannot be read, 3 stopped, resumable, 4 nothing"
+        " could be judged",
     ),
 )

@@ -32,7 +32,7 @@ from ray_precheck.commands.locate.reading import (
 )
 from ray_precheck.commands.locate.walk.nouns import INHERITED, UNCHECKED, RootKind
 from ray_precheck.commands.locate.walk.places import COLUMNS
-from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
+from ray_precheck.options.commands import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE
 from ray_precheck.running.capture_views import (
     MapCell,
     module_name,
@@ -151,6 +151,8 @@ def _exit_code(run: LocatedRun, counts: SearchCounts, state: ViewState) -> int:
         return STOPPED if state is ViewState.STOPPED else -1
     if run.roots:
         return IN_ERROR
+    if not all(each.known for each in run.pairs.values()):
+        return UNUSABLE
     is_compared = counts.compared or run.there.golden
     return PASSED if counts.judged or is_compared else NOTHING_CHECKED
 

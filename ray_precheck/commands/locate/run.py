@@ -360,6 +360,7 @@ class _WholeSearch:
         return LocationReport(
             folder, table, in_order, tuple(found), True, "", notes, errors, graphs,
             config.golden is not None, ranks,
+            tuple(label for label, rows in self.together.items() if not rows.known),
         )  # fmt: skip
 
     def _search_dump(

@@ -150,7 +150,8 @@ class LocationReport:
 
     `places` has the roots, the likeliest culprit first. `notes` are sentences about captures that were cut
     off and dumps without a partner. `errors` has the folder of saved tensors for each dump, by its label.
-    `ranks` is what ranks tell of each other, None of a run with one.
+    `ranks` is what ranks tell of each other, None of a run with one. `unread` are the labels of dumps that
+    could not be read, and were not searched.
     """
 
     folder: Path
@@ -164,6 +165,7 @@ class LocationReport:
     graphs: tuple[Path, ...] = ()
     is_compared: bool = False
     ranks: RankChecks | None = None
+    unread: tuple[str, ...] = ()
 
     @property
     def located(self) -> "pandas.DataFrame":

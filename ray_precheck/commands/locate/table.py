@@ -10,7 +10,7 @@ import json
 import math
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -143,10 +143,11 @@ def location_lines(
     paths_of_errors: Mapping[str, Path],
     *,
     is_compared: bool,
+    unread: Collection[str] = (),
     limit: float | None = None,
 ) -> Iterator[str]:
-    """Yield the closing lines of a search: the first suspects, each with what is known of it. `limit` is that
-    of `--standard megengine`, None for another standard."""
+    """Yield the closing lines of a search: the first suspects, each with what is known of it. `unread` are
+    the dumps that could not be read; `limit` is that of `--standard megengine`, None for another standard."""
     counts: Counter[str] = Counter()
     for dump in dumps:
         counts.update(each.verdict for each in dump.located.passed)
@@ -160,6 +161,9 @@ def location_lines(
         yield from _nothing(records, judged, counts[UNCHECKED], is_compared=is_compared)
     else:
         yield _headline(places)
+    if unread:
+        some = ", ".join(sorted(unread)[:_SHOWN]) + (", ..." if len(unread) > _SHOWN else "")
+        yield f"{len(unread)} of {len(dumps)} dumps could not be read, and nothing is said of them: {some}"
     for found in places[:_SHOWN]:
         yield from _suspect(found, table, paths_of_errors)
     if len(places) > _SHOWN:

@@ -210,6 +210,22 @@ def test_a_capture_that_was_cut_off_is_used_and_said(
     assert "1. Mint.mul.0.forward" in said.out
 
 
+def test_a_rank_whose_dump_cannot_be_read_does_not_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for side in ("target", "golden"):
+        for rank in range(2):
+            write_capture(tmp_path / side / "step0" / f"rank{rank}", CALLS, files=False)
+    torn = tmp_path / "golden" / "step0" / "rank1" / "dump.json"
+    torn.write_text(torn.read_text()[:-90])
+    words = ["-tp", str(tmp_path / "target"), "-gp", str(tmp_path / "golden")]
+    view = tmp_path / "view.json"
+    assert main(["locate", *words, "-o", str(tmp_path / "out"), "--json", str(view)]) == 2
+    said = capsys.readouterr().out
+    assert "1 of 2 dumps could not be read, and nothing is said of them: step0/rank1" in said
+    assert json.loads(view.read_text())["views"][0]["exit_code"] == 2
+
+
 def test_modules_alone_are_estimated_and_cannot_be_replayed(tmp_path: Path) -> None:
     def modules(calls: Sequence[Any]) -> list[Any]:
         return [(f"Cell.{key.split('.')[1]}.Net.forward.0", *values) for key, *values in calls]
