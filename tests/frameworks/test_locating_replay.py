@@ -271,3 +271,21 @@ def test_a_saved_call_that_is_torn_leaves_the_captures(tmp_path: Path) -> None:
     assert card.histogram.unit == "|target - golden run| by the root mean square of golden run"
     assert np.count_nonzero(card.blocks.values) == 1
     assert card.blocks.values[3, 5] > 1
+
+
+@pytest.mark.parametrize("is_distributed", [True, False])
+def test_sizes_of_a_whole_distributed_tensor_are_no_error_of_a_rank_with_a_part(
+    tmp_path: Path, is_distributed: bool
+) -> None:
+    # As in pytorch/examples, distributed/tensor_parallelism/llama2_model.py: 4 heads, of which a rank has 2.
+    key = "Tensor.reshape.0.forward"
+    path = _capture(tmp_path / "one", [(key, [A.reshape(4, 2, 8)], [A.reshape(4, 2, 4, 2)])])
+    dump = json.loads(path.read_text())
+    record = dump["data"][key]
+    record["input_args"] += [{"type": "int", "value": each} for each in (4, 4, -1, 2)]
+    if is_distributed:
+        for part, shape in (("input_args", [4, 4, 8]), ("output", [4, 4, 4, 2])):
+            record[part][0] |= {"placements": [{"Shard": {"dim": 1}}], "global_shape": shape}
+    path.write_text(json.dumps(dump))
+    report = locate_captures(path, out=tmp_path / "out")
+    assert len(report.places) == (0 if is_distributed else 1)

@@ -33,7 +33,6 @@ from ray_precheck.trace.side import record_from_json
 # A sketch has a noise of 1e-7 of its tensor's norm (`numerics.sketch`), a mean in float32 that of its sum;
 # ten times that, for each rank.
 _NOISE = 1e-6
-_SAME = 1e-6
 # Collectives of more ranks are recomputed where each brings a few tensors: else there are a million pairs.
 MOST_RANKS, _FEW_TENSORS = 64, 8
 # All ranks get the same of these.
@@ -338,7 +337,7 @@ def _wrong_copy(got: TensorFact, one: TensorFact) -> tuple[str, RestsOn] | None:
         if ours != theirs:
             return f"{name} is {ours:.6g} where {theirs:.6g} was brought", RestsOn.STATISTICS
     size = max(one.statistics[3], got.statistics[3])
-    if abs(got.statistics[3] - one.statistics[3]) > _SAME * size:
+    if abs(got.statistics[3] - one.statistics[3]) > _norm_noise(got) * size:
         return (
             f"Norm is {got.statistics[3]:.6g} where {one.statistics[3]:.6g} was brought",
             RestsOn.STATISTICS,
@@ -391,6 +390,12 @@ def _wrong_reduction(
     return None
 
 
+def _norm_noise(fact: TensorFact) -> float:
+    """Return how far apart norms of the same values may be, relative to them: u sqrt(n) of n elements that
+    are added up in float32 (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 2.8)."""
+    return max(_NOISE, epsilon_of("float32") / 2 * math.sqrt(fact.size))
+
+
 def _wrong_gather(got: TensorFact, facts: Sequence[TensorFact]) -> tuple[str, RestsOn] | None:
     if sum(fact.size for fact in facts) != got.size or any(f.dtype != got.dtype for f in facts):
         return None
@@ -400,7 +405,7 @@ def _wrong_gather(got: TensorFact, facts: Sequence[TensorFact]) -> tuple[str, Re
     for name, ours, right in (("Max", got.statistics[0], high), ("Min", got.statistics[1], low)):
         if ours != right:
             return f"{name} is {ours:.6g} where {right:.6g} is right", RestsOn.STATISTICS
-    if abs(got.statistics[3] - norm) > _NOISE * norm:
+    if abs(got.statistics[3] - norm) > _norm_noise(got) * norm:
         return f"Norm is {got.statistics[3]:.6g} where {norm:.6g} is right", RestsOn.STATISTICS
     return None
 

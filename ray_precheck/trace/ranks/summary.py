@@ -308,7 +308,7 @@ def _content_of(tensor: MappedTensor) -> _Content:
         values = values + np.zeros(1, values.dtype)  # A zero has no sign here.
     zeros = values.size - int(np.count_nonzero(values))
     row, _ = stored(sketch(values))
-    return _Content(row.astype(np.float32), zeros, zlib.crc32(values.tobytes()))
+    return _Content(row.astype(np.float32), zeros, zlib.crc32(values.data))
 
 
 def fact_of(item: Item, buckets: Array | None = None) -> TensorFact:

@@ -283,3 +283,24 @@ def test_sketches_that_were_cut_make_a_dump_unreadable(tmp_path: Path) -> None:
     np.save(path, np.load(path)[:1])
     with pytest.raises(DumpError, match=r"names sketch 1, and .* has 1: it was cut"):
         summarize(writer.path, 0, 0, "step0/rank0")
+
+
+@pytest.mark.parametrize(("share", "is_wrong"), [(5e-6, False), (1e-3, True)])
+def test_norms_that_float32_rounds_are_no_wrong_gather(
+    tmp_path: Path, share: float, is_wrong: bool
+) -> None:
+    parts = [np.sin(np.arange(50_000.0) + rank) for rank in range(2)]
+    whole = np.concatenate(parts)
+    writers = []
+    for rank in range(2):
+        w = Writer(tmp_path, rank)
+        given = w.tensor(whole, Norm=float(np.linalg.norm(whole)) * (1 + share))
+        own = w.tensor(parts[rank])
+        w.write({
+            "Distributed.all_gather_into_tensor.0.forward": w.call(
+                [w.tensor(whole * 0.5), own], [given, own], group=GROUP
+            )
+        })  # fmt: skip
+        writers.append(w)
+    found = [each.message for each in found_in(writers, DP)]
+    assert ["Norm is" in each for each in found] == [True] * is_wrong
