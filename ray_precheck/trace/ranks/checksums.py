@@ -29,7 +29,8 @@ from ray_precheck.trace.side import CaptureSide, Header, RecordEntry
 # Fields that honestly differ between ranks with equal values, and devices.
 _OWN = frozenset(("data_name", "generator", "group_id", "sketch_counted"))
 _DEVICE = re.compile(r"(?:cuda|npu|xpu|mlu|gcu|hpu|musa):\d+")
-_DEVICES = re.compile(b'"%b"' % _DEVICE.pattern.encode())
+# In a text, with the meshes of distributed tensors, which are other ranks in each data-parallel group.
+_DEVICES = re.compile(rb'"%b"|"device_mesh": ?\[[\[\]0-9, ]*\]' % _DEVICE.pattern.encode())
 # Parameters, buffers and inputs of the model.
 OPTIMIZER = "Optimizer."
 NAMED = re.compile(rb'"(?:parameter|buffer|argument)": ?"([^"]*)"')

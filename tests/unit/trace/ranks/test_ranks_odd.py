@@ -203,7 +203,9 @@ def test_ids_and_masks_of_one_range_are_no_same_samples_where_statistics_alone_t
             "Tensor.__lt__.0.forward": w.call([w.tensor(own, argument="x")], [mask]),
             "Tensor.masked_fill.0.forward": w.call([w.tensor(own), mask], [masked]),
             "Functional.embedding.0.forward": w.call(
-                [masked, w.tensor(table, parameter="e.weight")], [w.tensor(table[own])]
+                [masked, w.tensor(table, parameter="e.weight")],
+                # Each data-parallel rank has another mesh of tensor-parallel ones.
+                [w.tensor(table[own], device_mesh=[2 * rank, 2 * rank + 1])],
             ),
             "Distributed.all_reduce.0.forward": w.call(
                 [w.tensor(np.array([1.0, 2.0]))], [w.tensor(np.array([2.0, 4.0]))], group=GROUP
