@@ -21,7 +21,10 @@ API = "Torch.add"  # no approximation is allowed for it
 
 
 class Implementations(Sequence[Array]):
-    """Implementations that count how many of them are read, with benches of moved inputs."""
+    """Implementations that count how many of them are computed, with benches of moved inputs.
+
+    As with those that a check computes, all are computed once the length is asked for.
+    """
 
     def __init__(self, *found: Any, moved: Sequence[Any] = (), kernel: Any = None) -> None:
         self._found = [np.asarray(each) for each in found]
@@ -36,7 +39,8 @@ class Implementations(Sequence[Array]):
         return self._kernel
 
     def __len__(self) -> int:
-        return len(self._found)
+        self.read = len(self._found)
+        return self.read
 
     def __getitem__(self, index: Any) -> Any:
         if index < len(self._found):
