@@ -39,6 +39,7 @@ from ray_precheck.accuracy.standards.base import (
     Judgement,
     coarse_implementations,
     conclude,
+    has_any,
     kernel_of,
     mismatched,
     moved_benches,
@@ -128,7 +129,7 @@ class Auto:
         if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
             return conclude(comparison, [], _cells(honest))
         coarse, formats = coarse_implementations(comparison.implementations())
-        if not len(coarse):
+        if not has_any(coarse):
             return _by_implementations(measure, comparison, own, honest)
         as_coarse = replace(comparison, implementations=lambda: coarse, is_coarse=True)
         found = _by_implementations(measure, as_coarse, own, honest)
@@ -146,8 +147,7 @@ def _by_implementations(
 ) -> Judgement:
     """Judge by one implementation after the other, until the output passes; `honest` is the error of
     rounding once."""
-    # The length of the implementations would compute all of them.
-    if next(iter(comparison.implementations()), None) is None:
+    if not has_any(comparison.implementations()):
         return Published().judge(comparison)
     bench, dtype = comparison.bench_out, comparison.dtype
     for implementation in estimates(comparison):
@@ -168,7 +168,7 @@ def coarse_note(comparison: Comparison) -> str:
     """Return the words that follow the Message of another standard's error: whether operands of fewer bits
     explain it. "" for a call without any."""
     coarse, formats = coarse_implementations(comparison.implementations())
-    if not len(coarse):
+    if not has_any(coarse):
         return ""
     judged = Auto().judge(comparison)
     honest = dict(judged.columns).get("HonestRMSE", 0.0)

@@ -57,7 +57,13 @@ def coarse_implementations(implementations: Sequence[Array]) -> tuple[Sequence[A
     """Return the results of honest implementations whose float32 products have operands of fewer bits, as
     the tested one's have, and the words for these; (), "" where it has full float32, or makes no product."""
     found = getattr(implementations, "coarse", ())
-    return (found, getattr(implementations, "formats", "")) if len(found) else ((), "")
+    return (found, getattr(implementations, "formats", "")) if has_any(found) else ((), "")
+
+
+def has_any(implementations: Sequence[Array]) -> bool:
+    """Return whether there is an implementation; only the first is computed, where the length computes
+    all of them."""
+    return next(iter(implementations), None) is not None
 
 
 def narrowed_implementations(implementations: Sequence[Array]) -> Sequence[Array]:

@@ -485,3 +485,12 @@ def test_operands_of_few_bits_are_no_reason_to_refuse_what_full_ones_explain() -
     )
     assert verdict is Verdict.ERROR
     assert message.endswith("; operands of TF32 does not explain it")
+
+
+def test_operands_of_few_bits_are_tried_one_way_after_the_other() -> None:
+    bench = normal(1000)
+    far, other, tested = (off(bench, 1e-3, "float32", seed) for seed in (1, 2, 3))
+    ways = Implementations(far, other)
+    case = comparison(tested, bench, api=API, implementations=Coarse(ways))
+    assert judged(case)[0] is Verdict.PASS
+    assert ways.read == 1
