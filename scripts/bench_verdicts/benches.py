@@ -1,18 +1,19 @@
-"""The benches that are compared: the exact one, those that `--bench` names, and a weak one that must be caught.
+"""The benches that are compared: exact, those that `--bench` names, and a weak one that must be caught.
 
-Comes in: the name of a bench, and a standard. Goes out: a checker that has it. Called by `bench_verdicts.main`.
-The exact checker may remember what does not depend on the tested results, so that many faults of one call cost
-one bench; honest calls are judged without that, and timed.
+Comes in: the name of a bench, and a standard. Goes out: a checker that has it. Called by
+`bench_verdicts.main`. The exact checker may remember what does not depend on the tested results, so that
+many faults of one call cost one bench; honest calls are judged without that, and timed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
+from ray_precheck.accuracy.outputs import check_output
 from ray_precheck.bench.run import Bench
 from ray_precheck.check import judge
 from ray_precheck.check.bench import Implementations, Way
@@ -20,6 +21,7 @@ from ray_precheck.check.checker import Checker
 from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf
+from ray_precheck.schema.result import OutputCheck
 from ray_precheck.schema.values import HostCall, HostTensor
 from scripts.bench_verdicts.subject import settings_of
 
@@ -37,12 +39,15 @@ def known_settings(standard: Any, bench: str) -> CheckSettings:
         SystemExit: this version has no choice of benches, and another one than the exact is wanted.
     """
     wanted = EXACT if bench == WEAK else bench
+    chosen: dict[str, Any] = {FIELD: wanted}
     if FIELD in {each.name for each in fields(CheckOptions)}:
-        return settings_of(standard, options=CheckOptions(**{FIELD: wanted}))
+        return settings_of(standard, options=replace(CheckOptions(), **chosen))
     if FIELD in {each.name for each in fields(CheckSettings)}:
-        return settings_of(standard, **{FIELD: wanted})
+        return settings_of(standard, **chosen)
     if wanted != EXACT:
-        raise SystemExit(f"this version has no --bench: {bench} cannot be compared, exact and weak can")
+        raise SystemExit(
+            f"this version has no --bench: {bench} cannot be compared, exact and weak can"
+        )
     return settings_of(standard)
 
 
@@ -59,7 +64,6 @@ def as_bench(name: str) -> Iterator[None]:
     if name != WEAK:
         yield
         return
-    whole = judge.check_output
 
     def weak(row: str, tested: Any, bench: Any, *rest: Any) -> Any:
         same = isinstance(tested, HostTensor) and isinstance(bench, HostTensor)
@@ -68,7 +72,7 @@ def as_bench(name: str) -> Iterator[None]:
             seen[::_EVERY] = True
             data = np.where(seen.reshape(tested.shape), tested.data, bench.data)
             tested = HostTensor(tested.dtype, data.astype(tested.data.dtype))
-        return whole(row, tested, bench, *rest)
+        return check_output(row, tested, bench, *rest)
 
     with mock.patch.object(judge, "check_output", weak):
         yield
@@ -92,13 +96,16 @@ class _Remembered:
 
 
 @contextmanager
-def remembering(*, bench: bool) -> Iterator[None]:
-    """Compute other implementations of one call once, and, where `bench` says so, the bench.
+def remembering(honest: Collection[HostTensor] = ()) -> Iterator[None]:
+    """Compute other implementations of one call once; with its `honest` results, also the bench, and what
+    is said of them.
 
     One call must be judged within: what is remembered is not told apart by its inputs.
     """
     runs: dict[tuple[Any, ...], Sequence[Leaf]] = {}
     forward: list[Any] = []
+    rows: dict[tuple[str, int], OutputCheck] = {}
+    known = {id(each.data) for each in honest}
     run, compute = Implementations._run, Bench.forward
 
     def run_once(self: Implementations, way: Way, dtype: str) -> Sequence[Leaf]:
@@ -114,8 +121,17 @@ def remembering(*, bench: bool) -> Iterator[None]:
             forward.append(_Remembered(compute(self, function, call, plan)))
         return forward[0]
 
+    def check_once(row: str, tested: Any, *rest: Any) -> OutputCheck:
+        key = row, id(getattr(tested, "data", None))
+        if key[1] not in known:
+            return check_output(row, tested, *rest)
+        if key not in rows:
+            rows[key] = check_output(row, tested, *rest)
+        return rows[key]
+
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(Implementations, "_run", run_once))
-        if bench:
+        if honest:
+            stack.enter_context(mock.patch.object(judge, "check_output", check_once))
             stack.enter_context(mock.patch.object(Bench, "forward", compute_once))
         yield

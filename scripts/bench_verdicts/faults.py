@@ -1,18 +1,21 @@
 """The faults that `bench_verdicts` plants in what a device returned: edits of a result, and wrong runs.
 
 Comes in: a `Subject` with honest results. Goes out: for each fault its name, the place of the result that is
-wrong, and all results, of which the others are honest. Called by `bench_verdicts.main`. Faults are chosen as an
-attacker on a bench that looks at a part would: single elements anywhere and in corners, differences that cancel
-in sums and in projections with equal signs, tiles, and errors that are small everywhere.
+wrong, and all results, of which the others are honest. Called by `bench_verdicts.main`. Faults are those that
+a bench which looks at a part might miss: single elements anywhere and in corners, differences that cancel in
+sums and in projections with equal signs, tiles, and errors that are small everywhere.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
+from ray_precheck.frameworks.base import mapped_call
 from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostCall, HostTensor
@@ -138,17 +141,11 @@ def _flipped(out: Array, rms: float, rng: Generator) -> None:
     out[row, column] *= -1.0
 
 
-def _cut(out: Array, rms: float, rng: Generator) -> None:
-    """Each result one unit of a half type nearer to 0 in its last digits: an early truncation to 8 bits."""
-    out[:] = np.ldexp(np.trunc(np.ldexp(*_parts(out))), np.frexp(out)[1] - 8)
-
-
-def _parts(out: Array) -> tuple[Array, int]:
-    return np.frexp(out)[0], 8
-
-
 EDITS: dict[str, Edit] = {
-    **{f"element 5 %, {where}": _element(0.05, where) for where in ("any", "last row", "last column")},
+    **{
+        f"element 5 %, {where}": _element(0.05, where)
+        for where in ("any", "last row", "last column")
+    },
     "element 5 %, corner": _element(0.05, "corner"),
     "element 50 %": _element(0.5),
     "element 1 RMS": _element(1.0),
@@ -177,12 +174,11 @@ EDITS: dict[str, Edit] = {
     **{f"constant along {n} columns": _constant_along(n, 0.05, 0) for n in (8, 16)},
     "block of a row that cancels": _cancelling_block(16, 0.05),
     "all x 1.003": _scaled(1.003),
-    "all cut to 8 bits": _cut,
 }
 
 
-def edited(subject: Subject, at: Place, name: str, rng: Generator) -> Fault:
-    """Return one of `EDITS` at one result."""
+def edited(subject: Subject, at: Place, name: str, rng: Generator) -> Fault | None:
+    """Return one of `EDITS` at one result, None where it changes nothing."""
     right = subject.honest[at]
     wide = np.array(right.data, np.float64)
     rows = wide.reshape(-1, wide.shape[-1]) if wide.ndim else wide.reshape(1, 1)
@@ -190,152 +186,207 @@ def edited(subject: Subject, at: Place, name: str, rng: Generator) -> Fault:
     with np.errstate(all="ignore"):
         EDITS[name](rows, float(np.sqrt(np.mean(finite**2))) if finite.size else 1.0, rng)
     wrong = HostTensor(right.dtype, round_to_dtype(wide, right.dtype))
-    return name, at, {**subject.honest, at: wrong}
+    return (name, at, {**subject.honest, at: wrong}) if _differs(right, wrong) else None
 
 
-def wrong_runs(subject: Subject, rng: Generator) -> Iterator[Fault]:
-    """Yield what a device returns that runs the call, or a part of it, wrongly."""
-    for name, results in _runs(subject):
-        for at, wrong in results.items():
-            right = subject.honest.get(at)
-            if right is None or right.shape != wrong.shape:
-                continue
-            yield name, at, {**subject.honest, at: wrong}
-            part = _part_of(right, wrong, rng)
-            if part is not None:
-                yield f"{name}, one part", at, {**subject.honest, at: part}
+def wrong_runs(subject: Subject, count: int, rng: Generator) -> Iterator[Fault]:
+    """Yield what a device returns that runs the call, or a part of it, wrongly: `count` ways, by chance."""
+    runs = _runs(subject)
+    names = list(runs)
+    for number in rng.permutation(len(names))[:count]:
+        results = runs[names[number]]()
+        places = [at for at, one in results.items() if _differs(subject.honest.get(at), one)]
+        if not places:
+            continue
+        at = places[rng.integers(len(places))]
+        part = _part_of(subject.honest[at], results[at], rng) if rng.random() < 0.5 else None
+        name = names[number] + (", one part" if part else "")
+        yield name, at, {**subject.honest, at: part or results[at]}
+
+
+def _differs(right: HostTensor | None, wrong: HostTensor) -> bool:
+    if right is None or right.shape != wrong.shape:
+        return False
+    return not np.array_equal(right.data, wrong.data, equal_nan=True)
 
 
 def _part_of(right: HostTensor, wrong: HostTensor, rng: Generator) -> HostTensor | None:
-    """Return a result of which one row of the first axes (a batch, a head, a token) is that of another."""
+    """Return a result of which one matrix (a sample, a head), or one row, is wrong; None of a vector."""
     if right.data.ndim < 2:
         return None
-    data, many = np.array(right.data), right.data.reshape(-1, *right.shape[-2:])
-    leading = data.reshape(many.shape) if len(many) > 1 else data.reshape(-1, data.shape[-1])
-    place = rng.integers(len(leading))
-    leading[place] = wrong.data.reshape(leading.shape)[place]
+    data = np.array(right.data)
+    parts = (-1, *right.shape[-2:]) if right.data.ndim > 2 else (-1, right.shape[-1])
+    mine, others = data.reshape(parts), wrong.data.reshape(parts)
+    differ = np.flatnonzero((mine != others).any(tuple(range(1, mine.ndim))))
+    place = differ[rng.integers(len(differ))]
+    mine[place] = others[place]
     return replace(right, data=data)
 
 
-def _runs(subject: Subject) -> Iterator[tuple[str, Tensors]]:
-    known = subject.known
+def _runs(subject: Subject) -> dict[str, Callable[[], Tensors]]:
+    """Return the ways to run a call wrongly, by name."""
+    known, run = subject.known, subject.computed
+    found: dict[str, Callable[[], Tensors]] = {
+        f"inputs cut to {name}": partial(run, partial(_mapped, change=partial(_cut_to, bits)))
+        for bits, name in ((8, "bf16"), (11, "tf32"))
+    }
+    bits = DTYPES[subject.dtype].mantissa_bits + 1
+    found["result cut, not rounded"] = partial(
+        run, finish=lambda one: subject.rounded(_cut_to(bits, one))
+    )
+    found["x 1.003"] = partial(run, finish=lambda one: subject.rounded(_times(one, 1.003)))
     if known.k is not None:
+        place, axis = known.k
         for lost in (1, 8, 32, 64):
-            changed = subject.computed(_zeroed_tail(known.k[0], known.k[1], lost))
-            yield f"k without its last {lost}", _only(changed, "forward")
-    yield from _of_gradients(subject)
-    for bits, name in ((8, "bf16"), (11, "tf32")):
-        changed = subject.computed(lambda call, bits=bits: _mapped(call, _truncated(bits)))  # type: ignore[misc]
-        if not _same(changed, subject.honest):
-            yield f"inputs cut to {name}", changed
+            tail = partial(run, _zeroed(place, axis, slice(-lost, None)))
+            found[f"k without its last {lost}"] = partial(_forward_of, tail)
+        if known.bias < 0 and "attention" not in known.tags:
+            found["added up in a half type"] = partial(_added_in_half, subject, place, axis)
     if known.bias >= 0:
-        yield "without the bias", _only(subject.computed(_argument(known.bias, lambda b: b * 0)), "forward")
-        yield "bias twice", _only(subject.computed(_argument(known.bias, lambda b: b * 2)), "forward")
+        for factor, name in ((0.0, "without the bias"), (2.0, "bias twice")):
+            other = partial(run, _argument(known.bias, partial(np.multiply, factor)))
+            found[name] = partial(_forward_of, other)
     if known.weight >= 0:
-        rolled = _argument(known.weight, lambda w: np.roll(w, 1, w.ndim - 3 if w.ndim > 2 else 0))
-        yield "another's weight", subject.computed(rolled)
+        found["another's weight"] = partial(run, _argument(known.weight, _of_another))
     if "conv" in known.tags:
-        yield "one wrong tap", subject.computed(_argument(1, _without_tap))
-        yield "border not padded with 0", _only(subject.computed(_argument(0, _border)), "forward")
-    if "attention" in known.tags:
-        yield from _of_attention(subject)
+        found["one wrong tap"] = partial(run, _argument(1, _without_tap))
+        if known.padding >= 0:
+            found["border padded with the other side"] = partial(_padded, subject)
+    if any(direction == "backward" for direction, _ in subject.honest):
+        found |= _of_gradients(subject)
+    return found | (_of_attention(subject) if "attention" in known.tags else {})
 
 
-def _of_gradients(subject: Subject) -> Iterator[tuple[str, Tensors]]:
-    if not any(direction == "backward" for direction, _ in subject.honest):
-        return
-    for name, index in (
-        ("without the last row", (slice(-1, None), slice(None))),
-        ("without the last 8 columns", (slice(None), slice(-8, None))),
-    ):
-        short: list[HostTensor | None] = []
+def _forward_of(run: Callable[[], Tensors]) -> Tensors:
+    return {at: one for at, one in run().items() if at[0] == "forward"}
+
+
+def _added_in_half(subject: Subject, place: int, axis: int) -> Tensors:
+    """Add up four parts of k, rounding after each to a half type."""
+    extent = subject.inputs.call.args[place].shape[axis]
+    half = "bfloat16" if subject.dtype == "float32" else subject.dtype
+    edges = [extent * part // 4 for part in range(5)]
+    total: Tensors = {}
+    for begin, end in pairwise(edges):
+
+        def kept(data: Array, begin: int = begin, end: int = end) -> Array:
+            moved = np.zeros_like(data)
+            window = np.moveaxis(moved, axis, 0)
+            window[begin:end] = np.moveaxis(data, axis, 0)[begin:end]
+            return moved
+
+        for at, one in subject.computed(_argument(place, kept)).items():
+            if at[0] == "forward":
+                before = total[at].data if at in total else np.zeros_like(one.data)
+                added = round_to_dtype(before.astype(np.float64) + one.data, half)
+                total[at] = HostTensor(half, added)
+    return {
+        at: HostTensor(subject.dtype, _carried(one, subject.dtype)) for at, one in total.items()
+    }
+
+
+def _carried(tensor: HostTensor, dtype: str) -> Array:
+    return round_to_dtype(tensor.data.astype(np.float64), dtype)
+
+
+def _padded(subject: Subject) -> Tensors:
+    own = subject.checker.device().resolve(subject.inputs.record.name)
+
+    def circular(x: Any, w: Any, b: Any, stride: Any, padding: int, *rest: Any) -> Any:
+        sides = [padding] * 2 * (x.dim() - 2)
+        return own(torch.nn.functional.pad(x, sides, mode="circular"), w, b, stride, 0, *rest)
+
+    return subject.computed(function=circular)
+
+
+def _of_gradients(subject: Subject) -> dict[str, Callable[[], Tensors]]:
+    def short(index: tuple[slice, slice]) -> Tensors:
+        incoming: list[HostTensor | None] = []
         for each in subject.cotangents:
             if each is not None and each.data.ndim > 1:
                 data = np.array(each.data)
                 data.reshape(-1, data.shape[-1])[index] = 0
                 each = replace(each, data=data, layout=None)
-            short.append(each)
-        yield f"incoming gradient {name}", _only(subject.computed(cotangents=short), "backward")
+            incoming.append(each)
+        found = subject.computed(cotangents=incoming)
+        return {at: one for at, one in found.items() if at[0] == "backward"}
+
+    every = slice(None)
+    return {
+        "gradient without the last row": partial(short, (slice(-1, None), every)),
+        "gradient without the last 8 columns": partial(short, (every, slice(-8, None))),
+    }
 
 
-def _of_attention(subject: Subject) -> Iterator[tuple[str, Tensors]]:
+def _of_attention(subject: Subject) -> dict[str, Callable[[], Tensors]]:
     attention = torch.nn.functional.scaled_dot_product_attention
 
     def scaled(q: Any, k: Any, v: Any, **kwargs: Any) -> Any:
         return attention(q, k, v, **kwargs, scale=q.shape[-1] ** -0.5 * 1.01)
 
-    def shifted(q: Any, k: Any, v: Any, is_causal: bool = False, **kwargs: Any) -> Any:
-        length = q.shape[-2]
-        mask = torch.ones(length, length, dtype=torch.bool).tril(1) if is_causal else None
-        return attention(q, k, v, attn_mask=mask, **kwargs)
+    def masked(chunk: bool) -> Callable[..., Any]:
+        def run(q: Any, k: Any, v: Any, is_causal: bool = False, **kwargs: Any) -> Any:
+            mask = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool)
+            mask = mask.tril(0 if chunk else 1) if is_causal else mask
+            if chunk:
+                mask[-32:, 16:32] = False
+            return attention(q, k, v, attn_mask=mask, **kwargs)
 
-    def dropped(q: Any, k: Any, v: Any, is_causal: bool = False, **kwargs: Any) -> Any:
-        length = q.shape[-2]
-        mask = torch.ones(length, length, dtype=torch.bool)
-        mask = mask.tril() if is_causal else mask
-        mask[-32:, 16:32] = False
-        return attention(q, k, v, attn_mask=mask, **kwargs)
+        return run
 
-    yield "softmax scale x 1.01", subject.computed(function=scaled)
-    causal = subject.known.case.kwargs.get("is_causal", False)
-    if causal:
-        yield "causal mask off by one", subject.computed(function=shifted)
+    found: dict[str, Callable[[], Tensors]] = {}
+    found |= {"softmax scale x 1.01": partial(subject.computed, function=scaled)}
+    if subject.known.case.kwargs.get("is_causal", False):
+        found["causal mask off by one"] = partial(subject.computed, function=masked(False))
     if "attn_mask" not in subject.known.case.kwargs:
-        yield "chunk lost in online softmax", subject.computed(function=dropped)
+        found["chunk lost in online softmax"] = partial(subject.computed, function=masked(True))
+    return found
 
 
 def _argument(place: int, change: Callable[[Array], Array]) -> Callable[[HostCall], HostCall]:
+    """Return what changes the floating argument at a place, rounded to its dtype."""
+
     def changed(call: HostCall) -> HostCall:
         args = list(call.args)
         tensor = args[place]
         if isinstance(tensor, HostTensor):
-            data = round_to_dtype(change(np.float64(tensor.data)), tensor.dtype)
+            data = round_to_dtype(change(tensor.data.astype(np.float64)), tensor.dtype)
             args[place] = HostTensor(tensor.dtype, data)
         return HostCall(tuple(args), call.kwargs)
 
     return changed
 
 
-def _zeroed_tail(place: int, axis: int, count: int) -> Callable[[HostCall], HostCall]:
+def _zeroed(place: int, axis: int, part: slice) -> Callable[[HostCall], HostCall]:
     def change(data: Array) -> Array:
-        data = np.array(data)
-        np.moveaxis(data, axis, 0)[-count:] = 0
+        np.moveaxis(data, axis, 0)[part] = 0
         return data
 
     return _argument(place, change)
 
 
+def _of_another(weight: Array) -> Array:
+    """Give each expert, head, sample or input channel the weight of the one before."""
+    return np.roll(weight, 1, weight.ndim - 3 if weight.ndim > 2 else 0)
+
+
 def _without_tap(weight: Array) -> Array:
-    weight = np.array(weight)
     weight[..., -1] = 0
     return weight
 
 
-def _border(data: Array) -> Array:
-    """Shift the data by one: the border then has other neighbours."""
-    return np.roll(data, 1, -1)
-
-
-def _truncated(bits: int) -> Callable[[Any], Any]:
-    def cut(value: Any) -> Any:
-        if not isinstance(value, HostTensor) or DTYPES[value.dtype].kind != "float":
-            return value
-        part, exponent = np.frexp(np.float64(value.data))
-        data = np.ldexp(np.trunc(np.ldexp(part, bits)), exponent - bits)
-        return HostTensor(value.dtype, round_to_dtype(data, value.dtype))
-
-    return cut
-
-
 def _mapped(call: HostCall, change: Callable[[Any], Any]) -> HostCall:
-    from ray_precheck.frameworks.base import mapped_call
-
     return mapped_call(call, change)
 
 
-def _only(results: Tensors, direction: str) -> Tensors:
-    return {at: one for at, one in results.items() if at[0] == direction}
+def _cut_to(bits: int, value: Any) -> Any:
+    """Cut a float tensor to a number of bits, towards 0."""
+    if not isinstance(value, HostTensor) or DTYPES[value.dtype].kind != "float":
+        return value
+    part, exponent = np.frexp(value.data.astype(np.float64))
+    data = np.ldexp(np.trunc(np.ldexp(part, bits)), exponent - bits)
+    return HostTensor(value.dtype, round_to_dtype(data, value.dtype))
 
 
-def _same(one: Tensors, other: Tensors) -> bool:
-    return all(np.array_equal(one[at].data, other[at].data, equal_nan=True) for at in other)
+def _times(tensor: HostTensor, factor: float) -> HostTensor:
+    return replace(tensor, data=(tensor.data.astype(np.float64) * factor).astype(tensor.data.dtype))

@@ -1,9 +1,9 @@
-"""The records on which `bench_verdicts` plants faults: products, attention, norms and losses of known networks.
+"""The records on which `bench_verdicts` plants faults: products, attention, norms and losses.
 
-Comes in: a dtype, and how large the largest record may be. Goes out: a `Case` for each call with what the
-faults must know of it (`Known`), and inputs that are made hard for a bench that looks at a sample. Called by
-`bench_verdicts.subject`. Shapes are those of GPT-2, Llama-2-7B and Llama-3-8B, BERT, ViT-B, Whisper, ResNet-50
-and a UNet, with fewer positions, or a part of the width, so that a call has 10^6 to 10^9 multiply-adds.
+Comes in: nothing. Goes out: a `Case` for each call with what the faults must know of it (`Known`), and inputs
+that are made hard for a bench that looks at a sample. Called by `bench_verdicts.subject` and
+`bench_verdicts.main`. Shapes are those of GPT-2, Llama-2-7B, Llama-3-8B, BERT, ViT-B, Whisper, ResNet-50
+and a UNet, with fewer positions, or a part of the width, so that a product has 10^6 to 10^9 multiply-adds.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ Generator = np.random.Generator
 class Known:
     """A call and what the faults must know of it.
 
-    `macs` are the multiply-adds of its forward pass. `k` is the path of an argument and its axis over which
-    the product adds up, ("", 0) where there is none. `bias` is the place of the bias among the arguments, -1
+    `macs` are the multiply-adds of its forward pass. `k` is the place of an argument and its axis over which
+    the product adds up, None where there is none. `bias` is the place of the bias among the arguments, -1
     for none; `weight` that of an argument whose leading axis numbers experts, heads or samples, of which one
     may be taken for another, -1 for none. `padding` is the place of a convolution's padding, -1 for none.
     """
@@ -60,10 +60,14 @@ def _whole(*shape: int, high: int) -> DrawnArgument:
 def _linear(label: str, tokens: int, inner: int, outer: int, biased: bool) -> Known:
     args = [_t(tokens, inner), _t(outer, inner, size=0.1), *([_t(outer)] if biased else [])]
     macs = tokens * inner * outer
-    return _known("Functional.linear", macs, *args, label=label, k=(0, -1), bias=2 if biased else -1)
+    return _known(
+        "Functional.linear", macs, *args, label=label, k=(0, -1), bias=2 if biased else -1
+    )
 
 
-def _conv(label: str, data: tuple[int, ...], weight: tuple[int, ...], *rest: Any, **more: Any) -> Known:
+def _conv(
+    label: str, data: tuple[int, ...], weight: tuple[int, ...], *rest: Any, **more: Any
+) -> Known:
     name = f"Functional.conv{'_transpose' if more.pop('back', False) else ''}{len(data) - 2}d"
     stride = rest[0] if rest and isinstance(rest[0], int) else 1
     macs = float(np.prod(weight)) * data[0] * float(np.prod(data[2:])) / stride ** (len(data) - 2)
@@ -125,7 +129,9 @@ ATTENTION = (
     _attention("bert", (2, 12, 96, 64), 12),
     _attention("llama causal", (1, 4, 256, 128), 4, is_causal=True),
     _attention("llama-3 gqa", (1, 8, 128, 128), 2, is_causal=True, enable_gqa=True),
-    _attention("masked", (1, 8, 128, 64), 8, attn_mask=DrawnArgument((128, 128), -2.0, 2.0, grad=False)),
+    _attention(
+        "masked", (1, 8, 128, 64), 8, attn_mask=DrawnArgument((128, 128), -2.0, 2.0, grad=False)
+    ),
 )
 _ROWS = (_t(256, 768), [768])
 OTHERS = (

@@ -1,8 +1,9 @@
 """One call with what an honest device made of it, and what one with a fault does.
 
-Comes in: a `Known` call, a dtype, and how hard its inputs are. Goes out: a `Subject`: the payload, the inputs by
-path, and honest outputs and gradients, which are handed to `Checker.check` as another process's device would
-hand them over. Called by `bench_verdicts.main` and `bench_verdicts.faults`. Nothing here knows the bench.
+Comes in: a `Known` call, a dtype, and how hard its inputs are. Goes out: a `Subject`: the payload, the inputs
+by path, and honest outputs and gradients, which are handed to `Checker.check` as another process's device
+would hand them over. Called by `bench_verdicts.main` and `bench_verdicts.faults`. Nothing here knows the
+bench.
 
 The device computes in float32 and rounds each result once, as accelerators do. torch's own kernels of half
 types take some hundred times as long on a CPU; they are a second honest device where the call is small.
@@ -23,6 +24,7 @@ from ray_precheck.check.inputs import Inputs, cotangents_of, make_inputs, source
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.frameworks.base import Leaf, map_leaves
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
+from ray_precheck.inputs.generate import GeneratedTensors, TensorSource
 from ray_precheck.numerics.arrays import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.task import TaskPayload
@@ -72,9 +74,10 @@ class Subject:
         first = source_of(decoded.record, self.settings, keeps=True)
         make_inputs(decoded, first)
         rng = np.random.default_rng(self.seed)
-        drawn = {path: self._hardened(one, rng) for path, one in first.drawn.items()}
+        drawn = {path: self._hardened(one, rng) for path, one in _drawn(first).items()}
         source = source_of(decoded.record, self.settings, keeps=True)
-        source.take(drawn, ())  # type: ignore[attr-defined]
+        assert isinstance(source, GeneratedTensors)
+        source.take(drawn, ())
         made = make_inputs(decoded, source)
         self.given.update(drawn)
         return made
@@ -96,7 +99,7 @@ class Subject:
     def cotangents(self) -> list[HostTensor | None]:
         """The incoming gradients."""
         found = cotangents_of(self.inputs, list(self._forward.outputs))
-        drawn = getattr(self.inputs.source, "drawn", {})
+        drawn = _drawn(self.inputs.source)
         self.given.update({path: one for path, one in drawn.items() if path.startswith("backward")})
         return found
 
@@ -116,8 +119,9 @@ class Subject:
         function: Callable[..., Any] | None = None,
         *,
         wide: bool = True,
+        finish: Callable[[HostTensor], HostTensor] | None = None,
     ) -> Tensors:
-        """Run the call in float32 (not `wide`: in its dtypes), perhaps changed, and round once."""
+        """Run the call in float32 (not `wide`: in its dtypes), perhaps changed, and round once (`finish`)."""
         incoming = list(self.cotangents if cotangents is None else cotangents)
         call = change(self.inputs.call)
         ran = self._execution(call, function, wide=wide)
@@ -125,7 +129,8 @@ class Subject:
         if self.inputs.record.has_backward and self.inputs.plan.differentiable:
             grads = ran.gradients([_float32(one) if wide else one for one in incoming])
             found |= {("backward", i): one for i, one in enumerate(grads)}
-        return {at: self.rounded(one) for at, one in found.items() if isinstance(one, HostTensor)}
+        finish = finish or self.rounded
+        return {at: finish(one) for at, one in found.items() if isinstance(one, HostTensor)}
 
     def _execution(
         self, call: HostCall, function: Callable[..., Any] | None = None, *, wide: bool = True
@@ -139,7 +144,7 @@ class Subject:
         """Return a result in the dtype of the record."""
         if DTYPES[tensor.dtype].kind != "float" or tensor.dtype == self.dtype:
             return tensor
-        return HostTensor(self.dtype, round_to_dtype(np.float64(tensor.data), self.dtype))
+        return HostTensor(self.dtype, round_to_dtype(tensor.data.astype(np.float64), self.dtype))
 
     def measured(self, results: Mapping[Place, HostTensor]) -> Measured:
         """Return results as another process's device hands them over."""
@@ -148,6 +153,10 @@ class Subject:
             both[direction].append(one)
         gradients = both["backward"] or None
         return Measured(both["forward"], gradients=gradients, inputs=self.given)
+
+
+def _drawn(source: TensorSource) -> dict[str, HostTensor]:
+    return source.drawn if isinstance(source, GeneratedTensors) else {}
 
 
 def _float32(value: Any) -> Any:
