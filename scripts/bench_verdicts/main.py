@@ -49,9 +49,9 @@ _LARGE, _SLOW = 1.5e8, 3e7
 class Counts:
     """What both benches said by one standard; `planted` and `found` by ("operator" ..., name).
 
-    `calls` are honest calls, and `honest` their results; `alarms` those that each bench calls an error,
-    `more` those that the other alone does. `unseen` are faults that the exact bench does not find.
-    `seconds` are pairs of both benches' times of one honest call.
+    `calls` are honest calls, and `honest` their results; `alarms` those that each bench calls an error
+    (`accused` names those of the exact one), `more` those that the other alone does. `unseen` are faults that
+    the exact bench does not find. `seconds` are pairs of both benches' times of one honest call.
     """
 
     planted: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -62,6 +62,7 @@ class Counts:
     honest: int = 0
     unseen: int = 0
     alarms: Counter[str] = field(default_factory=Counter)
+    accused: list[str] = field(default_factory=list)
     more: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     seconds: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
@@ -131,6 +132,7 @@ class Yardstick:
         counts.more += [
             f"{subject.label}: {at[0]} {at[1]}: {ran[1].message}" for at in other - exact
         ]
+        counts.accused += [f"{subject.label}: {ran[0].message}"] if exact else []
         pair = ran[0].bench_s, ran[1].bench_s
         counts.seconds.setdefault(_size(subject.known), []).append(pair)
         return exact
@@ -239,10 +241,12 @@ def report(standard: str, counts: Counts, verbose: bool) -> str:
     parts.append(
         markdown_table(("multiply-adds", "honest calls", "exact s", "other s", "ratio"), rows)
     )
+    shown = slice(None if verbose else 20)
+    parts.append("\n".join(f"exact accuses: {each}" for each in counts.accused[shown]))
     named = [f"more: {each}" for each in counts.more] + [
         f"missed: {each}" for each in counts.missed
     ]
-    parts.append("\n".join(named if verbose else named[:20]))
+    parts.append("\n".join(named[shown]))
     parts.append("\n".join(f"skipped: {each}" for each in dict.fromkeys(counts.skipped)))
     return "\n\n".join(filter(None, parts))
 
