@@ -21,6 +21,7 @@ from ray_precheck.accuracy.standards.base import (
     added_cells,
     no_implementations,
 )
+from ray_precheck.accuracy.standards.honest import Distance
 from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.descriptors.descriptor import framework_dtype
 from ray_precheck.numerics.arrays import round_to_dtype, smallest_normal
@@ -74,7 +75,7 @@ def check_output(
         differs = f"shape {list(tested.shape)} where the bench has {list(bench.shape)}"
     if differs:
         return _row(name, tested, bench, judge.framework, Verdict.ERROR, differs)
-    judged = _judged(tested, bench, judge, implementations)
+    judged = _judged(tested, _comparison(tested, bench, judge, implementations), judge)
     return _row(name, tested, bench, judge.framework, *judged)
 
 
@@ -110,15 +111,32 @@ def _number(value: complex) -> HostTensor:
     return HostTensor(dtype, np.asarray(value, dtype))
 
 
-def _judged(
+def check_with_limits(
+    name: str,
     tested: HostTensor,
     bench: HostTensor,
     judge: Judge,
     implementations: Callable[[], Sequence[Array]],
-) -> tuple[Verdict, str, Metrics | None, Cells]:
-    """Return verdict, message, metrics and added cells of two tensors of one shape."""
+) -> tuple[OutputCheck, Distance | None]:
+    """Compare a tensor as `check_output` does, by the standard `auto`; also return the limits of its errors,
+    None where the comparison came to none."""
+    comparison = _comparison(tested, bench, judge, implementations)
+    found = _judged(tested, comparison, judge)
+    check = _row(name, tested, bench, judge.framework, *found)
+    if not isinstance(judge.standard, Auto) or check.verdict is not Verdict.PASS:
+        return check, None
+    return check, judge.standard.limits(comparison, check.columns)
+
+
+def _comparison(
+    tested: HostTensor,
+    bench: HostTensor,
+    judge: Judge,
+    implementations: Callable[[], Sequence[Array]],
+) -> Comparison:
+    """Return two tensors of one shape beside each other."""
     metrics = metrics_of(tested.data, _rounded_bench(tested, bench), smallest_normal(tested.dtype))
-    comparison = Comparison(
+    return Comparison(
         type_name=judge.type_name,
         direction=judge.direction,
         dtype=tested.dtype,
@@ -129,6 +147,13 @@ def _judged(
         framework=judge.framework,
         is_exact=judge.is_exact,
     )
+
+
+def _judged(
+    tested: HostTensor, comparison: Comparison, judge: Judge
+) -> tuple[Verdict, str, Metrics | None, Cells]:
+    """Return verdict, message, metrics and added cells of a comparison."""
+    metrics = comparison.metrics
     judgement = judge.standard.judge(comparison)
     message = judgement.message
     if judgement.verdict is Verdict.ERROR and judge.standard.name != Auto.name:

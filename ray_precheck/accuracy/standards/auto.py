@@ -32,8 +32,10 @@ import numpy as np
 from ray_precheck.accuracy.ambiguous import exact_elements
 from ray_precheck.accuracy.metrics import chunks, rounded_bench
 from ray_precheck.accuracy.standards.base import (
+    BENCH_HEADING,
     EXACT,
     ROUNDING,
+    Cells,
     Comparison,
     Finding,
     Judgement,
@@ -103,7 +105,12 @@ class Auto:
     """
 
     name: ClassVar[str] = "auto"
-    columns: ClassVar[tuple[str, ...]] = ("HonestRMSE", "HonestMaxAbsErr", *Published.columns)
+    columns: ClassVar[tuple[str, ...]] = (
+        BENCH_HEADING,
+        "HonestRMSE",
+        "HonestMaxAbsErr",
+        *Published.columns,
+    )
 
     rmse: float | None = None
     max_abs_err: float | None = None
@@ -120,6 +127,16 @@ class Auto:
         found = self._judge_elements(comparison)
         finding = biased(comparison) if found.verdict is Verdict.PASS else None
         return found if finding is None else conclude(comparison, [finding], found.columns)
+
+    def limits(self, comparison: Comparison, columns: Cells) -> Distance:
+        """Return the limits of an output that has passed, with the cells of its row."""
+        cells = dict(columns)
+        honest = rounded_once(comparison)
+        if "HonestRMSE" in cells:
+            rmse, largest = float(cells["HonestRMSE"]), float(cells["HonestMaxAbsErr"])
+            honest = replace(honest, rmse=rmse, largest=largest)
+        measure = Measure(self.rmse, self.max_abs_err, self.max_rel_err)
+        return measure.limits(comparison, honest)
 
     def _judge_elements(self, comparison: Comparison) -> Judgement:
         """Judge by the size of the errors of elements."""

@@ -32,6 +32,8 @@ Cells = tuple[tuple[str, float | str], ...]
 # compared. `MaxRelativeErr`, which every run has, is of all elements and against the rounded bench;
 # those here are of the elements above the small value of the published standards.
 STANDARD_HEADING = "Standard"
+# How `auto` saw the bench: "exact", whole, or the share of a sample.
+BENCH_HEADING, WHOLE = "Bench", "exact"
 ERROR_HEADINGS = {
     "MaxRelErrAboveSmall": "max_rel_err",
     "MeanRelErrAboveSmall": "mean_rel_err",
@@ -273,6 +275,8 @@ def added_cells(standard: Standard, comparison: Comparison, own: Cells) -> Cells
     if standard.name == "msprobe":
         return ()
     cells: list[tuple[str, float | str]] = [(STANDARD_HEADING, standard.name)]
+    if BENCH_HEADING in standard.columns:
+        cells.append((BENCH_HEADING, WHOLE))
     if is_measurable(comparison.dtype):
         errors = measure_errors(comparison.device_out, comparison.bench_out, comparison.dtype)
         cells += [(heading, getattr(errors, field)) for heading, field in ERROR_HEADINGS.items()]
