@@ -5,9 +5,9 @@ of each gradient from which tensors it is added up, and along which axis it can 
 rows combined. Called by `check.sampled`.
 
 A product is linear in each of its operands. So rows of a result that are added with signs are the result of
-operands whose rows are added with these signs, along any axis that one operand of each term has. In an equation
-each axis has a letter, as in `einsum`; those of capital letters (the places of a convolution) belong to one
-tensor alone and are never cut.
+operands whose rows are added with these signs, along any axis that one operand of each term has. In an
+equation each axis has a letter, as in `einsum`; those of capital letters (the places of a convolution) belong
+to one tensor alone and are never cut.
 """
 
 import math
@@ -251,9 +251,8 @@ def _convolution(shapes: Sequence[tuple[int, ...]], *, is_transposed: bool) -> _
 def combined(array: Array, axis: int, signs: Array) -> Array:
     """Return the sums of rows of an array along an axis, in the dtype of the signs.
 
-    `signs`, `(g, B)` of 1 and -1, are those of the row j B + b in the sum b. The rows of a sum are B apart, so
-    that neighbours
-    are in different ones; there may be fewer than g B.
+    `signs`, `(g, B)` of 1 and -1, are those of the row j B + b in the sum b. The rows of a sum are B apart,
+    so that neighbours are in different ones; there may be fewer than g B.
     """
     count, blocks = signs.shape
     shape = list(array.shape)

@@ -48,7 +48,7 @@ from ray_precheck.check.random.judge import (
     require_rule,
 )
 from ray_precheck.check.row import make_row, with_explanations
-from ray_precheck.check.sampled import judge_sampled
+from ray_precheck.check.sampled.judge import judge_sampled
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.tested import UnderTest, handed_over, held_by_dump, measured_elsewhere
 from ray_precheck.errors import NotCheckable

@@ -1,0 +1,191 @@
+"""What the samples of products and of attention have in common: a part of a result, judged.
+
+Comes in: a result, its rows that are in the sample, the bench's and the tested part, and the differences of
+all elements. Goes out: the detail row of a result that is clearly right. Called by `sampled.products` and
+`sampled.attention`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from ray_precheck.accuracy.outputs import check_with_limits
+from ray_precheck.accuracy.standards.base import BENCH_HEADING
+from ray_precheck.accuracy.standards.honest import Distance
+from ray_precheck.bench.checkable import seed_of
+from ray_precheck.check.attempt import OutOfMemory, attempt
+from ray_precheck.check.bench import Implementations
+from ray_precheck.check.judge import Compared
+from ray_precheck.check.settings import Terms
+from ray_precheck.check.tested import UnderTest
+from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import CallPlan, Execution, Leaf
+from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
+from ray_precheck.schema.dtypes import Array
+from ray_precheck.schema.result import OutputCheck
+from ray_precheck.schema.values import HostCall, HostTensor
+
+# The dtype in which all elements of a result are looked at. Rounding a half type once is 2^-9 of a number, or
+# 2^-12, which a float32 sum of 10^4 terms knows to 2^-20; float32 results need float64.
+DTYPES_SEEN = {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
+# Of each result one row in so many is computed, or fewer, if these have so many elements.
+_SHARE, _MOST_ELEMENTS = 16, 1 << 17
+# The whole may have so many times the RMSE of the sample, which has it by chance where rows differ in size.
+_ALIKE = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class LargeCall:
+    """A call of one output; `function` is the bench's, and `call` what it gets."""
+
+    tested: UnderTest
+    terms: Terms
+    function: Callable[..., Any]
+    call: HostCall
+    output: HostTensor
+
+    def generator(self, name: str) -> np.random.Generator:
+        """Return the numbers by chance for one result: the same in each run of a seed."""
+        key = seed_of(self.terms.seed, f"{name}\0sample")
+        return np.random.Generator(np.random.Philox(key=key))
+
+
+class SampledCall(Protocol):
+    """A way to sample a call. Its methods return None for a result that is in doubt."""
+
+    def output(self, name: str, tested: HostTensor) -> Compared | None:
+        """Return the row of the output."""
+
+    def gradient(self, name: str, position: int, tested: HostTensor) -> Compared | None:
+        """Return the row of the gradient of the tensor at a position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The numbers of the rows of a sample along an axis: the first `largest` are those of the largest
+    numbers."""
+
+    axis: int
+    numbers: Array
+    largest: int
+
+    def of(self, tensor: HostTensor, axis: int | None = None) -> HostTensor:
+        """Return the part of a tensor in these rows."""
+        along = self.axis if axis is None else axis
+        return replace(tensor, data=np.take(tensor.data, self.numbers, along), layout=None)
+
+    def drawn(self, part: Array) -> Array:
+        """Return of a part the rows that are there by chance."""
+        rows = [slice(None)] * part.ndim
+        rows[self.axis] = slice(self.largest, None)
+        return part[tuple(rows)]
+
+
+def rows_of(
+    data: Array, axis: int, generator: np.random.Generator, largest: int, fewest: int
+) -> Rows | None:
+    """Return the rows of a sample; None where an element is not finite, or the rows are too few to draw."""
+    others = tuple(each for each in range(data.ndim) if each != axis)
+    highest: Array = np.maximum(data.max(axis=others), -data.min(axis=others))
+    length = data.shape[axis]
+    if not np.isfinite(highest).all() or length < 2 * fewest:
+        return None
+    few = min(-(-length // _SHARE), _MOST_ELEMENTS * length // data.size)
+    order = np.argsort(highest, kind="stable")[::-1]
+    drawn = generator.permutation(order[largest:])
+    chosen = np.concatenate([order[:largest], drawn])[: max(few, fewest)]
+    return Rows(axis, chosen, largest)
+
+
+def computed(
+    function: Callable[..., Any],
+    call: HostCall,
+    plan: CallPlan,
+    incoming: HostTensor | None,
+    place: TorchPlace,
+) -> tuple[HostTensor, Sequence[Leaf]] | None:
+    """Return the output of a call and its gradients (() without an incoming one); None where it cannot be
+    computed, as the whole bench may say why."""
+
+    def run() -> tuple[Leaf, Sequence[Leaf]]:
+        execution = TorchExecution(function, call, plan, place)
+        gradients = execution.gradients([incoming]) if plan.differentiable else ()
+        return execution.outputs[0], gradients
+
+    try:
+        found, _ = attempt(run)
+    except (OutOfMemory, NotCheckable):
+        return None
+    if found is None or not isinstance(found[0], HostTensor):
+        return None
+    return found[0], found[1]
+
+
+def judge_part(
+    of: LargeCall,
+    name: str,
+    direction: str,
+    tested: HostTensor,
+    bench: Leaf,
+    implementations: Callable[[], Sequence[Array]],
+) -> tuple[OutputCheck, Distance] | None:
+    """Return the detail row of a part of a result, and the limits of its errors; None unless it passes."""
+    if not isinstance(bench, HostTensor) or bench.shape != tested.shape:
+        return None
+    judge = of.terms.judge(of.tested.inputs.record.name, direction)
+    check, limits = check_with_limits(name, tested, bench, judge, implementations)
+    return None if limits is None else (check, limits)
+
+
+def implementations_of(
+    of: LargeCall, direction: str, call: HostCall, plan: CallPlan, incoming: HostTensor | None
+) -> Implementations:
+    """Return the honest implementations of a part of a call."""
+    measured, terms = of.tested.measured, of.terms
+    is_captured = measured is None or (direction == "forward" and of.tested.is_captured)
+    float32 = terms.float32 if is_captured or measured is None else measured.float32
+    return Implementations(
+        of.function,
+        call,
+        plan,
+        _picked,
+        () if incoming is None else (incoming,),
+        kernel_is_tested=terms.tests_own_kernel,
+        float32=float32.of_call(of.tested.inputs.record.name.type_name),
+    )
+
+
+def _picked(run: Execution, incoming: list[HostTensor | None]) -> Sequence[Leaf]:
+    """Return the gradients where there are incoming ones, else the outputs."""
+    return run.gradients(incoming) if incoming else run.outputs
+
+
+def clear_row(
+    tested: HostTensor,
+    rows: Rows,
+    part: tuple[HostTensor, HostTensor],
+    found: tuple[OutputCheck, Distance],
+    difference: Array | None,
+) -> Compared | None:
+    """Return the row of a result all of whose elements keep to the limits of its sample, else None.
+
+    `part` is the sample as tested and in the bench, `found` its detail row and its limits. `difference` are
+    the errors, or sums of errors whose squares add up to the same.
+    """
+    if difference is None:
+        return None
+    check, limits = found
+    errors = rows.drawn(part[0].data) - rows.drawn(part[1].data)
+    own = math.sqrt(float(np.mean(np.square(errors, dtype=np.float64))))
+    whole = math.sqrt(float(np.sum(np.square(difference, dtype=np.float64))) / tested.data.size)
+    largest = float(np.max(np.abs(difference)))
+    # NaN is within no limit.
+    if not (whole <= min(limits.rmse, _ALIKE * own) and largest <= limits.largest):
+        return None
+    share = round(tested.shape[rows.axis] / len(rows.numbers))
+    columns = {**dict(check.columns), BENCH_HEADING: f"sampled 1/{share}", "RMSE": whole}
+    check = replace(check, shape=str(tested.shape), columns=tuple(columns.items()))
+    return Compared(check, tested)
