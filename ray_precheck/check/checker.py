@@ -39,7 +39,7 @@ from ray_precheck.check.judge import (
     judge_backward,
     judge_forward,
 )
-from ray_precheck.check.options import EXACT
+from ray_precheck.check.options import EXACT, SAMPLED
 from ray_precheck.check.random.judge import (
     judge_identity_backward,
     judge_random_backward,
@@ -327,10 +327,12 @@ class Checker:
 
     def _sampled(self, tested: UnderTest) -> tuple[DirectionCheck, DirectionCheck] | None:
         """Return the checks of a large product that a sample shows to be right, else None."""
-        if self._settings.options.bench == EXACT or tested.inputs.is_random:
+        wanted = self._settings.options.bench
+        if wanted == EXACT or tested.inputs.is_random:
             return None
+        run = self._device.run_gradients
         try:
-            return judge_sampled(self.bench, tested, self.terms, self._device.run_gradients)
+            return judge_sampled(self.bench, tested, self.terms, run, is_final=wanted == SAMPLED)
         except NotCheckable:
             return None  # The whole bench says why.
 

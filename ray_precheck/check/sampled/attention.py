@@ -13,7 +13,7 @@ are too large.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,17 +22,18 @@ from ray_precheck.check.judge import Compared
 from ray_precheck.check.sampled.parts import (
     DTYPES_SEEN,
     LargeCall,
+    Look,
     Rows,
-    clear_row,
     computed,
     implementations_of,
-    judge_part,
+    judged_row,
+    look_at,
     rows_of,
 )
 from ray_precheck.frameworks.base import CallPlan, Leaf, mapped_call, tensors_of
 from ray_precheck.frameworks.pytorch.run import TorchPlace
 from ray_precheck.operators.table import table_of_names
-from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostCall, HostTensor
 
 _ATTENTION = table_of_names(
@@ -80,46 +81,34 @@ class SampledAttention:
 
     def output(self, name: str, tested: HostTensor) -> Compared | None:
         """Return the row of the output, None if it is in doubt."""
-        sample = self._sample
-        if sample is None or self._whole is None:
-            return None
-        return self._row(name, "forward", tested, sample.results[0], self._whole[0])
+        return self._row(name, tested, None)
 
     def gradient(self, name: str, position: int, tested: HostTensor) -> Compared | None:
         """Return the row of the gradient of the tensor at a position, None if it is in doubt."""
-        sample, number = self._sample, self._plan.differentiable.index(position)
-        if sample is None or self._whole is None:
-            return None
-        bench, whole = sample.results[1][number], self._whole[1][number]
-        return self._row(name, "backward", tested, bench, whole, number)
+        return self._row(name, tested, self._plan.differentiable.index(position))
 
-    def _row(
-        self,
-        name: str,
-        direction: str,
-        tested: HostTensor,
-        bench: Leaf,
-        whole: Leaf,
-        number: int = 0,
-    ) -> Compared | None:
-        """Return the row of a result beside those of the sample in float64, and of the whole; `number` is its
-        place among the results of its direction."""
-        sample = self._sample
-        if sample is None or not isinstance(bench, HostTensor) or not isinstance(whole, HostTensor):
-            return None
-        if whole.shape != tested.shape:
-            return None
-        part = sample.rows.of(tested)
-        incoming = self.incoming if direction == "backward" else None
-        plan = self._plan if direction == "backward" else CallPlan()
-        cut = None if incoming is None else sample.rows.of(incoming)
-        ways = implementations_of(self.call, direction, sample.call, plan, cut)
-        found = judge_part(self.call, name, direction, part, bench, lambda: ways.of(number, part))
-        if found is None:
-            return None
-        with np.errstate(invalid="ignore"):
-            difference = tested.data - whole.data
-        return clear_row(tested, sample.rows, (part, bench), found, difference)
+    def _row(self, name: str, tested: HostTensor, number: int | None) -> Compared | None:
+        """Return the row of the gradient of a number, None: of the output."""
+        first = self._rows
+
+        def differences() -> Array | None:
+            whole = _leaf(self._whole, number)
+            if whole is None or whole.shape != tested.shape:
+                return None
+            with np.errstate(invalid="ignore"):
+                return np.asarray(tested.data - whole.data)
+
+        def look(rows: Rows) -> Look | None:
+            sample = self._sample if rows is first else self._computed(rows)
+            direction, plan, cut = "forward", CallPlan(), None
+            if number is not None and self.incoming is not None:
+                direction, plan, cut = "backward", self._plan, rows.of(self.incoming)
+            ways = implementations_of(self.call, direction, sample.call, plan, cut)
+            part = rows.of(tested)
+            its = partial(ways.of, number or 0, part)
+            return look_at(self.call, name, direction, part, _leaf(sample.results, number), its)
+
+        return None if first is None else judged_row(self.call, tested, first, look, differences)
 
     @property
     def _plan(self) -> CallPlan:
@@ -127,28 +116,32 @@ class SampledAttention:
         return CallPlan(differentiable=wanted if self.incoming is not None else ())
 
     @cached_property
-    def _sample(self) -> "_Sample | None":
-        """The heads of the sample, computed in float64."""
-        output = self.call.output
+    def _rows(self) -> Rows | None:
         generator = self.call.generator(self.call.tested.inputs.output_name("forward", 0))
-        rows = rows_of(output.data, self.axis, generator, _LARGEST_ROWS, _FEWEST_ROWS)
-        if rows is None:
-            return None
-        length = output.shape[self.axis]
+        return rows_of(self.call.output.data, self.axis, generator, _LARGEST_ROWS, _FEWEST_ROWS)
+
+    @cached_property
+    def _sample(self) -> "_Sample":
+        """The heads of the sample, which serve all results."""
+        assert self._rows is not None
+        return self._computed(self._rows)
+
+    def _computed(self, rows: Rows) -> "_Sample":
+        """Compute some heads in float64."""
+        shape = self.call.output.shape
 
         def cut(value: Any) -> Any:
             if not isinstance(value, HostTensor):
                 return value
             # A mask counts its axes from the last one.
-            axis = self.axis - len(output.shape) + len(value.shape)
-            is_whole = axis >= 0 and value.shape[axis] == length
+            axis = self.axis - len(shape) + len(value.shape)
+            is_whole = axis >= 0 and value.shape[axis] == shape[self.axis]
             return rows.of(value, axis) if is_whole else value
 
         call = mapped_call(self.call.call, cut)
         incoming = None if self.incoming is None else rows.of(self.incoming)
         place = TorchPlace(widen=True)
-        found = computed(self.call.function, call, self._plan, incoming, place)
-        return None if found is None else _Sample(rows, call, found)
+        return _Sample(call, computed(self.call.function, call, self._plan, incoming, place))
 
     @cached_property
     def _whole(self) -> _Results | None:
@@ -166,8 +159,15 @@ class SampledAttention:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The heads in `rows`, the call of these alone, and its results."""
+    """The call of some heads, and its results, None where they cannot be computed."""
 
-    rows: Rows
     call: HostCall
-    results: _Results
+    results: _Results | None
+
+
+def _leaf(results: _Results | None, number: int | None) -> HostTensor | None:
+    """Return the gradient of a number, or the output."""
+    if results is None:
+        return None
+    found = results[0] if number is None else results[1][number]
+    return found if isinstance(found, HostTensor) else None

@@ -11,7 +11,7 @@ product in sums by chance (`sampled.products`), those of attention in arithmetic
 (`sampled.attention`). Their errors must keep to the limits of the sample, and be as large as in the sample.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ray_precheck.accuracy.standards.auto import Auto
@@ -33,12 +33,18 @@ LEAST_MACS = 1e7
 
 
 def judge_sampled(
-    bench: Bench, tested: UnderTest, terms: Terms, run_gradients: Callable[[UnderTest], UnderTest]
+    bench: Bench,
+    tested: UnderTest,
+    terms: Terms,
+    run_gradients: Callable[[UnderTest], UnderTest],
+    *,
+    is_final: bool = False,
 ) -> tuple[DirectionCheck, DirectionCheck] | None:
     """Return the checks of both directions where a sample shows that all results are right; None where it
     does not, and for calls that are no large product.
 
-    `run_gradients` returns the call with the gradients of the device.
+    `run_gradients` returns the call with the gradients of the device. `is_final`: the whole bench is not
+    computed where there is doubt, so that there are rows of errors, too.
 
     Raises:
         NotCheckable: there is no bench, or the gradients cannot be tested.
@@ -46,6 +52,7 @@ def judge_sampled(
     call = _large_call(bench, tested, terms)
     if call is None:
         return None
+    call = replace(call, is_final=is_final)
     has_backward = tested.inputs.record.has_backward
     if has_backward:
         if terms.tests_dump and has_captured_gradients(tested.inputs.record):
@@ -58,21 +65,24 @@ def judge_sampled(
     row = None if sampled is None else sampled.output(_name(call, "forward", 0), call.output)
     if sampled is None or row is None:
         return None
-    forward = DirectionCheck((row,), _notes(call))
+    forward = DirectionCheck((row,), _notes(call, [row]))
     if incoming is None:
         return forward, DirectionCheck(ruled=Verdict.NONE)
     rows = _gradient_rows(call, sampled)
     if rows is None:
         return None
-    return forward, DirectionCheck(rows, _notes(call), cotangents=(incoming,))
+    return forward, DirectionCheck(rows, _notes(call, rows), cotangents=(incoming,))
 
 
 def _name(call: LargeCall, direction: str, number: int) -> str:
     return call.tested.inputs.output_name(direction, number)
 
 
-def _notes(call: LargeCall) -> tuple[str, ...]:
-    return (call.tested.note,) if call.tested.note else ()
+def _notes(call: LargeCall, rows: Sequence[Compared]) -> tuple[str, ...]:
+    """Return the notes of a direction: beside rows that pass, a row that is in doubt says nothing."""
+    doubts = [row.check for row in rows if row.check.verdict is Verdict.SKIP]
+    said = [f"{'.'.join(each.name.split('.')[-3:])}: {each.message}" for each in doubts]
+    return tuple(filter(None, [call.tested.note, *(said if len(said) < len(rows) else ())]))
 
 
 def _incoming(call: LargeCall) -> HostTensor | None:

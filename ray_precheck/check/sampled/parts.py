@@ -6,6 +6,7 @@ all elements. Goes out: the detail row of a result that is clearly right. Called
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.schema.dtypes import Array
-from ray_precheck.schema.result import OutputCheck
+from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 
 # The dtype in which all elements of a result are looked at. Rounding a half type once is 2^-9 of a number, or
@@ -33,19 +34,23 @@ from ray_precheck.schema.values import HostCall, HostTensor
 DTYPES_SEEN = {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
 # Of each result one row in so many is computed, or fewer, if these have so many elements.
 _SHARE, _MOST_ELEMENTS = 16, 1 << 17
+# Where a result is in doubt, the rows of so many sums are looked at.
+_SUSPECTS = 4
 # The whole may have so many times the RMSE of the sample, which has it by chance where rows differ in size.
 _ALIKE = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class LargeCall:
-    """A call of one output; `function` is the bench's, and `call` what it gets."""
+    """A call of one output; `function` is the bench's, and `call` what it gets. `is_final`: the whole bench
+    is not computed where there is doubt."""
 
     tested: UnderTest
     terms: Terms
     function: Callable[..., Any]
     call: HostCall
     output: HostTensor
+    is_final: bool = False
 
     def generator(self, name: str) -> np.random.Generator:
         """Return the numbers by chance for one result: the same in each run of a seed."""
@@ -76,6 +81,25 @@ class Rows:
         """Return the part of a tensor in these rows."""
         along = self.axis if axis is None else axis
         return replace(tensor, data=np.take(tensor.data, self.numbers, along), layout=None)
+
+    def with_suspects(self, difference: Array, length: int) -> "Rows":
+        """Return these rows and those that may have the largest of the differences, of `length` rows."""
+        others = tuple(each for each in range(difference.ndim) if each != self.axis)
+        highest = np.max(np.nan_to_num(np.abs(difference), nan=np.inf), axis=others)
+        worst = np.argsort(highest, kind="stable")[::-1][:_SUSPECTS]
+        suspects = (worst[:, None] + np.arange(0, length, len(highest))).reshape(-1)
+        numbers = np.concatenate([self.numbers, suspects[suspects < length]])
+        return replace(self, numbers=np.array(list(dict.fromkeys(numbers.tolist()))))
+
+    def placed(self, message: str) -> str:
+        """Return a message about the part with the places of the whole."""
+
+        def index(found: re.Match[str]) -> str:
+            place = [int(each) for each in found[1].split(", ")]
+            place[self.axis] = int(self.numbers[place[self.axis]])
+            return f"at index {place}"
+
+        return re.sub(r"at index \[([\d, ]+)\]", index, message)
 
     def drawn(self, part: Array) -> Array:
         """Return of a part the rows that are there by chance."""
@@ -124,20 +148,31 @@ def computed(
     return found[0], found[1]
 
 
-def judge_part(
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A part of a result, as tested and in the bench, with its detail row; `limits` are those of its errors,
+    None unless it passes."""
+
+    tested: HostTensor
+    bench: HostTensor
+    check: OutputCheck
+    limits: Distance | None
+
+
+def look_at(
     of: LargeCall,
     name: str,
     direction: str,
     tested: HostTensor,
-    bench: Leaf,
+    bench: Leaf | None,
     implementations: Callable[[], Sequence[Array]],
-) -> tuple[OutputCheck, Distance] | None:
-    """Return the detail row of a part of a result, and the limits of its errors; None unless it passes."""
+) -> Look | None:
+    """Compare a part of a result; None where the bench has another shape."""
     if not isinstance(bench, HostTensor) or bench.shape != tested.shape:
         return None
     judge = of.terms.judge(of.tested.inputs.record.name, direction)
     check, limits = check_with_limits(name, tested, bench, judge, implementations)
-    return None if limits is None else (check, limits)
+    return Look(tested, bench, check, limits)
 
 
 def implementations_of(
@@ -163,29 +198,55 @@ def _picked(run: Execution, incoming: list[HostTensor | None]) -> Sequence[Leaf]
     return run.gradients(incoming) if incoming else run.outputs
 
 
-def clear_row(
+def judged_row(
+    of: LargeCall,
     tested: HostTensor,
     rows: Rows,
-    part: tuple[HostTensor, HostTensor],
-    found: tuple[OutputCheck, Distance],
-    difference: Array | None,
+    look: Callable[[Rows], Look | None],
+    differences: Callable[[], Array | None],
 ) -> Compared | None:
-    """Return the row of a result all of whose elements keep to the limits of its sample, else None.
+    """Return the row of a result all of whose elements keep to the limits of its sample, None for another.
 
-    `part` is the sample as tested and in the bench, `found` its detail row and its limits. `difference` are
-    the errors, or sums of errors whose squares add up to the same.
+    `look` compares the part in some rows. `differences` are the errors of all elements, or sums of errors
+    whose squares add up to the same; along the axis of the rows they have one for each row, or one for each
+    of the rows that are so many apart. Where nothing more is to be computed (`of.is_final`), a result that is
+    in doubt is judged by the rows with the largest differences, and skipped where these are right.
     """
+    found = look(rows)
+    if found is None or (found.limits is None and not of.is_final):
+        return None
+    difference = differences()
     if difference is None:
         return None
-    check, limits = found
-    errors = rows.drawn(part[0].data) - rows.drawn(part[1].data)
-    own = math.sqrt(float(np.mean(np.square(errors, dtype=np.float64))))
     whole = math.sqrt(float(np.sum(np.square(difference, dtype=np.float64))) / tested.data.size)
     largest = float(np.max(np.abs(difference)))
-    # NaN is within no limit.
-    if not (whole <= min(limits.rmse, _ALIKE * own) and largest <= limits.largest):
+    if found.limits is not None:
+        errors = rows.drawn(found.tested.data) - rows.drawn(found.bench.data)
+        own = math.sqrt(float(np.mean(np.square(errors, dtype=np.float64))))
+        limit = min(found.limits.rmse, _ALIKE * own)
+        # NaN is within no limit.
+        if whole <= limit and largest <= found.limits.largest:
+            return _row(tested, rows, found.check, whole)
+    if not of.is_final:
         return None
+    rows = rows.with_suspects(difference, tested.shape[rows.axis])
+    found = look(rows)
+    if found is None:
+        return None
+    if found.check.verdict is Verdict.ERROR:
+        return _row(tested, rows, replace(found.check, message=rows.placed(found.check.message)))
+    doubt = (
+        f"in doubt: sums of all its rows have an RMSE of {whole:.3g} and a largest error of {largest:.3g},"
+        f" beyond what {len(rows.numbers)} rows have, which are right; `--bench auto` computes it whole"
+    )
+    return _row(tested, rows, replace(found.check, verdict=Verdict.SKIP, message=doubt), whole)
+
+
+def _row(tested: HostTensor, rows: Rows, check: OutputCheck, rmse: float | None = None) -> Compared:
+    """Return the row of a result by that of its sample; `rmse` is that of all elements."""
     share = round(tested.shape[rows.axis] / len(rows.numbers))
-    columns = {**dict(check.columns), BENCH_HEADING: f"sampled 1/{share}", "RMSE": whole}
+    columns = {**dict(check.columns), BENCH_HEADING: f"sampled 1/{share}"}
+    if rmse is not None:
+        columns["RMSE"] = rmse
     check = replace(check, shape=str(tested.shape), columns=tuple(columns.items()))
     return Compared(check, tested)

@@ -12,6 +12,7 @@ one difference as large as it is. The signs depend on the seed and the call's na
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -22,10 +23,12 @@ from ray_precheck.check.judge import Compared
 from ray_precheck.check.sampled.parts import (
     DTYPES_SEEN,
     LargeCall,
-    clear_row,
+    Look,
+    Rows,
     computed,
     implementations_of,
-    judge_part,
+    judged_row,
+    look_at,
     rows_of,
 )
 from ray_precheck.frameworks.base import CallPlan, mapped_call
@@ -93,14 +96,13 @@ class _Result:
         rows = rows_of(tested.data, at, generator, _LARGEST_ROWS, _FEWEST_ROWS)
         if rows is None:
             return None
-        part = rows.of(tested)
-        call, incoming = self._changed(leaf.axis, lambda _, each, axis: rows.of(each, axis))
-        bench = self._computed(call, incoming, TorchPlace(widen=True))
-        found = None if bench is None else self._judged(part, bench, call, incoming)
-        if bench is None or found is None:
-            return None
-        difference = self._projected(at, generator)
-        return clear_row(tested, rows, (part, bench), found, difference)
+
+        def look(rows: Rows) -> Look | None:
+            call, incoming = self._changed(leaf.axis, lambda _, each, axis: rows.of(each, axis))
+            return self._looked_at(rows.of(tested), call, incoming)
+
+        differences = partial(self._projected, at, generator)
+        return judged_row(self.of.call, tested, rows, look, differences)
 
     def _row_of_sum(self) -> Compared | None:
         """Return the row of the gradient of what is added: the incoming gradients are added up for it, and of
@@ -110,16 +112,18 @@ class _Result:
             return replace(tensor, data=np.take(tensor.data, [0], axis), layout=None)
 
         call, incoming = self._changed(self.of.product.inner, first)
-        bench = self._computed(call, incoming, TorchPlace(widen=True))
-        found = None if bench is None else self._judged(self.tested, bench, call, incoming)
-        return None if found is None else Compared(found[0], self.tested, bench)
+        found = self._looked_at(self.tested, call, incoming)
+        is_settled = found is not None and (found.limits is not None or self.of.call.is_final)
+        return Compared(found.check, self.tested, found.bench) if found and is_settled else None
 
-    def _judged(
-        self, tested: HostTensor, bench: HostTensor, call: HostCall, incoming: HostTensor | None
-    ) -> Any:
-        of, plan = self.of.call, self.plan
-        ways = implementations_of(of, self.direction, call, plan, incoming)
-        return judge_part(of, self.name, self.direction, tested, bench, lambda: ways.of(0, tested))
+    def _looked_at(
+        self, tested: HostTensor, call: HostCall, incoming: HostTensor | None
+    ) -> Look | None:
+        """Compare a part of the result with that of a part of the call."""
+        of = self.of.call
+        bench = self._computed(call, incoming, TorchPlace(widen=True))
+        ways = implementations_of(of, self.direction, call, self.plan, incoming)
+        return look_at(of, self.name, self.direction, tested, bench, lambda: ways.of(0, tested))
 
     def _projected(self, axis: int, generator: np.random.Generator) -> Array | None:
         """Return the differences of the sums of blocks of rows from those of the product, None where it
