@@ -6,7 +6,7 @@ that a correctly rounded half-precision result has error 0; a standard gets it u
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,15 +117,15 @@ def check_with_limits(
     bench: HostTensor,
     judge: Judge,
     implementations: Callable[[], Sequence[Array]],
-) -> tuple[OutputCheck, Distance | None]:
-    """Compare a tensor as `check_output` does, by the standard `auto`; also return the limits of its errors,
-    None where the comparison came to none."""
+) -> tuple[OutputCheck, Iterator[Distance] | None]:
+    """Compare a tensor as `check_output` does, by the standard `auto`; also return the limits of its errors
+    (`Auto.limits`) if it passes."""
     comparison = _comparison(tested, bench, judge, implementations)
     found = _judged(tested, comparison, judge)
     check = _row(name, tested, bench, judge.framework, *found)
     if not isinstance(judge.standard, Auto) or check.verdict is not Verdict.PASS:
         return check, None
-    return check, judge.standard.limits(comparison, check.columns)
+    return check, judge.standard.limits(comparison)
 
 
 def _comparison(

@@ -35,7 +35,6 @@ from ray_precheck.accuracy.standards.base import (
     BENCH_HEADING,
     EXACT,
     ROUNDING,
-    Cells,
     Comparison,
     Finding,
     Judgement,
@@ -128,15 +127,19 @@ class Auto:
         finding = biased(comparison) if found.verdict is Verdict.PASS else None
         return found if finding is None else conclude(comparison, [finding], found.columns)
 
-    def limits(self, comparison: Comparison, columns: Cells) -> Distance:
-        """Return the limits of an output that has passed, with the cells of its row."""
-        cells = dict(columns)
-        honest = rounded_once(comparison)
-        if "HonestRMSE" in cells:
-            rmse, largest = float(cells["HonestRMSE"]), float(cells["HonestMaxAbsErr"])
-            honest = replace(honest, rmse=rmse, largest=largest)
+    def limits(self, comparison: Comparison) -> Iterator[Distance]:
+        """Yield the limits of the errors of an output, each wider than the one before: those of rounding
+        once, then by one implementation after the other."""
         measure = Measure(self.rmse, self.max_abs_err, self.max_rel_err)
-        return measure.limits(comparison, honest)
+        honest = rounded_once(comparison)
+        yield measure.limits(comparison, honest)
+        coarse, _ = coarse_implementations(comparison.implementations())
+        if has_any(coarse):
+            comparison = replace(comparison, implementations=lambda: coarse, is_coarse=True)
+        bench, dtype = comparison.bench_out, comparison.dtype
+        for implementation in estimates(comparison):
+            honest = worse(honest, distance(implementation, bench, dtype))
+            yield measure.limits(comparison, honest)
 
     def _judge_elements(self, comparison: Comparison) -> Judgement:
         """Judge by the size of the errors of elements."""

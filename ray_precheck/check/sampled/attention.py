@@ -108,7 +108,10 @@ class SampledAttention:
             its = partial(ways.of, number or 0, part)
             return look_at(self.call, name, direction, part, _leaf(sample.results, number), its)
 
-        return None if first is None else judged_row(self.call, tested, first, look, differences)
+        if first is None:
+            return None
+        magnitudes = partial(np.abs, tested.data)
+        return judged_row(self.call, tested, first, look, differences, magnitudes)
 
     @property
     def _plan(self) -> CallPlan:

@@ -7,7 +7,7 @@ all elements. Goes out: the detail row of a result that is clearly right. Called
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 from ray_precheck.accuracy.outputs import check_with_limits
 from ray_precheck.accuracy.standards.base import BENCH_HEADING
 from ray_precheck.accuracy.standards.honest import Distance
+from ray_precheck.accuracy.thresholds import COMPUTED_IN
 from ray_precheck.bench.checkable import seed_of
 from ray_precheck.check.attempt import OutOfMemory, attempt
 from ray_precheck.check.bench import Implementations
@@ -25,6 +26,7 @@ from ray_precheck.check.tested import UnderTest
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
+from ray_precheck.numerics.arrays import machine_epsilon
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
@@ -34,8 +36,11 @@ from ray_precheck.schema.values import HostCall, HostTensor
 DTYPES_SEEN = {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
 # Of each result one row in so many is computed, or fewer, if these have so many elements.
 _SHARE, _MOST_ELEMENTS = 16, 1 << 17
-# Where a result is in doubt, the rows of so many sums are looked at.
-_SUSPECTS = 4
+# So many sums may be too large for their rows to be looked at one by one.
+_MOST_SUSPECTS = 8
+# A sum of errors like those of the sample is farther off than so many standard deviations by a chance of 1e-10,
+# were it normal. What is beyond it is only looked at more closely.
+_DEVIATIONS = 6.5
 # The whole may have so many times the RMSE of the sample, which has it by chance where rows differ in size.
 _ALIKE = 1.5
 
@@ -82,13 +87,11 @@ class Rows:
         along = self.axis if axis is None else axis
         return replace(tensor, data=np.take(tensor.data, self.numbers, along), layout=None)
 
-    def with_suspects(self, difference: Array, length: int) -> "Rows":
-        """Return these rows and those that may have the largest of the differences, of `length` rows."""
-        others = tuple(each for each in range(difference.ndim) if each != self.axis)
-        highest = np.max(np.nan_to_num(np.abs(difference), nan=np.inf), axis=others)
-        worst = np.argsort(highest, kind="stable")[::-1][:_SUSPECTS]
-        suspects = (worst[:, None] + np.arange(0, length, len(highest))).reshape(-1)
-        numbers = np.concatenate([self.numbers, suspects[suspects < length]])
+    def with_blocks(self, blocks: Array, count: int, tested: HostTensor) -> "Rows":
+        """Return these rows and those of some of `count` blocks."""
+        length = tested.shape[self.axis]
+        added = (blocks[:, None] + np.arange(0, length, count)).reshape(-1)
+        numbers = np.concatenate([self.numbers, added[added < length]])
         return replace(self, numbers=np.array(list(dict.fromkeys(numbers.tolist()))))
 
     def placed(self, message: str) -> str:
@@ -151,12 +154,12 @@ def computed(
 @dataclass(frozen=True, slots=True)
 class Look:
     """A part of a result, as tested and in the bench, with its detail row; `limits` are those of its errors,
-    None unless it passes."""
+    each wider than the one before, None unless it passes."""
 
     tested: HostTensor
     bench: HostTensor
     check: OutputCheck
-    limits: Distance | None
+    limits: Iterator[Distance] | None
 
 
 def look_at(
@@ -204,13 +207,16 @@ def judged_row(
     rows: Rows,
     look: Callable[[Rows], Look | None],
     differences: Callable[[], Array | None],
+    magnitudes: Callable[[], Array],
 ) -> Compared | None:
     """Return the row of a result all of whose elements keep to the limits of its sample, None for another.
 
     `look` compares the part in some rows. `differences` are the errors of all elements, or sums of errors
     whose squares add up to the same; along the axis of the rows they have one for each row, or one for each
-    of the rows that are so many apart. Where nothing more is to be computed (`of.is_final`), a result that is
-    in doubt is judged by the rows with the largest differences, and skipped where these are right.
+    of the rows that are so many apart; `magnitudes` are the roots of the sums of the squares of the elements
+    in each of them. Where few differences are too large, their rows are looked at, too. Where nothing more is
+    to be computed (`of.is_final`), a result that is in doubt is judged by the rows with the largest
+    differences, and skipped where these are right.
     """
     found = look(rows)
     if found is None or (found.limits is None and not of.is_final):
@@ -218,28 +224,107 @@ def judged_row(
     difference = differences()
     if difference is None:
         return None
-    whole = math.sqrt(float(np.sum(np.square(difference, dtype=np.float64))) / tested.data.size)
-    largest = float(np.max(np.abs(difference)))
-    if found.limits is not None:
-        errors = rows.drawn(found.tested.data) - rows.drawn(found.bench.data)
-        own = math.sqrt(float(np.mean(np.square(errors, dtype=np.float64))))
-        limit = min(found.limits.rmse, _ALIKE * own)
-        # NaN is within no limit.
-        if whole <= limit and largest <= found.limits.largest:
-            return _row(tested, rows, found.check, whole)
+    sums = _Sums.of(difference, rows, tested, magnitudes)
+    suspects = sums.suspects(found)
+    if suspects is not None:
+        if not len(suspects):
+            return _row(tested, rows, found.check, sums.whole)
+        rows = rows.with_blocks(suspects, len(sums.largest), tested)
+        again = look(rows)
+        if again is not None and again.limits is not None:
+            return _row(tested, rows, again.check, sums.whole)
     if not of.is_final:
         return None
-    rows = rows.with_suspects(difference, tested.shape[rows.axis])
+    rows = rows.with_blocks(sums.worst, len(sums.largest), tested)
     found = look(rows)
     if found is None:
         return None
     if found.check.verdict is Verdict.ERROR:
         return _row(tested, rows, replace(found.check, message=rows.placed(found.check.message)))
     doubt = (
-        f"in doubt: sums of all its rows have an RMSE of {whole:.3g} and a largest error of {largest:.3g},"
-        f" beyond what {len(rows.numbers)} rows have, which are right; `--bench auto` computes it whole"
+        f"in doubt: sums of all its rows have an RMSE of {sums.whole:.3g} and a largest error of"
+        f" {max(sums.largest):.3g}, beyond what {len(rows.numbers)} rows have, which are right;"
+        " `--bench auto` computes it whole"
     )
-    return _row(tested, rows, replace(found.check, verdict=Verdict.SKIP, message=doubt), whole)
+    return _row(tested, rows, replace(found.check, verdict=Verdict.SKIP, message=doubt), sums.whole)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """The sums of errors of all elements.
+
+    `whole` is the RMSE of all elements, and `rest` that of all but the sums with a row of the largest
+    numbers. `largest`, `(B,)`, are the largest sums by block, NaN as infinity. `count` elements are in a sum,
+    whose errors in half types each has a standard deviation of at most `_rounding` of its magnitude.
+    """
+
+    difference: Array
+    magnitudes: Callable[[], Array]
+    dtype: str
+
+    whole: float
+    rest: float
+    largest: Array
+    count: int
+    rows: Rows
+
+    @classmethod
+    def of(
+        cls, difference: Array, rows: Rows, tested: HostTensor, magnitudes: Callable[[], Array]
+    ) -> "_Sums":
+        """Sum up the differences."""
+        others = tuple(each for each in range(difference.ndim) if each != rows.axis)
+        blocks, length = difference.shape[rows.axis], tested.shape[rows.axis]
+        squares = np.sum(np.square(difference, dtype=np.float64), axis=others)
+        sizes = np.bincount(np.arange(length) % blocks) * (tested.data.size // length)
+        rest = np.ones(blocks, bool)
+        rest[rows.numbers[: rows.largest] % blocks] = False
+        largest = np.maximum(difference.max(axis=others), -difference.min(axis=others))
+        return cls(
+            difference,
+            magnitudes,
+            tested.dtype,
+            math.sqrt(float(squares.sum()) / tested.data.size),
+            math.sqrt(float(squares[rest].sum()) / max(1, int(sizes[rest].sum()))),
+            np.nan_to_num(largest.astype(np.float64), nan=np.inf),
+            -(-length // blocks),
+            rows,
+        )
+
+    @property
+    def worst(self) -> Array:
+        """The numbers of the blocks with the largest sums."""
+        return np.asarray(np.argsort(self.largest, kind="stable")[::-1][:_MOST_SUSPECTS])
+
+    def suspects(self, found: Look) -> Array | None:
+        """Return the numbers of the blocks whose rows must be looked at; None where there are too many, or
+        all errors are larger than those of the sample."""
+        if found.limits is None:
+            return None
+        errors = self.rows.drawn(found.tested.data) - self.rows.drawn(found.bench.data)
+        own = math.sqrt(float(np.mean(np.square(errors, dtype=np.float64))))
+        # NaN is within no limit.
+        if not self.rest <= _ALIKE * own:
+            return None
+        by_chance = _DEVIATIONS * math.sqrt(self.count) * own
+        for limits in found.limits:
+            if self.rest <= limits.rmse:
+                suspects = self._beyond(max(limits.largest, by_chance))
+                if len(suspects) <= _MOST_SUSPECTS:
+                    return suspects
+        return None
+
+    def _beyond(self, limit: float) -> Array:
+        """Return the numbers of the blocks with a sum beyond a limit, and beyond what rounding the elements
+        of a half type once makes by chance."""
+        beyond = ~(self.largest <= limit)
+        if not beyond.any() or self.dtype in COMPUTED_IN:
+            return np.flatnonzero(beyond)
+        # The error of rounding once is spread evenly over one unit in the last place.
+        deviations = self.magnitudes() * (machine_epsilon(self.dtype) / math.sqrt(12.0))
+        allowed = np.maximum(limit, _DEVIATIONS * deviations)
+        others = tuple(each for each in range(allowed.ndim) if each != self.rows.axis)
+        return np.flatnonzero(~(np.abs(self.difference) <= allowed).all(axis=others))
 
 
 def _row(tested: HostTensor, rows: Rows, check: OutputCheck, rmse: float | None = None) -> Compared:

@@ -102,7 +102,9 @@ class _Result:
             return self._looked_at(rows.of(tested), call, incoming)
 
         differences = partial(self._projected, at, generator)
-        return judged_row(self.of.call, tested, rows, look, differences)
+        return judged_row(
+            self.of.call, tested, rows, look, differences, partial(self._magnitudes, at)
+        )
 
     def _row_of_sum(self) -> Compared | None:
         """Return the row of the gradient of what is added: the incoming gradients are added up for it, and of
@@ -148,6 +150,14 @@ class _Result:
             return None
         with np.errstate(invalid="ignore", over="ignore"):
             return np.asarray(combined(tested.data, axis, signs) - bench.data)
+
+    def _magnitudes(self, axis: int) -> Array:
+        """Return the root of the sum of the squares of the elements in each sum."""
+        number, length = _BLOCKS[self.tested.dtype], self.tested.shape[axis]
+        ones = np.ones((number, -(-length // number)), np.float32)
+        return np.asarray(
+            np.sqrt(combined(np.square(self.tested.data, dtype=np.float32), axis, ones))
+        )
 
     def _changed(
         self, letter: str, change: _Change, dtype: str = ""
