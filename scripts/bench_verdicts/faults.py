@@ -180,7 +180,8 @@ EDITS: dict[str, Edit] = {
 def edited(subject: Subject, at: Place, name: str, rng: Generator) -> Fault | None:
     """Return one of `EDITS` at one result, None where it changes nothing."""
     right = subject.honest[at]
-    wide = np.array(right.data, np.float64)
+    # A gradient may lie transposed in memory; rows are edited in place.
+    wide = np.array(right.data, np.float64, order="C")
     rows = wide.reshape(-1, wide.shape[-1]) if wide.ndim else wide.reshape(1, 1)
     finite = rows[np.isfinite(rows)]
     with np.errstate(all="ignore"):

@@ -91,7 +91,7 @@ class Subject:
         """Return a tensor made hard; weights (of the first axes alone, such as a norm's) stay as they are."""
         if DTYPES[tensor.dtype].kind != "float" or tensor.data.ndim < 2:
             return tensor
-        wide = HARD[self.hard](np.array(tensor.data, np.float64), rng)
+        wide = HARD[self.hard](np.array(tensor.data, np.float64, order="C"), rng)
         limit = 0.1 * DTYPES[tensor.dtype].largest
         return replace(tensor, data=round_to_dtype(np.clip(wide, -limit, limit), tensor.dtype))
 
