@@ -220,16 +220,27 @@ def distance(
             strange += int(np.count_nonzero(odd if counted is None else counted & odd))
         worst = int(np.argmax(error))
         if error[worst] > 0.0:
-            norm = math.hypot(norm, l2_norm(error, float(error[worst])))
+            norm = math.hypot(norm, _norm(error, float(error[worst])))
         if error[worst] > largest:
             largest, at = float(error[worst]), chunk.start + worst
-        measured = np.where(error > least, error, 0.0) if least else error
-        shares = measured / (chunk.magnitude + floor)
+        if not error[worst] > least:
+            continue
+        shares = chunk.magnitude + floor
+        np.divide(error, shares, out=shares)
+        if least:
+            shares *= error > least
         worst = int(np.argmax(shares))
         if shares[worst] > relative:
             relative, relative_at = float(shares[worst]), chunk.start + worst
     rmse = norm / math.sqrt(max(count, 1))
     return Distance(rmse, largest, relative, count, strange, at, relative_at)
+
+
+def _norm(errors: Array, largest: float) -> float:
+    """Return the root of the sum of squares, scaled only where squares would over- or underflow."""
+    if 1e-140 < largest < 1e140:
+        return math.sqrt(float(np.dot(errors, errors)))
+    return l2_norm(errors, largest)
 
 
 def is_strange(chunk: Chunk, dtype: str) -> Array:
