@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from ray_precheck.bench.checkable import changed_tensors
+from ray_precheck.bench.least_errors import least_errors
 from ray_precheck.bench.optimizers import JOINED_STEPS, SINGLE_NUMBERS
 from ray_precheck.bench.rounded import (
     LONGER,
@@ -355,6 +356,18 @@ class ImplementationsOfLeaf(Sequence[Array]):
     def _in(self, ways: Sequence[Way]) -> "ImplementationsOfLeaf":
         """Return the values of the same output in other ways."""
         return ImplementationsOfLeaf(self._implementations, self._position, self._tested, ways)
+
+    def least_errors(self, bench_out: Array) -> tuple[float, float] | None:
+        """Return the RMSE and the largest error that the first one of these has at least, where the bench's
+        values are a product of two of the given tensors in float32; None where they are not."""
+        if self._tested.dtype != "float32" or COMPOSED not in self._ways:
+            return None
+        given = (
+            *input_tensors(self._implementations.call).values(),
+            *self._implementations.cotangents,
+        )
+        plain = [each for each in given if each is not None and each.storage is None]
+        return least_errors([each.data for each in plain if each.dtype == "float32"], bench_out)
 
     @property
     def moved(self) -> Sequence[Array]:

@@ -66,6 +66,14 @@ def has_any(implementations: Sequence[Array]) -> bool:
     return next(iter(implementations), None) is not None
 
 
+def least_errors(implementations: Sequence[Array], bench_out: Array) -> tuple[float, float] | None:
+    """Return the RMSE and the largest error that an honest implementation has at least, where these are known
+    before any is computed; else None."""
+    known = getattr(implementations, "least_errors", None)
+    found: tuple[float, float] | None = None if known is None else known(bench_out)
+    return found
+
+
 def narrowed_implementations(implementations: Sequence[Array]) -> Sequence[Array]:
     """Return the results of implementations of a half type that also round the numbers of a formula to it;
     () where there are none."""
