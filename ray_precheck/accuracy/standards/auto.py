@@ -30,7 +30,7 @@ from typing import ClassVar
 import numpy as np
 
 from ray_precheck.accuracy.ambiguous import exact_elements
-from ray_precheck.accuracy.metrics import chunks, rounded_bench
+from ray_precheck.accuracy.metrics import chunks
 from ray_precheck.accuracy.standards.base import (
     EXACT,
     ROUNDING,
@@ -57,7 +57,7 @@ from ray_precheck.accuracy.standards.honest import (
 )
 from ray_precheck.accuracy.standards.published import Binary, Published
 from ray_precheck.accuracy.thresholds import COMPUTED_IN
-from ray_precheck.numerics.arrays import machine_epsilon, spacing
+from ray_precheck.numerics.arrays import machine_epsilon, smallest_normal, spacing
 from ray_precheck.operators.accuracy import ALLOWANCE, ROUNDED_ONCE
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Verdict
@@ -408,15 +408,23 @@ def _sample(comparison: Comparison) -> _Sample | None:
     if not (is_half or once_alone) or comparison.device_out.size < _LEAST:
         return None
     step = -(-comparison.device_out.size // _MOST_ELEMENTS)
-    bench = comparison.bench_out.reshape(-1)[::step].astype(np.float64)
-    once = rounded_bench(bench, dtype).astype(np.float64, copy=False)
-    if np.count_nonzero(comparison.device_out.reshape(-1)[::step] != once) < _LEAST:
+    bench, once, device = (
+        values.reshape(-1)[::step]
+        for values in (comparison.bench_out, comparison.bench_once, comparison.device_out)
+    )
+    if np.count_nonzero(device != once) < _LEAST:
         return None
-    normal = (np.abs(once) >= 2.0**info.min_exponent) & np.isfinite(once) & (once != bench)
-    places = np.arange(0, comparison.device_out.size, step)
-    sample = _Sample(places, bench, once, spacing(once, dtype)).of(normal)
-    sample = sample.of(_first_of_equals(sample.bench))
-    return sample if len(sample.bench) >= _LEAST else None
+    normal = np.abs(once)
+    normal = (normal >= smallest_normal(dtype)) & (normal < np.inf) & (once != bench)
+    told = np.flatnonzero(normal)
+    bench = bench[told].astype(np.float64, copy=False)
+    first = _first_of_equals(bench)
+    if not first.all():
+        told, bench = told[first], bench[first]
+    if len(told) < _LEAST:
+        return None
+    once = once[told].astype(np.float64)
+    return _Sample(told * step, bench, once, spacing(once, dtype))
 
 
 def _first_of_equals(values: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ray_precheck.accuracy.cause import likely_cause
-from ray_precheck.accuracy.metrics import is_measurable, measure_errors, unravelled
+from ray_precheck.accuracy.metrics import is_measurable, measure_errors, rounded_bench, unravelled
 from ray_precheck.numerics.arrays import smallest_normal, spacing
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics, Verdict
@@ -107,7 +107,8 @@ class Comparison:
     when it is first read. `kernel_of`, `moved_benches`, `coarse_implementations` and
     `narrowed_implementations` give further results that it may be compared with. `is_coarse`: the
     implementations are those of `coarse_implementations`. `is_exact`: the output moves, compares or chooses
-    the given numbers, so that it has one right value.
+    the given numbers, so that it has one right value. `rounded` is `bench_out` as `dtype` holds it,
+    where that has been made.
     """
 
     type_name: str
@@ -120,6 +121,12 @@ class Comparison:
     framework: str = ""
     is_coarse: bool = False
     is_exact: bool = False
+    rounded: Array | None = None
+
+    @property
+    def bench_once(self) -> Array:
+        """The bench rounded once, in the carrier of `dtype`; integers and booleans as they are."""
+        return rounded_bench(self.bench_out, self.dtype) if self.rounded is None else self.rounded
 
 
 @dataclass(frozen=True, slots=True)

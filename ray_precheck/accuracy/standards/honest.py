@@ -163,8 +163,7 @@ class Measure:
 def rounded_once(comparison: Comparison) -> Distance:
     """Return the error of the bench rounded once, which is that of a kernel that computes
     exactly."""
-    bench, dtype = comparison.bench_out, comparison.dtype
-    return distance(rounded_bench(bench, dtype), bench, dtype)
+    return distance(comparison.bench_once, comparison.bench_out, comparison.dtype)
 
 
 def explained(comparison: Comparison) -> Distance:
@@ -187,7 +186,7 @@ def _scale(comparison: Comparison) -> Distance:
     """Return the root mean square and the largest magnitude of the bench, where they count."""
     if not allowed(comparison.type_name, comparison.dtype, comparison.framework).share:
         return Distance()
-    bench = rounded_bench(comparison.bench_out, comparison.dtype)
+    bench = comparison.bench_once
     finite = np.where(np.isfinite(bench), bench, 0)
     return distance(np.zeros_like(finite), finite, comparison.dtype)
 
