@@ -13,6 +13,7 @@ looked at.
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -34,13 +35,22 @@ _SAME = 1e-12
 def least_errors(tensors: Sequence[Array], result: Array) -> tuple[float, float] | None:
     """Return the least RMSE and the least largest error of a composed implementation of a float32 product.
 
-    None where `result`, float64, is no product of two of the `tensors`, float32, or is small. Tensors of
-    more dimensions count as matrices of rows, as given or transposed. That the result is the product is shown
-    with a vector of random signs (Freivalds): one with a wrong row passes by a chance of one half.
+    None where `result`, float64, is no product of two of the `tensors`, float32, with or without a bias that
+    is one of them, too, or is small. Tensors of more dimensions count as matrices of rows, as given or
+    transposed. That the result is the product is shown with a vector of random signs (Freivalds): one with a
+    wrong row passes by a chance of one half.
     """
     if result.ndim < 2 or result.size < _LEAST_ELEMENTS:
         return None
-    wanted = result.reshape(-1, result.shape[-1])
+    rows = result.reshape(-1, result.shape[-1])
+    biases = [each for each in tensors if each.shape == rows.shape[1:]]
+    sums = chain([rows], (rows - bias for bias in biases))
+    found = (_of_product(tensors, each) for each in sums)
+    return next((each for each in found if each is not None), None)
+
+
+def _of_product(tensors: Sequence[Array], wanted: Array) -> tuple[float, float] | None:
+    """Return the least errors of a matrix, None where it is no product of two of the tensors."""
     signs = np.random.Generator(np.random.Philox(key=2)).choice([-1.0, 1.0], wanted.shape[1])
     for left, right in _fitting(tensors, wanted.shape):
         error = float(np.linalg.norm(_times(wanted, signs) - _times(left, _times(right, signs))))

@@ -69,6 +69,22 @@ def test_the_bounds_are_below_the_errors_of_the_composed_implementation(
         assert found.largest <= 3.0 * least[1]
 
 
+def test_the_bounds_of_a_product_with_a_bias_are_those_of_the_product() -> None:
+    left, right = drawn(128, 300, "normal", 1), drawn(160, 300, "normal", 2)
+    bias = drawn(1, 160, "normal", 3)[0]
+    call = HostCall(tuple(HostTensor("float32", each) for each in (left, right, bias)), {})
+    product = left.astype(np.float64) @ right.astype(np.float64).T
+    ways = Implementations(
+        torch.nn.functional.linear, call, CallPlan(), lambda run, _: run.outputs
+    ).of(0, HostTensor("float32", product.astype(np.float32)))
+    least = ways.least_errors(product + bias)
+    found = distance(ways[0], product + bias, "float32")
+    assert least == pytest.approx(least_errors([left, right], product), rel=1e-9)
+    assert least is not None
+    assert least[0] <= found.rmse
+    assert least[1] <= found.largest
+
+
 @pytest.mark.parametrize("shape", [(128, 160), (4, 32, 160)])
 def test_gradients_of_a_product_are_products_of_the_given_tensors(shape: tuple[int, ...]) -> None:
     x, grad = drawn(128, 192, "normal", 1), drawn(128, 160, "normal", 2)
