@@ -220,8 +220,8 @@ COMPOSED = Way(widen=True, rounds=True)
 NARROWED = replace(COMPOSED, narrows=True)
 # Kernels that round their results alone, as those of torch's optimizers that are not fused: in a half type
 # beta2 v is v or next to it, so that all elements are off in one direction, and (1 - beta2) g^2 is subnormal
-# where it is a step of its own. Gradients of a softmax are those of its rounded result, which may be one number
-# in many rows.
+# where it is a step of its own. Gradients of a softmax are those of its rounded result, which may be one
+# number in many rows.
 JOINED = replace(COMPOSED, joins=True)
 # Convolutions by tiles, whose errors are larger.
 TILED = replace(COMPOSED, tiles=True)
