@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.accuracy.metrics import metrics_of
+from ray_precheck.accuracy.metrics import metrics_of, rounded_bench
 from ray_precheck.accuracy.standards.auto import Auto, coarse_note
 from ray_precheck.accuracy.standards.base import (
     Cells,
@@ -24,8 +24,8 @@ from ray_precheck.accuracy.standards.base import (
 from ray_precheck.accuracy.standards.honest import Distance
 from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.descriptors.descriptor import framework_dtype
-from ray_precheck.numerics.arrays import round_to_dtype, smallest_normal
-from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.numerics.arrays import smallest_normal
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics, OutputCheck, Uncompared, Verdict
 from ray_precheck.schema.values import HostTensor, Quantized
 
@@ -135,7 +135,8 @@ def _comparison(
     implementations: Callable[[], Sequence[Array]],
 ) -> Comparison:
     """Return two tensors of one shape beside each other."""
-    metrics = metrics_of(tested.data, _rounded_bench(tested, bench), smallest_normal(tested.dtype))
+    rounded = rounded_bench(bench.data, tested.dtype)
+    metrics = metrics_of(tested.data, rounded, smallest_normal(tested.dtype))
     return Comparison(
         type_name=judge.type_name,
         direction=judge.direction,
@@ -146,6 +147,7 @@ def _comparison(
         implementations=implementations,
         framework=judge.framework,
         is_exact=judge.is_exact,
+        rounded=rounded,
     )
 
 
@@ -205,14 +207,6 @@ def nothing_compared(
     if np.isinf(tested.data).any() and of_finite():
         return ""
     return f"no element to compare: all {count} are NaN or infinite, on both sides alike"
-
-
-def _rounded_bench(tested: HostTensor, bench: HostTensor) -> Array:
-    """Return the bench as the tested dtype would hold it; other kinds are compared as they are."""
-    kind = DTYPES[tested.dtype].kind
-    if kind == DTYPES[bench.dtype].kind and kind in ("float", "complex"):
-        return round_to_dtype(bench.data, tested.dtype)
-    return bench.data
 
 
 def _compared_values(tested: Any, bench: Any) -> tuple[Verdict, str]:

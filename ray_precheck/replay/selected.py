@@ -161,8 +161,8 @@ def read_options(config: RunConfig) -> Asked:
     standard = load_standard(config.standard)
     if config.bench == SAMPLED and standard.name != Auto.name:
         raise UsageError(
-            f"--bench sampled judges by the limits of --standard auto, and this is --standard {standard.name}:"
-            " give --standard auto, or leave --bench out"
+            "--bench sampled judges by the limits of --standard auto, and this is --standard"
+            f" {standard.name}: give --standard auto, or leave --bench out"
         )
     bench_modules = read_bench_modules(config.bench_modules)
     load_declarations(bench_modules)

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ray_precheck.accuracy.cause import likely_cause
-from ray_precheck.accuracy.metrics import is_measurable, measure_errors, unravelled
+from ray_precheck.accuracy.metrics import is_measurable, measure_errors, rounded_bench, unravelled
 from ray_precheck.numerics.arrays import smallest_normal, spacing
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics, Verdict
@@ -68,6 +68,14 @@ def has_any(implementations: Sequence[Array]) -> bool:
     return next(iter(implementations), None) is not None
 
 
+def least_errors(implementations: Sequence[Array], bench_out: Array) -> tuple[float, float] | None:
+    """Return the RMSE and the largest error that an honest implementation has at least, where these are known
+    before any is computed; else None."""
+    known = getattr(implementations, "least_errors", None)
+    found: tuple[float, float] | None = None if known is None else known(bench_out)
+    return found
+
+
 def narrowed_implementations(implementations: Sequence[Array]) -> Sequence[Array]:
     """Return the results of implementations of a half type that also round the numbers of a formula to it;
     () where there are none."""
@@ -101,7 +109,8 @@ class Comparison:
     when it is first read. `kernel_of`, `moved_benches`, `coarse_implementations` and
     `narrowed_implementations` give further results that it may be compared with. `is_coarse`: the
     implementations are those of `coarse_implementations`. `is_exact`: the output moves, compares or chooses
-    the given numbers, so that it has one right value.
+    the given numbers, so that it has one right value. `rounded` is `bench_out` as `dtype` holds it,
+    where that has been made.
     """
 
     type_name: str
@@ -114,6 +123,12 @@ class Comparison:
     framework: str = ""
     is_coarse: bool = False
     is_exact: bool = False
+    rounded: Array | None = None
+
+    @property
+    def bench_once(self) -> Array:
+        """The bench rounded once, in the carrier of `dtype`; integers and booleans as they are."""
+        return rounded_bench(self.bench_out, self.dtype) if self.rounded is None else self.rounded
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ DTYPES_SEEN = {"bfloat16": "float32", "float16": "float32", "float32": "float64"
 _SHARE, _MOST_ELEMENTS = 16, 1 << 17
 # So many sums may be too large for their rows to be looked at one by one.
 _MOST_SUSPECTS = 8
-# A sum of errors like those of the sample is farther off than so many standard deviations by a chance of 1e-10,
-# were it normal. What is beyond it is only looked at more closely.
+# A sum of errors like those of the sample is farther off than so many standard deviations by a chance of
+# 1e-10, were it normal. What is beyond it is only looked at more closely.
 _DEVIATIONS = 6.5
 # The whole may have so many times the RMSE of the sample, which has it by chance where rows differ in size.
 _ALIKE = 1.5
@@ -309,17 +309,23 @@ class _Sums:
         by_chance = _DEVIATIONS * math.sqrt(self.count) * own
         for limits in found.limits:
             if self.rest <= limits.rmse:
-                suspects = self._beyond(max(limits.largest, by_chance))
+                suspects = self._beyond(limits.largest, by_chance)
                 if len(suspects) <= _MOST_SUSPECTS:
                     return suspects
         return None
 
-    def _beyond(self, limit: float) -> Array:
-        """Return the numbers of the blocks with a sum beyond a limit, and beyond what rounding the elements
-        of a half type once makes by chance."""
-        beyond = ~(self.largest <= limit)
-        if not beyond.any() or self.dtype in COMPUTED_IN:
-            return np.flatnonzero(beyond)
+    def _beyond(self, limit: float, by_chance: float) -> Array:
+        """Return the numbers of the blocks with a sum that is larger than others are by chance, and than the
+        limit of single errors.
+
+        A wrong element of a half type may be little beyond that limit, and the others of its sum off to the
+        other side: there the chance of rounding each element once counts.
+        """
+        if self.dtype in COMPUTED_IN:
+            return np.flatnonzero(~(self.largest <= max(limit, by_chance)))
+        limit = min(limit, by_chance)
+        if (self.largest <= limit).all():
+            return np.zeros(0, np.intp)
         # The error of rounding once is spread evenly over one unit in the last place.
         deviations = self.magnitudes() * (machine_epsilon(self.dtype) / math.sqrt(12.0))
         allowed = np.maximum(limit, _DEVIATIONS * deviations)
