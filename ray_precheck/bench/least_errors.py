@@ -32,7 +32,7 @@ _SHARE = 0.8
 _SAME = 1e-12
 
 
-def least_errors(tensors: Sequence[Array], result: Array) -> tuple[float, float] | None:
+def errors_by_norms(tensors: Sequence[Array], result: Array) -> tuple[float, float] | None:
     """Return the least RMSE and the least largest error of a composed implementation of a float32 product.
 
     None where `result`, float64, is no product of two of the `tensors`, float32, with or without a bias that

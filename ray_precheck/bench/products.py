@@ -2,7 +2,7 @@
 
 Comes in: an API's name and the tensors of a call. Goes out: a `Product`, whose `leaves` say of the output and
 of each gradient from which tensors it is added up, and along which axis it can be cut into parts or have its
-rows combined. Called by `check.sampled`.
+rows sums_of_rows. Called by `check.sampled`.
 
 A product is linear in each of its operands. So rows of a result that are added with signs are the result of
 operands whose rows are added with these signs, along any axis that one operand of each term has. In an
@@ -24,7 +24,7 @@ from ray_precheck.schema.values import HostCall, HostTensor
 
 # The place of the incoming gradient among the tensors of a term.
 INCOMING = -1
-# Axes of fewer elements are neither cut nor combined.
+# Axes of fewer elements are neither cut nor sums_of_rows.
 _LEAST_ROWS = 64
 _LEADING = "abcdefgh"
 
@@ -248,7 +248,7 @@ def _convolution(shapes: Sequence[tuple[int, ...]], *, is_transposed: bool) -> _
     return operands, f"zo{'PQR'[:places]}", (0, 1)
 
 
-def combined(array: Array, axis: int, signs: Array) -> Array:
+def sums_of_rows(array: Array, axis: int, signs: Array) -> Array:
     """Return the sums of rows of an array along an axis, in the dtype of the signs.
 
     `signs`, `(g, B)` of 1 and -1, are those of the row j B + b in the sum b. The rows of a sum are B apart,

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from ray_precheck.bench.checkable import changed_tensors
-from ray_precheck.bench.least_errors import least_errors
+from ray_precheck.bench.least_errors import errors_by_norms
 from ray_precheck.bench.optimizers import JOINED_STEPS, SINGLE_NUMBERS
 from ray_precheck.bench.rounded import (
     LONGER,
@@ -378,7 +378,7 @@ class ImplementationsOfLeaf(Sequence[Array]):
             *self._implementations.cotangents,
         )
         plain = [each for each in given if each is not None and each.storage is None]
-        return least_errors([each.data for each in plain if each.dtype == "float32"], bench_out)
+        return errors_by_norms([each.data for each in plain if each.dtype == "float32"], bench_out)
 
     @property
     def moved(self) -> Sequence[Array]:

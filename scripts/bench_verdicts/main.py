@@ -46,7 +46,7 @@ _LARGE, _SLOW = 1.5e8, 3e7
 
 
 @dataclass
-class Counts:
+class VerdictCounts:
     """What both benches said by one standard; `planted` and `found` by ("operator" ..., name).
 
     `calls` are honest calls, and `honest` their results; `alarms` those that each bench calls an error
@@ -92,7 +92,7 @@ class Yardstick:
         self._checkers: dict[str, Checker] = {
             name: checker_of(STANDARDS[standard](), name) for name in dict.fromkeys((EXACT, other))
         }
-        self.counts = Counts()
+        self.counts = VerdictCounts()
 
     def judge(self, subject: Subject, faults: Sequence[Fault], others: Sequence[Tensors]) -> None:
         """Judge the honest results of a subject, then its faults."""
@@ -214,12 +214,12 @@ def main() -> int:
     return 0 if all(map(is_good, (each.counts for each in sticks.values()))) else 1
 
 
-def is_good(counts: Counts) -> bool:
+def is_good(counts: VerdictCounts) -> bool:
     """Return whether enough faults are found, of at least one, and no more honest results accused."""
     return bool(counts.faults) and counts.hits >= SHARE * counts.faults and not counts.more
 
 
-def report(standard: str, counts: Counts, verbose: bool) -> str:
+def report(standard: str, counts: VerdictCounts, verbose: bool) -> str:
     """Return the tables of a standard in Markdown."""
     share = counts.hits / counts.faults if counts.faults else math.nan
     parts = [

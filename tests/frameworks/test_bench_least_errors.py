@@ -11,7 +11,7 @@ from ray_precheck.accuracy.metrics import metrics_of, rounded_bench  # noqa: E40
 from ray_precheck.accuracy.standards.auto import Auto  # noqa: E402
 from ray_precheck.accuracy.standards.base import Comparison  # noqa: E402
 from ray_precheck.accuracy.standards.honest import distance  # noqa: E402
-from ray_precheck.bench.least_errors import least_errors  # noqa: E402
+from ray_precheck.bench.least_errors import errors_by_norms  # noqa: E402
 from ray_precheck.check.bench import COMPOSED, Implementations  # noqa: E402
 from ray_precheck.frameworks.base import CallPlan  # noqa: E402
 from ray_precheck.schema.dtypes import Array  # noqa: E402
@@ -59,7 +59,7 @@ def test_the_bounds_are_below_the_errors_of_the_composed_implementation(
     ways = Implementations(
         torch.nn.functional.linear, call, CallPlan(), lambda run, _: run.outputs
     ).of(0, HostTensor("float32", bench.astype(np.float32)))
-    least = ways.least_errors(bench)
+    least = ways.errors_by_norms(bench)
     found = distance(ways[0], bench, "float32")
     assert least is not None
     assert least[0] <= found.rmse
@@ -77,9 +77,9 @@ def test_the_bounds_of_a_product_with_a_bias_are_those_of_the_product() -> None:
     ways = Implementations(
         torch.nn.functional.linear, call, CallPlan(), lambda run, _: run.outputs
     ).of(0, HostTensor("float32", product.astype(np.float32)))
-    least = ways.least_errors(product + bias)
+    least = ways.errors_by_norms(product + bias)
     found = distance(ways[0], product + bias, "float32")
-    assert least == pytest.approx(least_errors([left, right], product), rel=1e-9)
+    assert least == pytest.approx(errors_by_norms([left, right], product), rel=1e-9)
     assert least is not None
     assert least[0] <= found.rmse
     assert least[1] <= found.largest
@@ -91,22 +91,22 @@ def test_gradients_of_a_product_are_products_of_the_given_tensors(shape: tuple[i
     weight = drawn(160, 192, "normal", 3)
     given = x.reshape(*shape[:-1], 192), weight, grad.reshape(shape)
     wide = [each.astype(np.float64) for each in (x, weight, grad)]
-    assert least_errors(given, (wide[0] @ wide[1].T).reshape(shape)) is not None
-    assert least_errors(given, (wide[2] @ wide[1]).reshape(*shape[:-1], 192)) is not None
-    assert least_errors(given, wide[2].T @ wide[0]) is not None
+    assert errors_by_norms(given, (wide[0] @ wide[1].T).reshape(shape)) is not None
+    assert errors_by_norms(given, (wide[2] @ wide[1]).reshape(*shape[:-1], 192)) is not None
+    assert errors_by_norms(given, wide[2].T @ wide[0]) is not None
 
 
 def test_what_is_no_product_of_the_given_tensors_has_no_bounds() -> None:
     left, right = drawn(128, 192, "normal", 1), drawn(192, 160, "normal", 2)
     bench = left.astype(np.float64) @ right.astype(np.float64)
-    assert least_errors([left, right], bench) is not None
-    assert least_errors([left, right], bench * (1 + 1e-9)) is None
-    assert least_errors([left, right], bench.astype(np.float32).astype(np.float64)) is None
-    assert least_errors([left], bench) is None
-    assert least_errors([left, right], bench[:64, :64]) is None
+    assert errors_by_norms([left, right], bench) is not None
+    assert errors_by_norms([left, right], bench * (1 + 1e-9)) is None
+    assert errors_by_norms([left, right], bench.astype(np.float32).astype(np.float64)) is None
+    assert errors_by_norms([left], bench) is None
+    assert errors_by_norms([left, right], bench[:64, :64]) is None
     other = bench.copy()
     other[7, 7] = np.nan
-    assert least_errors([left, right], other) is None
+    assert errors_by_norms([left, right], other) is None
 
 
 def comparison(tested: Array, bench: Array, ways: Any) -> Comparison:

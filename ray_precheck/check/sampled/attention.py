@@ -23,12 +23,12 @@ from ray_precheck.check.sampled.parts import (
     DTYPES_SEEN,
     LargeCall,
     Look,
-    Rows,
+    SampleRows,
     computed,
     implementations_of,
     judged_row,
     look_at,
-    rows_of,
+    sample_of,
 )
 from ray_precheck.frameworks.base import CallPlan, Leaf, mapped_call, tensors_of
 from ray_precheck.frameworks.pytorch.run import TorchPlace
@@ -98,7 +98,7 @@ class SampledAttention:
             with np.errstate(invalid="ignore"):
                 return np.asarray(tested.data - whole.data)
 
-        def look(rows: Rows) -> Look | None:
+        def look(rows: SampleRows) -> Look | None:
             sample = self._sample if rows is first else self._computed(rows)
             direction, plan, cut = "forward", CallPlan(), None
             if number is not None and self.incoming is not None:
@@ -119,9 +119,9 @@ class SampledAttention:
         return CallPlan(differentiable=wanted if self.incoming is not None else ())
 
     @cached_property
-    def _rows(self) -> Rows | None:
+    def _rows(self) -> SampleRows | None:
         generator = self.call.generator(self.call.tested.inputs.output_name("forward", 0))
-        return rows_of(self.call.output.data, self.axis, generator, _LARGEST_ROWS, _FEWEST_ROWS)
+        return sample_of(self.call.output.data, self.axis, generator, _LARGEST_ROWS, _FEWEST_ROWS)
 
     @cached_property
     def _sample(self) -> "_Sample":
@@ -129,7 +129,7 @@ class SampledAttention:
         assert self._rows is not None
         return self._computed(self._rows)
 
-    def _computed(self, rows: Rows) -> "_Sample":
+    def _computed(self, rows: SampleRows) -> "_Sample":
         """Compute some heads in float64."""
         shape = self.call.output.shape
 

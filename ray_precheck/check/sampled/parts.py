@@ -74,7 +74,7 @@ class SampledCall(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SampleRows:
     """The numbers of the rows of a sample along an axis: the first `largest` are those of the largest
     numbers."""
 
@@ -87,7 +87,7 @@ class Rows:
         along = self.axis if axis is None else axis
         return replace(tensor, data=np.take(tensor.data, self.numbers, along), layout=None)
 
-    def with_blocks(self, blocks: Array, count: int, tested: HostTensor) -> "Rows":
+    def with_blocks(self, blocks: Array, count: int, tested: HostTensor) -> "SampleRows":
         """Return these rows and those of some of `count` blocks."""
         length = tested.shape[self.axis]
         added = (blocks[:, None] + np.arange(0, length, count)).reshape(-1)
@@ -111,9 +111,9 @@ class Rows:
         return part[tuple(rows)]
 
 
-def rows_of(
+def sample_of(
     data: Array, axis: int, generator: np.random.Generator, largest: int, fewest: int
-) -> Rows | None:
+) -> SampleRows | None:
     """Return the rows of a sample; None where an element is not finite, or the rows are too few to draw."""
     others = tuple(each for each in range(data.ndim) if each != axis)
     highest: Array = np.maximum(data.max(axis=others), -data.min(axis=others))
@@ -124,7 +124,7 @@ def rows_of(
     order = np.argsort(highest, kind="stable")[::-1]
     drawn = generator.permutation(order[largest:])
     chosen = np.concatenate([order[:largest], drawn])[: max(few, fewest)]
-    return Rows(axis, chosen, largest)
+    return SampleRows(axis, chosen, largest)
 
 
 def computed(
@@ -204,8 +204,8 @@ def _picked(run: Execution, incoming: list[HostTensor | None]) -> Sequence[Leaf]
 def judged_row(
     of: LargeCall,
     tested: HostTensor,
-    rows: Rows,
-    look: Callable[[Rows], Look | None],
+    rows: SampleRows,
+    look: Callable[[SampleRows], Look | None],
     differences: Callable[[], Array | None],
     magnitudes: Callable[[], Array],
 ) -> Compared | None:
@@ -266,11 +266,15 @@ class _Sums:
     rest: float
     largest: Array
     count: int
-    rows: Rows
+    rows: SampleRows
 
     @classmethod
     def of(
-        cls, difference: Array, rows: Rows, tested: HostTensor, magnitudes: Callable[[], Array]
+        cls,
+        difference: Array,
+        rows: SampleRows,
+        tested: HostTensor,
+        magnitudes: Callable[[], Array],
     ) -> "_Sums":
         """Sum up the differences."""
         others = tuple(each for each in range(difference.ndim) if each != rows.axis)
@@ -333,7 +337,9 @@ class _Sums:
         return np.flatnonzero(~(np.abs(self.difference) <= allowed).all(axis=others))
 
 
-def _row(tested: HostTensor, rows: Rows, check: OutputCheck, rmse: float | None = None) -> Compared:
+def _row(
+    tested: HostTensor, rows: SampleRows, check: OutputCheck, rmse: float | None = None
+) -> Compared:
     """Return the row of a result by that of its sample; `rmse` is that of all elements."""
     share = round(tested.shape[rows.axis] / len(rows.numbers))
     columns = {**dict(check.columns), BENCH_HEADING: f"sampled 1/{share}"}

@@ -18,18 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.bench.products import INCOMING, Product, ProductLeaf, combined
+from ray_precheck.bench.products import INCOMING, Product, ProductLeaf, sums_of_rows
 from ray_precheck.check.judge import Compared
 from ray_precheck.check.sampled.parts import (
     DTYPES_SEEN,
     LargeCall,
     Look,
-    Rows,
+    SampleRows,
     computed,
     implementations_of,
     judged_row,
     look_at,
-    rows_of,
+    sample_of,
 )
 from ray_precheck.frameworks.base import CallPlan, mapped_call
 from ray_precheck.frameworks.pytorch.run import TorchPlace
@@ -39,9 +39,9 @@ from ray_precheck.schema.values import HostCall, HostTensor
 # Gives another tensor for that at a place, which has an axis of this number.
 _Change = Callable[[int, HostTensor, int], HostTensor]
 
-# Rows of a block. The sum of g roundings of a half type must stay below what one wrong element makes.
+# SampleRows of a block. The sum of g roundings of a half type must stay below what one wrong element makes.
 _BLOCKS = {"bfloat16": 8, "float16": 8, "float32": 16}
-# Rows of a sample, and those of them with the largest numbers, which set the limit of single errors.
+# SampleRows of a sample, and those of them with the largest numbers, which set the limit of single errors.
 _FEWEST_ROWS, _LARGEST_ROWS = 16, 4
 
 
@@ -93,11 +93,11 @@ class _Result:
             return self._row_of_sum()
         at = leaf.letters.index(leaf.axis)
         generator = self.of.call.generator(self.name)
-        rows = rows_of(tested.data, at, generator, _LARGEST_ROWS, _FEWEST_ROWS)
+        rows = sample_of(tested.data, at, generator, _LARGEST_ROWS, _FEWEST_ROWS)
         if rows is None:
             return None
 
-        def look(rows: Rows) -> Look | None:
+        def look(rows: SampleRows) -> Look | None:
             call, incoming = self._changed(leaf.axis, lambda _, each, axis: rows.of(each, axis))
             return self._looked_at(rows.of(tested), call, incoming)
 
@@ -138,7 +138,7 @@ class _Result:
 
         def change(place: int, tensor: HostTensor, axis: int) -> HostTensor:
             if place in places:
-                return HostTensor(dtype, combined(tensor.data, axis, signs))
+                return HostTensor(dtype, sums_of_rows(tensor.data, axis, signs))
             # Only its shape counts.
             return HostTensor(
                 dtype, np.zeros_like(np.take(tensor.data, range(blocks), axis), dtype)
@@ -149,14 +149,14 @@ class _Result:
         if bench is None:
             return None
         with np.errstate(invalid="ignore", over="ignore"):
-            return np.asarray(combined(tested.data, axis, signs) - bench.data)
+            return np.asarray(sums_of_rows(tested.data, axis, signs) - bench.data)
 
     def _magnitudes(self, axis: int) -> Array:
         """Return the root of the sum of the squares of the elements in each sum."""
         number, length = _BLOCKS[self.tested.dtype], self.tested.shape[axis]
         ones = np.ones((number, -(-length // number)), np.float32)
         return np.asarray(
-            np.sqrt(combined(np.square(self.tested.data, dtype=np.float32), axis, ones))
+            np.sqrt(sums_of_rows(np.square(self.tested.data, dtype=np.float32), axis, ones))
         )
 
     def _changed(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ray_precheck.bench.products import INCOMING, Product, combined, product_of
+from ray_precheck.bench.products import INCOMING, Product, sums_of_rows, product_of
 from ray_precheck.schema.values import HostCall, HostTensor
 
 
@@ -96,4 +96,4 @@ def test_rows_of_a_block_are_added_with_their_signs(length):
     for row in range(length):
         expected[:, row % 3] += signs[row // 3, row % 3] * array[:, row]
 
-    assert np.allclose(combined(array, 1, signs), expected, rtol=0, atol=1e-12)
+    assert np.allclose(sums_of_rows(array, 1, signs), expected, rtol=0, atol=1e-12)
