@@ -21,10 +21,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TypeAlias
 
 from ray_precheck.errors import UsageError
-from ray_precheck.foreign import first_line, shown
+from ray_precheck.foreign import first_line, read_file, shown
 
 # The columns that rules know, by the names that they have in rules.
 COLUMNS = {
@@ -94,6 +95,32 @@ def windows_of(triggers: Sequence[Trigger]) -> dict[str, int]:
         for column, most in trigger.windows.items():
             found[column] = max(most, found.get(column, 0))
     return found
+
+
+def triggers_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the rules of `--trigger`. A word `@FILE` stands for those of a file: one on each line, but for
+    lines that are empty or begin with #.
+
+    Raises:
+        UsageError: one is no rule, or a file cannot be read.
+    """
+    found: list[str] = []
+    for word in words:
+        if not word.startswith("@"):
+            found.append(word)
+            continue
+        try:
+            text = read_file(Path(word[1:])).decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"--trigger {word}: the file of rules cannot be read:"
+                f" {getattr(error, 'strerror', None) or 'it is no text in UTF-8'}"
+            ) from None
+        lines = [line.strip() for line in text.splitlines()]
+        found += [line for line in lines if line and not line.startswith("#")]
+    for rule in found:
+        parse_trigger(rule)
+    return tuple(found)
 
 
 def parse_trigger(text: str) -> Trigger:

@@ -110,7 +110,9 @@ class WatchTable:
 
     def close(self) -> None:
         """Let another process have the file."""
-        os.close(self._file)
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
 
 def _head(columns: Sequence[str]) -> bytes:
@@ -166,7 +168,9 @@ class EventFile:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
     def _write(self, event: bytes) -> None:
         length = struct.pack("<Q", len(event))
