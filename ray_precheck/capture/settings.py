@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ray_precheck.capture.watching.rules import triggers_of
+from ray_precheck.capture.rules import triggers_of
 from ray_precheck.errors import UsageError
 from ray_precheck.options.declared import REQUIRED, Number, OneOf, Takes, option, require_valid
 
@@ -212,7 +212,7 @@ class CaptureSettings:
         "--trigger",
         help='with --watch: a rule, such as "grad_norm > 10 * median"; after a step in which it becomes true'
         " the next one is captured; repeatable",
-        more="`@FILE` has a rule on each line. [What rules may say](../capture/README.md#always-on)",
+        more="`@FILE` names a file with a rule on each line; lines that begin with # are comments",
         metavar="RULE",
         takes=Takes.EACH,
     )

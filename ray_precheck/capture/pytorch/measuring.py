@@ -193,6 +193,9 @@ class TorchMeasures:
     def _take_loss(self, tensors: Any) -> None:
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         if first is not None:
+            if first.numel() == 1 and not _is_late(first):
+                self._now.losses.append(first.item())
+                return
             loss = readable(first.detach()).mean(dtype=torch.float32)
             self._now.losses.append(loss if _is_late(loss) else loss.item())
 
@@ -236,11 +239,13 @@ class TorchMeasures:
         grads = []
         for each in given:
             if id(each) not in clipped and each.grad is not None:
-                grads.append((id(each), readable(each.grad)))
+                grads.append((id(each), each.grad))
         norms = norms_of([grad for _, grad in grads])
         for (identity, _), norm in zip(grads, norms, strict=True):
             clipped[identity] = norm
-        self._count([grad for _, grad in grads], norms)
+        # Clipping spreads NaN over all gradients, so it is counted before.
+        if norms and not _is_late(norms[0]) and not together(norms).isfinite().all():
+            self._count([grad for _, grad in grads], norms)
 
     # ---- norms
 
@@ -248,44 +253,49 @@ class TorchMeasures:
         layout = self._layout_of(optimizer)
         layout.last_step, self._now.has_updates = self._number, True
         clipped = self._now.clipped
-        numbers: list[int] = []
-        known: list[torch.Tensor | None] = []
-        grads: list[torch.Tensor] = []
-        for number, parameter in enumerate(layout.parameters):
-            if parameter.grad is None:
-                continue
-            norm = clipped.get(id(parameter)) if clipped else None
-            if norm is None:
-                grads.append(readable(parameter.grad))
-            numbers.append(number)
-            known.append(norm)
+        all_grads = [each.grad for each in layout.parameters]
+        numbers = [number for number, grad in enumerate(all_grads) if grad is not None]
+        known = (
+            [clipped.get(id(layout.parameters[number])) for number in numbers] if clipped else []
+        )
+        grads = [
+            grad
+            for place, number in enumerate(numbers)
+            if (grad := all_grads[number]) is not None
+            and not (clipped and known[place] is not None)
+        ]
         measured = norms_of(grads)
-        self._count(grads, measured)
-        if len(measured) != len(known):
+        if clipped:
             rest = iter(measured)
-            measured = [next(rest) if norm is None else norm for norm in known]
-        norms = measured + norms_of([readable(each) for each in layout.parameters])
+            measured_all = [next(rest) if norm is None else norm for norm in known]
+        else:
+            measured_all = measured
+        norms = measured_all + norms_of(layout.parameters)
         if not norms:
             return
-        # A fused kernel unscales gradients itself, and skips the update itself.
-        told = (getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None))
-        scaling = [each.reshape(()) for each in told if isinstance(each, torch.Tensor)]
-        is_scaled = len(scaling) == len(told)
-        vector = together(norms + scaling if is_scaled else norms)
+        found_inf, scale = (getattr(optimizer, name, None) for name in ("found_inf", "grad_scale"))
+        is_scaled = False
+        if isinstance(found_inf, torch.Tensor):
+            is_scaled = True  # a fused kernel unscales gradients itself, and skips the update
+            scale = scale if isinstance(scale, torch.Tensor) else torch.ones_like(found_inf)
+            norms += [scale.reshape(()), found_inf.reshape(())]
+        vector = together(norms)
         reading = _Reading(layout, numbers, vector, is_scaled)
         if _is_late(vector):
             self._now.readings.append(reading)
-        else:
-            self._take(reading, vector.numpy(), self._now)
+            return
+        found = vector.numpy()
+        if not np.isfinite(found).all():
+            self._count(grads, measured)
+        self._take(reading, found, self._now)
 
     def _count(self, grads: Sequence[torch.Tensor], norms: Sequence[torch.Tensor]) -> None:
         """Count NaN and infinity in gradients on the CPU, where a norm is not finite."""
-        if not norms or _is_late(norms[0]) or math.isfinite(together(norms).sum().item()):
-            return
         for grad, norm in zip(grads, norms, strict=True):
             if not math.isfinite(norm.item()):
-                self._now.nan += int(grad.isnan().sum())
-                self._now.inf += int(grad.isinf().sum())
+                values = readable(grad)
+                self._now.nan += int(values.isnan().sum())
+                self._now.inf += int(values.isinf().sum())
 
     def _layout_of(self, optimizer: Optimizer) -> _Layout:
         """Return the layout of an optimizer, a new one where its parameters are others than before."""

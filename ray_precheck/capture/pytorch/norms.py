@@ -15,7 +15,7 @@ from ray_precheck import private_parts
 MOST_GROUPS = 16
 _REAL = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float64})
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_KIND = operator.attrgetter("device", "dtype")
+_KIND = operator.attrgetter("__class__", "layout", "device", "dtype")
 # torch 2.3 and before lack it.
 _HAS_DTYPE = hasattr(torch.ops.aten, "_foreach_norm") and any(
     argument.name == "dtype" for argument in torch.ops.aten._foreach_norm.Scalar._schema.arguments
@@ -24,7 +24,7 @@ _HAS_DTYPE = hasattr(torch.ops.aten, "_foreach_norm") and any(
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
     """Return the values of a tensor as a dense, real one; of a distributed tensor those of this rank."""
-    if type(tensor) in _PLAIN and tensor.layout is torch.strided and tensor.dtype in _REAL:
+    if _is_plain(tensor):
         return tensor
     to_local = getattr(tensor, "to_local", None)
     if to_local is not None:
@@ -36,17 +36,21 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype in _REAL else tensor.float()
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    is_torchs = type(tensor) in _PLAIN and tensor.layout is torch.strided
+    return is_torchs and tensor.dtype in _REAL
+
+
 def norms_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the norm of each tensor, without dimensions, in one pass for each device; in float32 but for
     float64: the sum of squares of 65 float16 may be beyond float16."""
     kinds = {*map(_KIND, tensors)}
-    if len(kinds) < 2:
-        return _pass(tensors) if tensors else []
-    norms: list[torch.Tensor] = list(tensors)
-    for kind in kinds:
-        places = [place for place, each in enumerate(tensors) if _KIND(each) == kind]
-        found = _pass([tensors[place] for place in places])
-        for place, norm in zip(places, found, strict=True):
+    if len(kinds) == 1:
+        return _pass(tensors if _is_plain(tensors[0]) else [*map(readable, tensors)])
+    norms = [*map(readable, tensors)]
+    for kind in {*map(_KIND, norms)}:
+        places = [place for place, each in enumerate(norms) if _KIND(each) == kind]
+        for place, norm in zip(places, _pass([norms[place] for place in places]), strict=True):
             norms[place] = norm
     return norms
 

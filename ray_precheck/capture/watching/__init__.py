@@ -1,1 +1,1 @@
-"""What `capture --watch` does once a step: its rules, its table, and which steps they have captured."""
+"""What `capture --watch` does once a step: its rows, and which steps rules have captured."""

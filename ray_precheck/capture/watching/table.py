@@ -8,6 +8,7 @@ before it.
 
 import codecs
 import csv
+import errno
 import io
 import math
 import os
@@ -19,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
-from ray_precheck.capture.watching.rules import COLUMNS
+from ray_precheck.capture.rules import COLUMNS
 from ray_precheck.capture.writing.log import open_locked
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import open_text
@@ -45,7 +46,7 @@ class WatchTable:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.columns: list[str] = list(FIXED)
-        self._file = open_locked(path, os.O_RDWR | os.O_CREAT)
+        self._file = open_locked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             self._go_on()
         except BaseException:
@@ -72,7 +73,6 @@ class WatchTable:
         while os.pread(self._file, 1, place - 1) != b"\n":
             place -= 1
         os.ftruncate(self._file, place)
-        os.lseek(self._file, 0, os.SEEK_END)
 
     def write(self, row: Mapping[str, Cell]) -> None:
         """Append a row, which is in the file when this returns.
@@ -84,17 +84,17 @@ class WatchTable:
         if new:
             self._widen(new)
         line = _line([_text(row.get(column)) for column in self.columns])
-        end = os.lseek(self._file, 0, os.SEEK_END)
-        if os.write(self._file, line) != len(line):  # the disk is full
-            os.ftruncate(self._file, end)
-            raise OSError("the disk is full")
+        written = os.write(self._file, line)
+        if written != len(line):
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _widen(self, new: Sequence[str]) -> None:
         """Write the file again with further columns; it appears as a whole."""
         columns = [*self.columns, *new]
         part = self.path.with_suffix(".part")
         empty = b"," * len(new)
-        file = open_locked(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        file = open_locked(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         try:
             with open(self.path, "rb") as rows, os.fdopen(os.dup(file), "wb") as written:
                 written.write(_head(columns))

@@ -21,14 +21,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ray_precheck.capture.probe import StepMeasures
-from ray_precheck.capture.settings import CaptureSettings
-from ray_precheck.capture.watching.rules import (
+from ray_precheck.capture.rules import (
     COLUMNS,
     OF_MODULES,
     History,
     parse_trigger,
     windows_of,
 )
+from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.watching.table import (
     CAPTURED,
     RANK,

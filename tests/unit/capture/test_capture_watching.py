@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.capture.watching.rules import History, parse_trigger, windows_of
+from ray_precheck.capture.rules import History, parse_trigger, windows_of
 from ray_precheck.capture.watching.table import FIXED, EventFile, WatchTable
 from ray_precheck.errors import UsageError
 from ray_precheck.formats.protobuf import fields_of, tfrecords_in
