@@ -35,6 +35,8 @@ from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import Aside, detour, is_compiling
 from ray_precheck.capture.pytorch.norms import (
     MOST_GROUPS,
+    is_late,
+    mean_of,
     module_groups,
     norms_of,
     readable,
@@ -185,19 +187,20 @@ class TorchMeasures:
 
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            self._guarded(lambda: self._take_loss(tensors))
-            return original(tensors, *args, **kwargs)
+            original(tensors, *args, **kwargs)
+            if not is_compiling():
+                self._take_loss(tensors)
 
         return backward
 
     def _take_loss(self, tensors: Any) -> None:
+        """Take the loss of a backward pass that was made; one that cannot be read (complex) is none."""
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        if first is not None:
-            if first.numel() == 1 and not _is_late(first):
-                self._now.losses.append(first.item())
-                return
-            loss = readable(first.detach()).mean(dtype=torch.float32)
-            self._now.losses.append(loss if _is_late(loss) else loss.item())
+        if isinstance(first, torch.Tensor):
+            with self._unseen(), torch.no_grad():
+                loss, _ = caught(self._aside(lambda: mean_of(first)))
+            if loss is not None:
+                self._now.losses.append(loss)
 
     def _see_clipping(self, name: str) -> None:
         """See the calls of a function that clips, under whatever name a module has imported it."""
@@ -244,7 +247,7 @@ class TorchMeasures:
         for (identity, _), norm in zip(grads, norms, strict=True):
             clipped[identity] = norm
         # Clipping spreads NaN over all gradients, so it is counted before.
-        if norms and not _is_late(norms[0]) and not together(norms).isfinite().all():
+        if norms and not is_late(norms[0]) and not together(norms).isfinite().all():
             self._count([grad for _, grad in grads], norms)
 
     # ---- norms
@@ -281,7 +284,7 @@ class TorchMeasures:
             norms += [scale.reshape(()), found_inf.reshape(())]
         vector = together(norms)
         reading = _Reading(layout, numbers, vector, is_scaled)
-        if _is_late(vector):
+        if is_late(vector):
             self._now.readings.append(reading)
             return
         found = vector.numpy()
@@ -389,11 +392,6 @@ class TorchMeasures:
         step.losses = [
             next(late) if isinstance(each, torch.Tensor) else each for each in step.losses
         ]
-
-
-def _is_late(tensor: torch.Tensor) -> bool:
-    """Return whether to read a tensor is to wait for a device."""
-    return not tensor.is_cpu
 
 
 def _send(step: _Step) -> None:

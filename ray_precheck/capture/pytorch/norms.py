@@ -22,6 +22,19 @@ _HAS_DTYPE = hasattr(torch.ops.aten, "_foreach_norm") and any(
 )
 
 
+def is_late(tensor: torch.Tensor) -> bool:
+    """Return whether to read a tensor is to wait for a device."""
+    return not tensor.is_cpu
+
+
+def mean_of(tensor: torch.Tensor) -> float | torch.Tensor:
+    """Return the mean of a tensor; a copy on its device, where to read it is to wait."""
+    if tensor.numel() == 1 and not is_late(tensor):
+        return float(tensor.item())
+    mean = readable(tensor.detach()).mean(dtype=torch.float32)
+    return mean if is_late(mean) else mean.item()
+
+
 def readable(tensor: torch.Tensor) -> torch.Tensor:
     """Return the values of a tensor as a dense, real one; of a distributed tensor those of this rank."""
     if _is_plain(tensor):

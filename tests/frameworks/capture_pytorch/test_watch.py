@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from ray_precheck.capture import Capture
-from ray_precheck.capture.pytorch import measuring
+from ray_precheck.capture.pytorch import measuring, norms
 from ray_precheck.capture.pytorch.norms import module_groups, norms_of, readable
 
 pytestmark = pytest.mark.frameworks
@@ -52,7 +52,8 @@ def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
     """Run a test twice: with numbers that are there at once, and as on an accelerator, a step later."""
     is_late = bool(request.param == "late")
     if is_late:
-        monkeypatch.setattr(measuring, "_is_late", lambda tensor: True)
+        for module in (measuring, norms):
+            monkeypatch.setattr(module, "is_late", lambda tensor: True)
     return is_late
 
 
@@ -208,6 +209,25 @@ def test_accumulation_is_one_step_with_the_mean_of_its_losses(tmp_path: Path, la
                 loss.backward(torch.ones_like(loss))
             optimizer.step()
     assert [float(row["Loss"]) for row in rows] == [near(sum(losses[:4]) / 4)] * 2
+
+
+def test_backward_passes_that_fail_or_are_complex_leave_the_watch_alone(tmp_path: Path) -> None:
+    model = model_of(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with watched(tmp_path) as rows:
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, 2)).sum()
+            with pytest.raises(TypeError):
+                torch.autograd.backward(None)
+            with pytest.raises(RuntimeError):
+                torch.autograd.backward(torch.tensor(1e9))
+            torch.view_as_complex(torch.stack([loss, loss])).backward(
+                torch.tensor(0j), retain_graph=True
+            )
+            torch.autograd.backward([loss, loss * 2])
+            optimizer.step()
+    assert [float(row["Loss"]) for row in rows] == [near(loss.item())] * 2
 
 
 def test_a_captured_step_has_the_records_that_it_has_without_a_watch(tmp_path: Path) -> None:
