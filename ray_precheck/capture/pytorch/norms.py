@@ -16,6 +16,7 @@ MOST_GROUPS = 16
 _REAL = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float64})
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _KIND = operator.attrgetter("__class__", "layout", "device", "dtype")
+_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"})
 # torch 2.3 and before lack it.
 _HAS_DTYPE = hasattr(torch.ops.aten, "_foreach_norm") and any(
     argument.name == "dtype" for argument in torch.ops.aten._foreach_norm.Scalar._schema.arguments
@@ -90,9 +91,14 @@ def module_groups(names: Sequence[str], most: int = MOST_GROUPS) -> dict[str, st
     there are at most so many of them, at least one.
 
     Where a model has more modules than that at its first depth, neighbours are counted together:
-    `layers.0..layers.3`. Parameters of the model itself are counted to `(model)`.
+    `layers.0..layers.3`. Parameters of the model itself are counted to `(model)`. What wraps a model (DDP, FSDP,
+    torch.compile) is left out of the names.
     """
-    paths = {name: name.split(".")[:-1] for name in names}
+    paths = {
+        name: [part for part in name.split(".")[:-1] if part not in _WRAPPERS] for name in names
+    }
+    if paths and all(path[:1] == ["module"] for path in paths.values()):  # DDP's name of it
+        paths = {name: path[1:] for name, path in paths.items()}
     deepest = max(map(len, paths.values()), default=0)
     found = dict.fromkeys(names, "(model)")
     for depth in range(1, deepest + 1):

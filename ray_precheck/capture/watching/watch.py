@@ -89,7 +89,7 @@ class Watch:
         self._since: float | None = None
         self._table = _table_of(settings.path, rank)
         self.path = self._table.path
-        folder = self.path.stem.removeprefix("watch_")
+        folder = self.path.stem if rank is None else f"rank{rank}"
         self._events = (
             EventFile(settings.path / "tensorboard" / folder) if has_tensorboard() else None
         )

@@ -278,4 +278,6 @@ def test_modules_are_told_apart_as_deep_as_columns_allow() -> None:
     assert flat[-1] == "39..39"
     assert len(flat) == 14
     assert module_groups([]) == {}
+    wrapped = ["module.a.weight", "module._fsdp_wrapped_module.b._orig_mod.c.weight", "module.bias"]
+    assert [*module_groups(wrapped).values()] == ["a", "b.c", "(model)"]
     assert {*module_groups(["a.weight", "b.c.weight"], 1).values()} == {"a..b"}
