@@ -19,10 +19,12 @@ import torch
 from ray_precheck.capture import Capture
 from scripts.watch.trainings import JUMPS, TRAININGS
 
+# The first is the one that people write first; the others are those that the docs recommend.
+FIRST = "grad_norm > 10 * median"
 RULES = (
-    "grad_norm > 10 * median",
+    "grad_norm > 5 * max(grad_norm, 200)",
     "nan > 0 or inf > 0",
-    "loss > 2 * max",
+    "loss > 10 * max(loss, 500)",
     "step > 100 and (param_norm > 1.1 * last or param_norm < 0.9 * last)",
 )
 # At which step a jump happens, after which a training ends, and within how many steps a rule finds it.
@@ -56,7 +58,7 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--rule", nargs="+", default=list(RULES))
+    parser.add_argument("--rule", nargs="+", default=[FIRST, *RULES])
     given = parser.parse_args()
     torch.set_num_threads(1)
     rules: list[str] = given.rule

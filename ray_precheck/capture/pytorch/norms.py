@@ -91,8 +91,8 @@ def module_groups(names: Sequence[str], most: int = MOST_GROUPS) -> dict[str, st
     there are at most so many of them, at least one.
 
     Where a model has more modules than that at its first depth, neighbours are counted together:
-    `layers.0..layers.3`. Parameters of the model itself are counted to `(model)`. What wraps a model (DDP, FSDP,
-    torch.compile) is left out of the names.
+    `layers.0..layers.3`. Parameters of the model itself are counted to `(model)`. What wraps a model (DDP,
+    FSDP, torch.compile) is left out of the names.
     """
     paths = {
         name: [part for part in name.split(".")[:-1] if part not in _WRAPPERS] for name in names
