@@ -22,7 +22,7 @@ def test_no_rule_fires_in_honest_steps(name: str) -> None:
         ("convolutions, Adadelta, dropout, wrong labels", JUMPS[0], RULES[1]),
         ("an autoencoder, Adam", JUMPS[1], RULES[0]),
         ("an autoencoder, Adam", JUMPS[1], RULES[2]),
-        ("forty points learnt by heart, Adam", JUMPS[4], RULES[0]),
+        ("an LSTM, SGD, clipped", JUMPS[4], RULES[0]),
         ("an LSTM, SGD, clipped", JUMPS[5], RULES[3]),
     ],
 )
