@@ -95,6 +95,11 @@ NO_FUNCTION_MODE = PrivatePart(
     "keeps what a capture asks of tensors from the modes and subclasses of the script, and its own",
     "each such question passes through them, which takes a microsecond",
 )
+FOREACH_NORM = PrivatePart(
+    ("torch:_foreach_norm",),
+    "finds the norms of all gradients of a step in one pass",
+    "they are found one by one",
+)
 DEFAULT_DEVICE = PrivatePart(
     ("torch:_GLOBAL_DEVICE_CONTEXT",),
     "puts the capture's mode above that of torch.set_default_device, which has to be the lowest",

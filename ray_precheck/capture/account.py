@@ -40,7 +40,8 @@ class Account:
 
     `steps` are those that ended, `captured` the numbers of steps that are written, `records` how many
     records these have, `dark` what had no record in them (None: not known). `why_unseen` says why no call of
-    a model was seen. `is_open` is the folder of the step that is being captured. `has_ended` tells a process
+    a model was seen. `is_open` is the folder of the step that is being captured. `rows` are those of a
+    watch, and `fired` counts the captures that its rules have started. `has_ended` tells a process
     that came to its end from one that was killed.
     """
 
@@ -59,6 +60,8 @@ class Account:
     missing: dict[str, list[str]] = field(default_factory=dict)
     dark: dict[str, object] | None = None
     is_open: str = ""
+    rows: int = 0
+    fired: int = 0
     has_ended: bool = False
 
     def save(self, folder: Path) -> None:
@@ -82,9 +85,13 @@ def closing_sentence(
 ) -> str:
     """Return what was captured and where, or that nothing was, and why."""
     wrote = [account for account in accounts if account.captured or account.is_open]
+    watched = [account for account in accounts if account.rows]
+    rows = [_rows(settings, watched)] if watched else []
+    if rows and not wrote:
+        return "; ".join([*rows, *_oddities(watched)])
     if not wrote:
         return f"nothing was captured: {_why_nothing(settings, accounts)}"
-    parts = [_what(settings, wrote), *_steps_that_never_came(settings, wrote)]
+    parts = [*rows, _what(settings, wrote), *_steps_that_never_came(settings, wrote)]
     for account in wrote:
         if account.is_open and not account.has_ended:
             folder = Path(account.is_open).relative_to(settings.path)
@@ -98,6 +105,17 @@ def closing_sentence(
         shown = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
         parts.append(f"{shown} are left of an earlier run")
     return "; ".join(parts)
+
+
+def _rows(settings: CaptureSettings, watched: Sequence[Account]) -> str:
+    ranks = {account.rank for account in watched if account.rank is not None}
+    whose = f" of rank {ranges_of(ranks)}" if ranks else ""
+    steps = max(account.rows for account in watched)
+    # A process that was killed has not told of its last rows.
+    count = f"{steps:,} step{'s' * (steps != 1)}" if all(a.has_ended for a in watched) else "steps"
+    fired = max(account.fired for account in watched)
+    rules = f", {fired or 'no'} capture{'s' * (fired != 1)} by rules" if settings.triggers else ""
+    return f"{count}{whose} watched in {settings.path} (watch_*.csv){rules}"
 
 
 def _what(settings: CaptureSettings, wrote: Sequence[Account]) -> str:

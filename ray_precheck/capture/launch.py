@@ -179,7 +179,7 @@ def sentence_of(settings: CaptureSettings, notes: Path, began: float, words: Seq
         )
         return f"nothing was captured: {why}; use ray_precheck.capture.Capture in the script"
     wrote = any(account.captured or account.is_open for account in accounts)
-    left = earlier_dumps(settings.path, began) if wrote else []
+    left = earlier_dumps(settings.path, began) if wrote and not settings.watch else []
     return closing_sentence(settings, accounts, left)
 
 

@@ -101,6 +101,22 @@ class HookedStep(ABC):
         self._recorder.abandon()
 
 
+class StepMeasures(Protocol):
+    """What is measured of each step of a watched training; `failure` is why nothing is any more, else ""."""
+
+    failure: str
+
+    def end_step(self) -> list[dict[str, float | int | None]]:
+        """End a step, and return the numbers of the steps that have arrived, the oldest one first, by the
+        headings of their columns; a step's own may come with the next one."""
+
+    def close(self) -> list[dict[str, float | int | None]]:
+        """Measure nothing any more, and return the numbers that were on their way."""
+
+    def leave(self) -> None:
+        """Measure nothing in this process, which was forked."""
+
+
 class Probe(Protocol):
     """A framework, as a capture sees it."""
 
@@ -112,6 +128,12 @@ class Probe(Protocol):
 
     def rank(self) -> int | None:
         """Return this process's rank, None where it has none (yet)."""
+
+    def ranks(self) -> int:
+        """Return how many ranks there are, 1 where none is known."""
+
+    def measure(self, models: Any) -> StepMeasures | None:
+        """Begin to measure each step; None where this framework cannot."""
 
     def is_loader(self) -> bool:
         """Return whether this process loads data for another one, and trains nothing itself."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.capture.account import Account, added
-from ray_precheck.capture.probe import Probe, StepProbe
+from ray_precheck.capture.probe import Probe, StepMeasures, StepProbe
 from ray_precheck.capture.settings import (
     BY_FORWARD,
     BY_HAND,
@@ -29,6 +29,7 @@ from ray_precheck.capture.settings import (
     FULL,
     CaptureSettings,
 )
+from ray_precheck.capture.watching.watch import Watch
 from ray_precheck.capture.writing.claim import (
     claim,
     new_folder,
@@ -37,6 +38,7 @@ from ray_precheck.capture.writing.claim import (
     size_of,
 )
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import caught, first_line
 
 
 def say(text: str) -> None:
@@ -89,11 +91,15 @@ class Session:
         self._rank: int | None = None
         self._sizes: dict[Path, int] = {}
         self._missing: dict[str, list[str]] | None = None
+        self._measures: StepMeasures | None = None
+        self._watch: Watch | None = None
         _SESSIONS.add(self)
 
     def start(self, *, at_first_forward: bool = False) -> None:
         """Begin with step 0, at once or when a model is called for the first time."""
         self._probe.watch_steps(self._on_step, self._on_forward)
+        if self.settings.watch:
+            self._measures = self._probe.measure(self.models)
         if not at_first_forward:
             self._begin()
 
@@ -113,9 +119,33 @@ class Session:
         """End a step; the next one begins with `resume`."""
         if not self.is_ours:
             return
+        watch, is_captured = self._watch, self.open_step is not None
+        seconds = watch.end_clock() if watch else None
         self._end()
+        if watch is not None:
+            self._end_row(watch, seconds, is_captured)
         self.number += 1
         self.account.steps += 1
+
+    def _end_row(self, watch: Watch, seconds: float | None, is_captured: bool) -> None:
+        self._guard(watch, lambda: watch.end_step(self.number, seconds, is_captured=is_captured))
+        is_new = not self.account.rows or self.account.fired != watch.fired
+        self.account.rows, self.account.fired = watch.rows, watch.fired
+        if is_new:
+            self._on_change(self.account)
+
+    def _guard(self, watch: Watch, action: Callable[[], None]) -> None:
+        """End the watch where its rows cannot be written, or nothing can be measured any more."""
+        _, error = caught(action)
+        why = watch.failure
+        if isinstance(error, OSError):
+            why = f"{watch.path} cannot be written: {error.strerror or error}"
+        elif error is not None:
+            why = f"the watch has a fault, {type(error).__name__}: {first_line(error)}"
+        if why:
+            self._watch = None
+            watch.leave()
+            self.fail(why)
 
     def pause(self) -> None:
         """Capture nothing until `resume`, which goes on with the same step."""
@@ -141,6 +171,12 @@ class Session:
             self._drop()
         else:
             self._end(cut_short)
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            self._guard(watch, watch.close)
+            self.account.rows = watch.rows
+        elif self._measures is not None:
+            self._measures.close()
         self._probe.unwatch_steps()
         self.account.why_unseen = self._probe.why_unseen
         self.account.has_ended = True
@@ -150,6 +186,10 @@ class Session:
         """Capture nothing in this process: it was forked, and the capture is its parent's."""
         opened, self.open_step, self._folder = self.open_step, None, None
         self.is_ours = False
+        if self._measures is not None:
+            self._measures.leave()
+        if self._watch is not None:
+            self._watch.leave()
         if opened is not None:
             opened.abandon()
 
@@ -163,7 +203,7 @@ class Session:
 
     def _on_step(self) -> None:
         if self.settings.step_by == BY_OPTIMIZER and self.is_ours:
-            if self.account.failure:
+            if self._has_failed:
                 self.stop()
             else:
                 self.step()
@@ -180,7 +220,13 @@ class Session:
     def _is_over(self) -> bool:
         """Return whether no step will be captured any more."""
         steps = self.settings.steps
-        return bool(self.account.failure) or (steps is not None and self.number > max(steps))
+        is_past = steps is not None and self.number > max(steps) and not self.settings.watch
+        return self._has_failed or is_past
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether nothing is done any more: rows go on where dumps have reached their limit."""
+        return bool(self.account.failure) and self._watch is None
 
     def _is_idle(self) -> bool:
         """Return whether the open step is what follows the last one: no model was called in it, or, where
@@ -194,14 +240,12 @@ class Session:
     def claim_step(self) -> Path | None:
         """Return the folder of the step that runs, which is emptied; None where it is not captured."""
         settings = self.settings
-        if self.account.failure or not self.is_ours or self._probe.is_loader():
+        is_unasked = settings.watch if settings.steps is None else self.number not in settings.steps
+        if is_unasked and not (self._watch and self._watch.wants(self.number)):
             return None
-        if settings.steps is not None and self.number not in settings.steps:
+        name = self._own_name()
+        if not name:
             return None
-        rank = self.account.rank = self.rank
-        if settings.ranks is not None and rank is not None and rank not in settings.ranks:
-            return None
-        name = f"proc{os.getpid()}" if rank is None else f"rank{rank}"
         folder = settings.path / f"step{self.number}" / name
         with self._failing(folder):
             if not self._is_claimed:
@@ -209,6 +253,32 @@ class Session:
             require_unwritten(folder)
             new_folder(folder)
         return None if self.account.failure else folder
+
+    def _own_name(self) -> str:
+        """Return the name of this process's folders, "" where it captures nothing."""
+        if self.account.failure or not self.is_ours or self._probe.is_loader():
+            return ""
+        rank = self.account.rank = self.rank
+        if rank is None:
+            return f"proc{os.getpid()}"
+        ranks = self.settings.ranks
+        return f"rank{rank}" if ranks is None or rank in ranks else ""
+
+    def _begin_row(self) -> None:
+        """Let the row of a step begin; with the first one the table is opened."""
+        name = self._own_name() if self._watch is None else ""
+        if name and self._measures is None:
+            self.fail(
+                f"--watch measures PyTorch only, and the model is one of {self._probe.framework}"
+            )
+        elif name and self._measures is not None:
+            chosen, count = self.settings.ranks, self._probe.ranks()
+            ranks = count if chosen is None else len(chosen & {*range(count)})
+            with self._failing(self.settings.path):
+                self._claim(name)
+                self._watch = Watch(self.settings, self._measures, self.rank, ranks, self._tell)
+        if self._watch is not None:
+            self._watch.begin_step()
 
     @contextmanager
     def _failing(self, folder: Path) -> Iterator[None]:
@@ -221,6 +291,8 @@ class Session:
             self.fail(f"{folder} cannot be written: {error.strerror or error}")
 
     def _begin(self) -> None:
+        if self.settings.watch:
+            self._begin_row()
         folder = self.claim_step() if self.open_step is None else None
         if folder is None:
             return
@@ -236,7 +308,8 @@ class Session:
 
     def _claim(self, name: str) -> None:
         claim(self.settings, self._probe.framework)
-        self.account.replaced = remove_earlier(self.settings.path, name, self._began)
+        if not self.settings.watch:  # a training that is started again goes on below its rows
+            self.account.replaced = remove_earlier(self.settings.path, name, self._began)
         self._is_claimed = True
         self._on_begin()
 

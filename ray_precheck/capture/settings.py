@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ray_precheck.capture.rules import triggers_of
 from ray_precheck.errors import UsageError
 from ray_precheck.options.declared import REQUIRED, Number, OneOf, Takes, option, require_valid
 
@@ -197,6 +198,32 @@ class CaptureSettings:
         " stops. The dump up to there stays readable",
         rule=OneOf(OVERFLOWS, may_be_empty=True),
     )
+    watch: bool = option(
+        False,
+        "--watch",
+        help="write one row a step into DUMP/watch_{rank}.csv, for the whole training, and capture only the"
+        " steps that --trigger or --steps asks for",
+        more="Loss, norms of gradients and parameters in all and by module, counts of NaN and infinity, the"
+        " step's time; where TensorBoard is installed also its event file. PyTorch only",
+        takes=Takes.NOTHING,
+    )
+    triggers: tuple[str, ...] = option(
+        (),
+        "--trigger",
+        help='with --watch: a rule, such as "grad_norm > 10 * median"; after a step in which it becomes true'
+        " the next one is captured; repeatable",
+        more="`@FILE` names a file with a rule on each line; lines that begin with # are comments",
+        metavar="RULE",
+        takes=Takes.EACH,
+    )
+    trigger_most: int = option(
+        3,
+        "--trigger-most",
+        help="at most so many captures by rules in a run (default {default})",
+        type=int,
+        metavar="N",
+        rule=Number("the count of captures by rules"),
+    )
     tensor_list: tuple[str, ...] = ()
     custom_op_namespaces: tuple[str, ...] = ()
     slices: tuple[TensorSlice, ...] = ()
@@ -257,7 +284,7 @@ def capture_settings(**given: Any) -> CaptureSettings:
             raise UsageError(f"{name} is {given[name]!r}; expected one of {', '.join(allowed)}")
     for name in ("steps", "ranks"):
         given[name] = numbers_of(name, given.get(name))
-    for name in ("scope", "chosen", "tensor_list", "custom_op_namespaces", "slices"):
+    for name in ("scope", "chosen", "tensor_list", "custom_op_namespaces", "slices", "triggers"):
         if name in given:
             given[name] = _several(given[name])
     if len(given.get("scope", ())) == 1:
@@ -267,6 +294,10 @@ def capture_settings(**given: Any) -> CaptureSettings:
         given["data_mode"] = modes_of(given["data_mode"])
     if given.get("task") == STRUCTURE and given.get("level", "L1") == "L1":
         raise UsageError("task structure records modules and calls; give it level L0 or mix")
+    if "triggers" in given:
+        given["triggers"] = triggers_of(given["triggers"])
+        if given["triggers"] and not given.get("watch"):
+            raise UsageError("--trigger needs --watch, which has the numbers that rules ask for")
     settings = CaptureSettings(**given)
     require_valid(settings)
     if settings.overflow and not _shows_overflows(settings):

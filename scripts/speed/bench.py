@@ -9,6 +9,8 @@
                                               device and bench on one core, and on two fused ones
     python -m scripts.speed.bench capture [--pairs N] [--kinds L1 mix ...]
                                               a captured step of a training against a plain one
+    python -m scripts.speed.bench watch [--steps N]
+                                              what `capture --watch` adds to a step, in ms
 
 Machines are shared and noisy: whole commands are compared in pairs, one right after the other, and
 medians of ratios are printed. CMD is a command that checks a dump with msprobe and takes DUMP and
@@ -46,6 +48,13 @@ def bench_capture(given: argparse.Namespace) -> bool:
             f"no kind is called {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}"
         )
     return report_costs(given.kinds or list(KINDS), given.pairs)
+
+
+def bench_watch(given: argparse.Namespace) -> bool:
+    """Print what a watch costs; it needs PyTorch, too."""
+    from scripts.speed.watch_cost import report_watch_cost
+
+    return report_watch_cost(given.steps)
 
 
 def bench_speed(given: argparse.Namespace) -> bool:
@@ -188,11 +197,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for action in (bench_speed, bench_memory, bench_stage, bench_capture):
+    for action in (bench_speed, bench_memory, bench_stage, bench_capture, bench_watch):
         command = commands.add_parser(action.__name__.removeprefix("bench_"))
         command.set_defaults(action=action)
         if action is bench_capture:
             command.add_argument("--kinds", nargs="+")
+        elif action is bench_watch:
+            command.add_argument("--steps", type=int, default=2000)
         else:
             command.add_argument("dump", type=Path)
         if action is bench_speed:

@@ -151,6 +151,13 @@ class MindSporeProbe:
         given = os.environ.get("RANK_ID", "")
         return int(given) if given.isdecimal() else None
 
+    def ranks(self) -> int:
+        """Return 1: nothing is watched that ranks tell each other of."""
+        return 1
+
+    def measure(self, models: Any) -> None:
+        """Measure nothing: MindSpore computes gradients in functions, and hands them to the optimizer."""
+
     def is_loader(self) -> bool:
         """Return whether this process loads data; MindSpore's workers call no Cell."""
         return False

@@ -38,6 +38,7 @@ from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.darkness import Darkness, TorchOrigins
 from ray_precheck.capture.pytorch.data_parallel import DataParallel
 from ray_precheck.capture.pytorch.detours import backward_passes_seen, regions_told_apart
+from ray_precheck.capture.pytorch.measuring import TorchMeasures
 from ray_precheck.capture.pytorch.messages import Messages
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
@@ -82,6 +83,7 @@ class TorchProbe:
         self._in_hook = False
         self._origins = TorchOrigins()
         self._messages = Messages()
+        self._measures: TorchMeasures | None = None
 
     def rank(self) -> int | None:
         """Return the rank in torch.distributed, None where it is not initialised."""
@@ -89,6 +91,25 @@ class TorchProbe:
         if distributed.is_available() and distributed.is_initialized():
             return distributed.get_rank()
         return None
+
+    def ranks(self) -> int:
+        """Return how many ranks there are in torch.distributed, 1 where it is not initialised."""
+        return 1 if self.rank() is None else torch.distributed.get_world_size()
+
+    def measure(self, models: Any) -> TorchMeasures:
+        """Begin to measure each step."""
+        self._modules = TorchModuleNames(models)
+        self._measures = TorchMeasures(self._parameter_name)
+        return self._measures
+
+    def _parameter_name(self, parameter: torch.Tensor) -> str:
+        """Return the name of a parameter in the model, "" where it is in none."""
+        model = self._model and self._model()
+        if self._modules is None:
+            return ""
+        if model is not None and not self._modules.has_models:
+            self._modules.of(model)
+        return self._modules.of_parameter(parameter)
 
     def is_loader(self) -> bool:
         """Return whether this process is a worker of a DataLoader."""
@@ -129,6 +150,8 @@ class TorchProbe:
     def _before_update(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
+        if self._measures is not None:
+            self._measures.before_update(optimizer, args, kwargs)
         updates = None if self._step is None else self._step.updates
         if updates is None:
             return None
@@ -140,6 +163,8 @@ class TorchProbe:
     ) -> None:
         with self._inside_hook():
             self._updates += 1
+            if self._measures is not None:
+                self._measures.after_update(optimizer)
             if self._step is not None:
                 if self._step.updates is not None:
                     self._step.updates.after(optimizer, args, kwargs)
@@ -164,14 +189,19 @@ class TorchProbe:
         updates, ended = self._updates, self._ended
         if self._step is not None:
             self._step.note("loss_scale", scaler.get_scale)
+        if self._measures is not None:
+            self._measures.scaled(scaler.get_scale())
         result = run()
         if self._ended > ended:
             self._scaled = id(optimizer)
             return result
         if self._optimizer is None and self._on_step is not None:
             self._optimizer = id(optimizer)
-        if self._step is not None and self._updates == updates:
-            self._step.note("update_skipped", lambda: True)
+        if self._updates == updates:
+            if self._measures is not None:
+                self._measures.skipped()
+            if self._step is not None:
+                self._step.note("update_skipped", lambda: True)
         if id(optimizer) in (self._optimizer, self._scaled):
             self._end_step()
         return result

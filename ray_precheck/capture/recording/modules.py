@@ -33,6 +33,11 @@ class ModuleNames(ABC):
             if model is not None:
                 self._add(model, f"{index}." if several else "")
 
+    @property
+    def has_models(self) -> bool:
+        """Whether a model is known."""
+        return bool(self._roots)
+
     @abstractmethod
     def named_within(self, model: Any) -> Iterable[tuple[str, Any]]:
         """Return the modules of a model with their names in it."""

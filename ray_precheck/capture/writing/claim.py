@@ -23,8 +23,8 @@ from ray_precheck.foreign import from_json, read_file
 from ray_precheck.options.declared import ranges_of
 
 CONFIGURATION = "capture.json"
-# Where the dumps go and how many stay does not change what is in them.
-_OTHERS = ("path", "max_bytes", "keep_steps")
+# Where the dumps go, how many stay and what asks for them does not change what is in them.
+_OTHERS = ("path", "max_bytes", "keep_steps", "watch", "triggers", "trigger_most")
 # How often a folder is made that others remove meanwhile: at most once for each rank that begins with it.
 _TRIES = 100
 

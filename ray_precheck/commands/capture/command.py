@@ -91,6 +91,8 @@ def _verify(values: dict[str, Any], words: list[str]) -> int:
         raise UsageError(
             "--verify looks at all ranks, which wait for each other; leave --ranks out"
         )
+    if values.get("watch"):
+        raise UsageError("--verify captures one step; leave --watch out")
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="ray_precheck_verify_") as folder:

@@ -41,6 +41,26 @@ class CountingStep:
         self.words.append("abandon")
 
 
+class CountingMeasures:
+    """What the test measures of each step, which comes at its end, or with `late` at the next one's."""
+
+    def __init__(self, late: bool = False) -> None:
+        self.failure = ""
+        self.numbers: dict[str, float | int | None] = {}
+        self._waiting: list[dict[str, float | int | None]] = []
+        self._late = late
+
+    def end_step(self) -> list[dict[str, float | int | None]]:
+        self._waiting.append(dict(self.numbers))
+        return [self._waiting.pop(0)] if len(self._waiting) > self._late else []
+
+    def close(self) -> list[dict[str, float | int | None]]:
+        return self._waiting
+
+    def leave(self) -> None:
+        self.failure = "forked"
+
+
 class CountingProbe:
     """A framework whose steps and calls the test makes."""
 
@@ -50,6 +70,7 @@ class CountingProbe:
     def __init__(self, rank: int | None = None) -> None:
         self.rank_now = rank
         self.loads = False
+        self.measures: CountingMeasures | None = CountingMeasures()
         self.steps: list[CountingStep] = []
         self.is_watched = False
         self.stepped: Callable[[], None] = lambda: None
@@ -61,6 +82,12 @@ class CountingProbe:
 
     def rank(self) -> int | None:
         return self.rank_now
+
+    def ranks(self) -> int:
+        return 1
+
+    def measure(self, models: Any) -> CountingMeasures | None:
+        return self.measures
 
     def is_loader(self) -> bool:
         return self.loads

@@ -1,0 +1,1 @@
+"""Trainings on which the rules of `capture --watch` are tried."""
