@@ -34,7 +34,6 @@ from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of, t
 from ray_precheck.capture.pytorch.tensors.values import (
     MARK,
     DeviceValues,
-    host_summary,
     sliced,
     statistics,
     structure,
@@ -395,9 +394,7 @@ class TorchRecorder(StepRecorder):
         if tensor.is_cpu:
             if self._sketching is None or self._look is not statistics:
                 return self._look(tensor)
-            summary = host_summary(tensor)
-            self._sketching.note(tensor, summary)
-            return statistics_text(summary)
+            return statistics_text(self._sketching.summary(tensor))
         self._accelerators.add(tensor.device.type)
         if self.settings.summary_mode != STATISTICS:
             return self._look(tensor)

@@ -21,8 +21,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_precheck.capture.pytorch.tensors.memory import Glimpse, SeenTensors, array_of, glimpse_of
-from ray_precheck.capture.pytorch.tensors.values import WITHOUT_VALUES, DeviceValues
+from ray_precheck.capture.pytorch.tensors.memory import (
+    Glimpse,
+    SeenTensors,
+    array_of,
+    glimpse_of,
+    place_of,
+)
+from ray_precheck.capture.pytorch.tensors.values import (
+    KINDS,
+    WITHOUT_VALUES,
+    DeviceValues,
+    host_summary,
+)
 from ray_precheck.capture.recording.measures import (
     Placing,
     local_part,
@@ -31,6 +42,7 @@ from ray_precheck.capture.recording.measures import (
 from ray_precheck.capture.writing.elements import health_field
 from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.numerics.arrays import smallest_normal
+from ray_precheck.numerics.everything import Everything, everything
 from ray_precheck.numerics.sketch import (
     BLOCK,
     BUCKETS,
@@ -72,12 +84,17 @@ class Sketching:
         self._file = file
         self._device = device
         self.seen = SeenTensors(self._dense, ordered=True, glimpse=glimpse)
-        self._ends: tuple[torch.Tensor | None, tuple[float, float] | None] = None, None
+        # The tensor that was looked at last, and what the one pass over it found.
+        self._last: tuple[torch.Tensor, Everything] | None = None
 
-    def note(self, tensor: torch.Tensor, summary: TensorSummary | None) -> None:
-        """Take the statistics of a tensor of floats, whose `fields` may be asked for next."""
-        if summary is not None and tensor.is_floating_point():
-            self._ends = tensor, (summary.max, summary.min)  # type: ignore[assignment]
+    def summary(self, tensor: torch.Tensor) -> TensorSummary | None:
+        """Return the statistics of a tensor on the CPU, whose `fields` may be asked for next."""
+        found = _everything_in(tensor)
+        if found is None:
+            return host_summary(tensor)
+        self._last = tensor, found
+        top, bottom, total, squares = found.sums
+        return TensorSummary(top, bottom, total / tensor.numel(), math.sqrt(squares))
 
     def fields(self, tensor: torch.Tensor, dense: torch.Tensor | None) -> str:
         """Return the fields of a tensor whose values are `dense`, with a comma in front; "" for none."""
@@ -86,7 +103,7 @@ class Sketching:
         if type(tensor).__name__ == "DTensor":
             return self._sharded(tensor, dense)
         found = self.seen.of(dense)
-        self._ends = None, None  # its memory may be given back
+        self._last = None  # its memory may be given back
         return found
 
     def _dense(self, tensor: torch.Tensor) -> str:
@@ -102,14 +119,17 @@ class Sketching:
         return row + health
 
     def _of_host(self, tensor: torch.Tensor) -> str:
-        values, dtype = host_values(tensor)
-        if values.dtype.kind != "f":
+        if self._last is not None and self._last[0] is tensor:
+            found: Everything | None = self._last[1]
+        else:
+            found = _everything_in(tensor)
+        if found is None:
+            values, dtype = host_values(tensor)
             return self._written(sketch(values), health_field(health_of(values, dtype)))
-        ends = self._ends[1] if self._ends[0] is tensor else None
-        high, low = ends or (float(values.max()), float(values.min()))
-        largest = math.nan if math.isnan(high) else max(high, -low)
-        health = health_field(health_of(values, dtype, high, low))
-        return self._written(sketch(values, 0, largest), health)
+        buckets = found.buckets
+        if buckets is None:
+            buckets = sketch(host_values(tensor)[0], 0, found.largest)
+        return self._written(buckets, health_field(found.health(str(tensor.dtype)[6:])))
 
     def _sharded(self, tensor: Any, dense: torch.Tensor) -> str:
         """Return the fields of the local part of a DTensor, whose values travel to the host here.
@@ -134,6 +154,15 @@ class Sketching:
 
     def _written(self, buckets: Any, health: str) -> str:
         return f", {self._file.append(buckets)}{health}"
+
+
+def _everything_in(tensor: torch.Tensor) -> Everything | None:
+    """Return what one pass finds in a contiguous tensor on the CPU; None where there is no such pass."""
+    if tensor.dtype not in KINDS or not tensor.dim() or not tensor.numel():
+        return None
+    if not tensor.is_contiguous() or tensor.is_neg():
+        return None
+    return everything(place_of(tensor), tensor.numel(), KINDS[tensor.dtype])
 
 
 def host_values(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
