@@ -11,8 +11,7 @@ import torch
 from ray_precheck import private_parts
 from ray_precheck.capture import Capture
 from ray_precheck.capture.pytorch import elements
-from ray_precheck.capture.pytorch.tensors import many
-from ray_precheck.capture.pytorch.tensors.many import SmallTensors
+from ray_precheck.capture.pytorch.tensors.many import SMALL_BYTES, SmallTensors
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
 from ray_precheck.capture.pytorch.tensors.values import statistics
 
@@ -48,7 +47,7 @@ def test_many_tensors_have_the_statistics_of_each() -> None:
 @pytest.mark.parametrize(
     "tensor",
     [
-        torch.ones(8193),
+        torch.ones(SMALL_BYTES // 4 + 1),
         torch.ones(3, 4).t(),
         torch.ones(3, dtype=torch.float64),
         torch.ones(0),
@@ -62,43 +61,15 @@ def test_other_tensors_are_looked_at_alone(tensor: torch.Tensor) -> None:
     assert SmallTensors().fields_of_many([tensor, torch.ones(1)])[0] == ""
 
 
-def test_small_tensors_are_known_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[torch.Tensor] = []
-
-    def look(tensor: torch.Tensor) -> str:
-        looked.append(tensor)
-        return statistics(tensor)
-
-    monkeypatch.setattr(many, "statistics_of_floats", look)
+def test_small_tensors_are_looked_at_each_time() -> None:
     small = SmallTensors()
     x = torch.randn(3, 4)
     whole = [x, x.view(12), torch.nn.Parameter(x.clone()), x[1:], x.t(), x[0, 0], x.double()]
-    written = [small.fields(each) for each in whole]
     alone = [TensorTexts(statistics).fields(each) for each in whole]
-    assert written == [*alone[:4], "", "", ""]
-    # The first three have the same bytes, whatever their shapes are and whoever holds them.
-    assert len(looked) == 2
+    assert [small.fields(each) for each in whole] == [*alone[:4], "", "", ""]
     assert small.fields_of_many(whole) == [*alone[:4], "", alone[5], ""]
     x.numpy()[0, 0] = 7.0  # which gives it no new version
     assert '"Max":7.0' in small.fields(x)
-
-
-def test_a_bounded_number_of_small_tensors_is_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(many, "_MOST_KEPT", 4)
-    looked: list[int] = []
-
-    def look(tensor: torch.Tensor) -> str:
-        looked.append(int(tensor[0]))
-        return statistics(tensor)
-
-    monkeypatch.setattr(many, "statistics_of_floats", look)
-    small = SmallTensors()
-    for value in [*range(10), *range(10), 9]:
-        x = torch.full((64,), float(value))
-        assert small.fields(x) == TensorTexts(statistics).fields(x)
-    assert looked == [*range(10), *range(10)]
 
 
 @pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.grad, torch.func.functionalize])

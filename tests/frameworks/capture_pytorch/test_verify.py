@@ -323,11 +323,11 @@ def test_a_mask_of_infinities_is_held_by_the_dump(training: Training) -> None:
 def test_a_dump_that_holds_other_values_is_named(
     training: Training, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
-    """The memory is written without a version, and nothing looks at it; that of small tensors is compared."""
+    """The memory is written without a version, and nothing looks at it; small tensors are looked at each time."""
     for module in (text, memory):
         monkeypatch.setattr(module, "glimpse_of", lambda _: (lambda _: b"", b""))
     monkeypatch.setattr(Glimpses, "of", lambda self, _: (lambda _: b"", b""))
-    kept = torch.ones(4096)
+    kept = torch.ones(SMALL_BYTES)  # four times what is looked at each time
 
     def step() -> Any:
         torch.sum(kept)
