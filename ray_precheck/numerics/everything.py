@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ray_precheck.numerics.one_pass import COMPILED, Sums
+from ray_precheck.numerics.one_pass import COMPILED, EndsAndSums
 from ray_precheck.numerics.sketch import BUCKETS, Array, is_summed_unscaled
 from ray_precheck.numerics.statistics import Health, headroom, largest_finite
 
@@ -23,7 +23,7 @@ class Everything(NamedTuple):
     None where the values must be scaled or cleaned for it (`sketch`).
     """
 
-    sums: Sums
+    sums: EndsAndSums
     below: int
     zero: int
     nan: int
@@ -59,7 +59,7 @@ def everything(address: int, count: int, kind: int) -> Everything | None:
     if not (below or nan or positive or negative):  # then the others were not looked for
         finite = max(abs(top), abs(bottom))
     is_whole = not (nan or positive or negative) and is_summed_unscaled(finite)
-    found = Sums(top, bottom, total, squares)
+    found = EndsAndSums(top, bottom, total, squares)
     return Everything(
         found, below, zero, nan, positive, negative, finite, buckets if is_whole else None
     )

@@ -35,7 +35,7 @@ _PIECE = 1 << 14  # 128 KiB of float64
 _STORED = {FLOAT32: np.float32, BFLOAT16: np.uint16, FLOAT16: np.float16}
 
 
-class Sums(NamedTuple):
+class EndsAndSums(NamedTuple):
     """The ends of some values, their sum and the sum of their squares."""
 
     max: float
@@ -89,11 +89,11 @@ def _folded(lanes: Any) -> float:
     return float(lanes[0])
 
 
-# `sums(address, count, kind)` returns the fields of `Sums` of values that are there; no function stands
+# `sums(address, count, kind)` returns the fields of `EndsAndSums` of values that are there; no function stands
 # around it, which would take as long as the call.
 sums = sums_by_numpy if COMPILED is None else _one_pass.sums
 
 
-def sums_of_array(values: "np.ndarray[Any, Any]") -> Sums:
+def sums_of_array(values: "np.ndarray[Any, Any]") -> EndsAndSums:
     """Return the sums of a contiguous array of a dtype in `KINDS_OF_NUMPY`, which has elements."""
-    return Sums(*sums(values.ctypes.data, values.size, KINDS_OF_NUMPY[values.dtype]))
+    return EndsAndSums(*sums(values.ctypes.data, values.size, KINDS_OF_NUMPY[values.dtype]))

@@ -14,6 +14,7 @@ from ray_precheck.capture import Capture, verify  # noqa: E402
 from ray_precheck.capture.pytorch.probe import TorchStep  # noqa: E402
 from ray_precheck.capture.pytorch.recorder import TorchRecorder  # noqa: E402
 from ray_precheck.capture.pytorch.tensors import memory, text  # noqa: E402
+from ray_precheck.capture.pytorch.tensors.many import SMALL_BYTES  # noqa: E402
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses  # noqa: E402
 from ray_precheck.capture.verifying.verdict import Looking  # noqa: E402
 from ray_precheck.errors import UsageError  # noqa: E402
@@ -323,7 +324,7 @@ def test_a_mask_of_infinities_is_held_by_the_dump(training: Training) -> None:
 def test_a_dump_that_holds_other_values_is_named(
     training: Training, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
-    """The memory is written without a version, and nothing looks at it; small tensors are looked at each time."""
+    """The memory is written without a version, and nothing looks at it; small tensors are always looked at."""
     for module in (text, memory):
         monkeypatch.setattr(module, "glimpse_of", lambda _: (lambda _: b"", b""))
     monkeypatch.setattr(Glimpses, "of", lambda self, _: (lambda _: b"", b""))

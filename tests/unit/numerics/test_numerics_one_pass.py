@@ -73,13 +73,13 @@ def test_both_ways_find_the_same_bits(name: str, kind: int) -> None:
 
 @pytest.mark.parametrize("way", [sums, sums_by_numpy])
 def test_sums_are_exact_to_float64_and_nothing_overflows(way: object) -> None:
-    values = np.float32([3e38, -1e38, 3e38, 1e-30])
+    values: Array = np.array([3e38, -1e38, 3e38, 1e-30], np.float32)
     assert callable(way)
     top, bottom, total, squares = way(values.ctypes.data, 4, FLOAT32)
-    wide = values.astype(np.float64)
+    wide: Array = values.astype(np.float64)
     assert (top, bottom) == (wide.max(), wide.min())
-    assert total == pytest.approx(math.fsum(wide), rel=1e-15)
-    assert squares == pytest.approx(math.fsum(wide * wide), rel=1e-15)
+    assert total == pytest.approx(math.fsum(wide.tolist()), rel=1e-15)
+    assert squares == pytest.approx(math.fsum((wide * wide).tolist()), rel=1e-15)
 
 
 @needs_extension

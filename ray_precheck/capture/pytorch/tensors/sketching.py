@@ -25,8 +25,8 @@ from ray_precheck.capture.pytorch.tensors.memory import (
     Glimpse,
     SeenTensors,
     array_of,
+    first_address,
     glimpse_of,
-    place_of,
 )
 from ray_precheck.capture.pytorch.tensors.values import (
     KINDS,
@@ -162,7 +162,7 @@ def _everything_in(tensor: torch.Tensor) -> Everything | None:
         return None
     if not tensor.is_contiguous() or tensor.is_neg():
         return None
-    return everything(place_of(tensor), tensor.numel(), KINDS[tensor.dtype])
+    return everything(first_address(tensor), tensor.numel(), KINDS[tensor.dtype])
 
 
 def host_values(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:

@@ -31,7 +31,7 @@ from ray_precheck.capture.pytorch.tensors.memory import (
     array_of,
     borrowed_array,
     covers_memory,
-    place_of,
+    first_address,
 )
 from ray_precheck.capture.recording.measures import (
     array_structure,
@@ -42,7 +42,7 @@ from ray_precheck.capture.recording.measures import (
 )
 from ray_precheck.capture.settings import TensorSlice
 from ray_precheck.capture.writing.elements import NO_STATISTICS, statistics_text
-from ray_precheck.numerics.one_pass import BFLOAT16, FLOAT16, FLOAT32, Sums, sums
+from ray_precheck.numerics.one_pass import BFLOAT16, FLOAT16, FLOAT32, EndsAndSums, sums
 from ray_precheck.numerics.statistics import FIELDS, TensorSummary
 
 # The dtypes whose memory is read in one pass.
@@ -94,13 +94,13 @@ def _of_float_tensor(tensor: torch.Tensor) -> TensorSummary:
     return TensorSummary(top, bottom, total / flat.numel(), math.sqrt(squares * repeated))
 
 
-def sums_of(tensor: torch.Tensor) -> Sums:
+def sums_of(tensor: torch.Tensor) -> EndsAndSums:
     """Return the ends and the sums of a contiguous tensor on the CPU, of `KINDS`, that has elements.
 
     Raises:
         RuntimeError: the tensor's memory was taken away.
     """
-    return Sums(*sums(place_of(tensor), tensor.numel(), KINDS[tensor.dtype]))
+    return EndsAndSums(*sums(first_address(tensor), tensor.numel(), KINDS[tensor.dtype]))
 
 
 def _flat_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
