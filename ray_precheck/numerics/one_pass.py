@@ -89,8 +89,8 @@ def _folded(lanes: Any) -> float:
     return float(lanes[0])
 
 
-# `sums(address, count, kind)` returns the fields of `EndsAndSums` of values that are there; no function stands
-# around it, which would take as long as the call.
+# `sums(address, count, kind)` returns the fields of `EndsAndSums`. It has no function around it, which would
+# take as long as the call.
 sums = sums_by_numpy if COMPILED is None else _one_pass.sums
 
 

@@ -324,7 +324,7 @@ def test_a_mask_of_infinities_is_held_by_the_dump(training: Training) -> None:
 def test_a_dump_that_holds_other_values_is_named(
     training: Training, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
-    """The memory is written without a version, and nothing looks at it; small tensors are always looked at."""
+    """The memory is written without a version, and nothing looks at it; small ones are always looked at."""
     for module in (text, memory):
         monkeypatch.setattr(module, "glimpse_of", lambda _: (lambda _: b"", b""))
     monkeypatch.setattr(Glimpses, "of", lambda self, _: (lambda _: b"", b""))
