@@ -63,7 +63,7 @@ ODD = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("values", [*ODD, list(range(1, 2001)), [1.5] * 20_000])
-def test_the_numpy_way_says_the_same_of_odd_tensors(
+def test_the_numpy_way_finds_the_same_sketch_and_health(
     values: list[float], dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensor = torch.tensor(values).to(dtype)
@@ -73,11 +73,9 @@ def test_the_numpy_way_says_the_same_of_odd_tensors(
     for way in (one_pass.COMPILED, None):
         monkeypatch.setattr("ray_precheck.numerics.everything.COMPILED", way)
         monkeypatch.setattr("ray_precheck.numerics.sketch.COMPILED", way)
-        sums = one_pass.sums_by_numpy if way is None else one_pass.sums
-        monkeypatch.setattr("ray_precheck.capture.pytorch.tensors.values.sums", sums)
         file = SketchFile(tmp_path / str(way is None))
         made = Sketching(file, DeviceValues(lambda *_: None))
-        said.append([(repr(made.summary(each)), made.fields(each, each)) for each in shapes])
+        said.append([made.fields(each, each) for each in shapes])
         file.finish()
         (path,) = (tmp_path / str(way is None)).iterdir()
         rows.append(path.read_bytes())

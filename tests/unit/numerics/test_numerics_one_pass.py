@@ -1,19 +1,23 @@
-"""The compiled pass and numpy find the same ends and sums, bit by bit."""
+"""The compiled pass finds the ends of values bit by bit, and exact sums."""
 
 import math
-import struct
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from ray_precheck.numerics import one_pass
-from ray_precheck.numerics.one_pass import BFLOAT16, FLOAT16, FLOAT32, sums, sums_by_numpy
+from ray_precheck.numerics.one_pass import BFLOAT16, FLOAT16, FLOAT32, EndsAndSums
+from ray_precheck.numerics.statistics import summary_of
 from ray_precheck.schema.dtypes import Array
 
 needs_extension = pytest.mark.skipif(
     one_pass.COMPILED is None, reason="the extension was not built"
 )
+
+
+def sums(values: Array, kind: int) -> EndsAndSums:
+    assert one_pass.COMPILED is not None
+    return EndsAndSums(*one_pass.COMPILED.sums(values.ctypes.data, values.size, kind))
 
 
 def odd(name: str, size: int) -> Array:
@@ -37,49 +41,52 @@ def odd(name: str, size: int) -> Array:
     return values
 
 
-def bits(numbers: Sequence[float]) -> list[bytes]:
-    # The bits of a NaN are its maker's affair.
-    return [b"nan" if math.isnan(each) else struct.pack("<d", each) for each in numbers]
+ODD = [
+    "",
+    "nan",
+    "inf",
+    "infinities",
+    "zeros of both signs",
+    "-0.0",
+    "huge",
+    "subnormal",
+    "negative",
+]
+
+
+def in_order(values: list[float]) -> list[tuple[float, float]]:
+    """Return finite values with their signs, which tell -0.0 from 0.0."""
+    return sorted((each, math.copysign(1, each)) for each in values)
 
 
 @needs_extension
 @pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16, FLOAT16])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "nan",
-        "inf",
-        "infinities",
-        "zeros of both signs",
-        "-0.0",
-        "huge",
-        "subnormal",
-        "negative",
-    ],
-)
-def test_both_ways_find_the_same_bits(name: str, kind: int) -> None:
+@pytest.mark.parametrize("name", ODD)
+def test_ends_are_exact_and_sums_are_those_of_float64(name: str, kind: int) -> None:
     for size in (1, 2, 15, 16, 17, 500, 8143, 8144, 8145, 16384, 16385, 70_001):
-        values = odd(name, size)
+        stored = wide = odd(name, size)
         with np.errstate(all="ignore"):
             if kind == BFLOAT16:
-                stored = (values.view(np.uint32) >> 16).astype(np.uint16)
-            else:
-                stored = values.astype((np.float32, None, np.float16)[kind])
-        found = (way(stored.ctypes.data, size, kind) for way in (sums, sums_by_numpy))
-        one, other = map(bits, found)
-        assert one == other, size
-
-
-@pytest.mark.parametrize("way", [sums, sums_by_numpy])
-def test_sums_are_exact_to_float64_and_nothing_overflows(way: object) -> None:
-    values: Array = np.array([3e38, -1e38, 3e38, 1e-30], np.float32)
-    assert callable(way)
-    top, bottom, total, squares = way(values.ctypes.data, 4, FLOAT32)
-    wide: Array = values.astype(np.float64)
-    assert (top, bottom) == (wide.max(), wide.min())
-    assert total == pytest.approx(math.fsum(wide.tolist()), rel=1e-15)
-    assert squares == pytest.approx(math.fsum((wide * wide).tolist()), rel=1e-15)
+                stored = (wide.view(np.uint32) >> 16).astype(np.uint16)
+                wide = (stored.astype(np.uint32) << 16).view(np.float32)
+            elif kind == FLOAT16:
+                stored = wide.astype(np.float16)
+                wide = stored.astype(np.float32)
+        found, values = sums(stored, kind), wide.astype(np.float64).tolist()
+        if any(map(math.isnan, values)):
+            assert all(map(math.isnan, found))
+            continue
+        ends = in_order(values)
+        assert in_order([found.max, found.min]) == [ends[0], ends[-1]]
+        finite = all(map(math.isfinite, values))
+        if finite:
+            size_of_terms = math.fsum(map(abs, values))
+            assert found.total == pytest.approx(math.fsum(values), rel=0, abs=1e-15 * size_of_terms)
+            squares = math.fsum(each * each for each in values)
+            assert found.squares == pytest.approx(squares, rel=1e-14, abs=0)
+        else:
+            assert found.squares == math.inf
+            assert not math.isfinite(found.total)
 
 
 @needs_extension
@@ -93,12 +100,30 @@ def test_each_half_is_widened_to_its_value(kind: int) -> None:
             else (halves.astype(np.uint32) << 16).view(np.float32)
         )
     for number, value in enumerate(wide.tolist()):
-        found = sums(halves.ctypes.data + 2 * number, 1, kind)
-        assert bits(found[:2]) == bits([value, value])
+        found = sums(halves[number : number + 1], kind)
+        both = (found.max, found.min)
+        assert (
+            all(map(math.isnan, both))
+            if math.isnan(value)
+            else in_order(list(both)) == in_order([value, value])
+        )
 
 
 @needs_extension
 def test_no_memory_and_no_kind_are_refused() -> None:
+    assert one_pass.COMPILED is not None
     for address, count, kind in ((0, 1, 0), (8, 0, 0), (8, 1, 3)):
         with pytest.raises(ValueError, match="no values"):
-            sums(address, count, kind)
+            one_pass.COMPILED.sums(address, count, kind)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("name", ODD)
+def test_statistics_of_arrays_do_not_need_the_extension(
+    name: str, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with np.errstate(over="ignore"):
+        values: Array = odd(name, 70_001).astype(dtype)
+    found = summary_of(values)
+    monkeypatch.setattr(one_pass, "COMPILED", None)
+    assert found == pytest.approx(summary_of(values), rel=1e-12, nan_ok=True)

@@ -24,7 +24,7 @@ _SMALL = torch.float32, torch.strided, True
 # What is raised where a tensor has no memory, or no shape of numbers: a symbol has no hash.
 _WITHOUT_MEMORY = RuntimeError, NotImplementedError, TypeError
 # So many bytes are looked at in the time that it takes to know them again; numpy needs longer.
-SMALL_BYTES = 1 << 17 if COMPILED is not None else 1 << 13
+SMALL_BYTES = 1 << 17 if COMPILED is not None else 1 << 15
 
 
 class _Kind(NamedTuple):

@@ -28,12 +28,8 @@ from ray_precheck.capture.pytorch.tensors.memory import (
     first_address,
     glimpse_of,
 )
-from ray_precheck.capture.pytorch.tensors.values import (
-    KINDS,
-    WITHOUT_VALUES,
-    DeviceValues,
-    host_summary,
-)
+from ray_precheck.capture.pytorch.tensors.sums import KINDS
+from ray_precheck.capture.pytorch.tensors.values import WITHOUT_VALUES, DeviceValues, host_summary
 from ray_precheck.capture.recording.measures import (
     Placing,
     local_part,
@@ -84,14 +80,16 @@ class Sketching:
         self._file = file
         self._device = device
         self.seen = SeenTensors(self._dense, ordered=True, glimpse=glimpse)
-        # The tensor that was looked at last, and what the one pass over it found.
-        self._last: tuple[torch.Tensor, Everything] | None = None
+        # The tensor that was looked at last, and what was found in it.
+        self._last: tuple[torch.Tensor, Everything | TensorSummary | None] | None = None
 
     def summary(self, tensor: torch.Tensor) -> TensorSummary | None:
         """Return the statistics of a tensor on the CPU, whose `fields` may be asked for next."""
         found = _everything_in(tensor)
         if found is None:
-            return host_summary(tensor)
+            summary = host_summary(tensor)
+            self._last = tensor, summary
+            return summary
         self._last = tensor, found
         top, bottom, total, squares = found.sums
         return TensorSummary(top, bottom, total / tensor.numel(), math.sqrt(squares))
@@ -119,17 +117,21 @@ class Sketching:
         return row + health
 
     def _of_host(self, tensor: torch.Tensor) -> str:
-        if self._last is not None and self._last[0] is tensor:
-            found: Everything | None = self._last[1]
-        else:
-            found = _everything_in(tensor)
-        if found is None:
-            values, dtype = host_values(tensor)
+        last = self._last
+        found = last[1] if last and last[0] is tensor else _everything_in(tensor)
+        if isinstance(found, Everything):
+            buckets = found.buckets
+            if buckets is None:
+                buckets = sketch(host_values(tensor)[0], 0, found.largest)
+            return self._written(buckets, health_field(found.health(str(tensor.dtype)[6:])))
+        values, dtype = host_values(tensor)
+        if values.dtype.kind != "f":
             return self._written(sketch(values), health_field(health_of(values, dtype)))
-        buckets = found.buckets
-        if buckets is None:
-            buckets = sketch(host_values(tensor)[0], 0, found.largest)
-        return self._written(buckets, health_field(found.health(str(tensor.dtype)[6:])))
+        ends: Any = (values.max(), values.min()) if found is None else found[:2]
+        high, low = float(ends[0]), float(ends[1])
+        health = health_field(health_of(values, dtype, high, low))
+        largest = math.nan if math.isnan(high) else max(high, -low)
+        return self._written(sketch(values, 0, largest), health)
 
     def _sharded(self, tensor: Any, dense: torch.Tensor) -> str:
         """Return the fields of the local part of a DTensor, whose values travel to the host here.

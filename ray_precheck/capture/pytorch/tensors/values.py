@@ -9,9 +9,6 @@ four times, complex ones the statistics of the absolute values without a norm; i
 neither Mean nor Norm. `md5` adds the CRC-32 of the contiguous bytes to the statistics; `xor` has, in their
 place, the exclusive or of the bytes. Both stand in the field `md5`.
 
-On the CPU the ends and the sums of float32 and half types are found in one pass over the tensor's own memory
-(`numerics.one_pass`). The sums are float64, where torch's are float32: Mean and Norm are the exacter ones.
-
 An accelerator computes a handful of scalars for each tensor, in its own order between the program's kernels.
 They travel in batches: a batch is copied into pinned memory without blocking, and read when its event has
 passed. Nothing waits inside a step but for the last batch, at the step's end. Not run on an accelerator here:
@@ -25,14 +22,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import orjson
 import torch
 
 from ray_precheck.capture.pytorch.tensors.memory import (
     array_of,
     borrowed_array,
     covers_memory,
-    first_address,
 )
+from ray_precheck.capture.pytorch.tensors.sums import KINDS, sums_of
 from ray_precheck.capture.recording.measures import (
     array_structure,
     chosen_part,
@@ -42,11 +40,8 @@ from ray_precheck.capture.recording.measures import (
 )
 from ray_precheck.capture.settings import TensorSlice
 from ray_precheck.capture.writing.elements import NO_STATISTICS, statistics_text
-from ray_precheck.numerics.one_pass import BFLOAT16, FLOAT16, FLOAT32, EndsAndSums, sums
-from ray_precheck.numerics.statistics import FIELDS, TensorSummary
+from ray_precheck.numerics.statistics import FIELDS, MAX, MEAN, MIN, NORM, TensorSummary
 
-# The dtypes whose memory is read in one pass.
-KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 WITHOUT_VALUES = frozenset(
     dtype
     for name in dir(torch)
@@ -94,15 +89,6 @@ def _of_float_tensor(tensor: torch.Tensor) -> TensorSummary:
     return TensorSummary(top, bottom, total / flat.numel(), math.sqrt(squares * repeated))
 
 
-def sums_of(tensor: torch.Tensor) -> EndsAndSums:
-    """Return the ends and the sums of a contiguous tensor on the CPU, of `KINDS`, that has elements.
-
-    Raises:
-        RuntimeError: the tensor's memory was taken away.
-    """
-    return EndsAndSums(*sums(first_address(tensor), tensor.numel(), KINDS[tensor.dtype]))
-
-
 def _flat_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return a tensor's values as a vector in the order of its memory, and how often each occurs.
 
@@ -144,15 +130,27 @@ def values_look(summary_mode: str) -> tuple[Callable[[torch.Tensor], str], bool]
 
 def statistics(tensor: torch.Tensor) -> str:
     """Return the largest and the smallest value, mean and norm of a tensor, as far as its dtype has them."""
+    if (
+        tensor.dtype is torch.float32
+        and tensor.is_contiguous()
+        and tensor.dim()
+        and tensor.numel()
+        and not tensor.is_neg()
+    ):
+        return statistics_of_floats(tensor)
     return statistics_text(host_summary(tensor))
 
 
 def statistics_of_floats(tensor: torch.Tensor) -> str:
     """Return the same of contiguous float32 values with dimensions and without a lazy negative, without the
     questions of `host_summary`, which take 2 us."""
-    size = tensor.numel()
-    top, bottom, total, squares = sums(tensor.data_ptr(), size, FLOAT32)
-    return statistics_text(TensorSummary(top, bottom, total / size, math.sqrt(squares)))
+    top, bottom, total, squares = sums_of(tensor)
+    text = orjson.dumps(
+        {MAX: top, MIN: bottom, MEAN: total / tensor.numel(), NORM: math.sqrt(squares)}
+    )
+    if b"null" not in text:
+        return text.decode()[1:-1]
+    return statistics_text(host_summary(tensor))
 
 
 def structure(tensor: torch.Tensor, look: str | None, nan: bool) -> str:
