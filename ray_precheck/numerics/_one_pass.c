@@ -14,6 +14,8 @@
 #include <stdint.h>
 #include <string.h>
 
+int add_texts(PyObject *module); /* of _texts.c */
+
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -244,26 +246,33 @@ static int is_readable(long long address, long long count, long long kind)
     return 0;
 }
 
-/* sums(address, count, kind) -> (max, min, sum, sum of squares) */
-static PyObject *sums(PyObject *self, PyObject *const *args, Py_ssize_t given)
+/* The largest and the smallest value, the sum and the sum of squares. */
+void ends_and_sums(const char *memory, int64_t count, int kind, double *numbers)
 {
-    long long numbers[3];
     Found found;
-    if (!numbers_of(args, given, 3, numbers) || !is_readable(numbers[0], numbers[1], numbers[2]))
-        return NULL;
-    const char *memory = (const char *)(uintptr_t)numbers[0];
-    if (numbers[1] > FREE_LOCK) {
+    if (count > FREE_LOCK) {
         Py_BEGIN_ALLOW_THREADS
-        measure(memory, numbers[1], (int)numbers[2], 0, NULL, &found);
+        measure(memory, count, kind, 0, NULL, &found);
         Py_END_ALLOW_THREADS
     } else {
-        measure(memory, numbers[1], (int)numbers[2], 0, NULL, &found);
+        measure(memory, count, kind, 0, NULL, &found);
     }
     int32_t infinite = (int32_t)INFINITE;
     if (found.top > infinite || found.bottom < ordered((int32_t)(INFINITE | SIGN)))
         found.top = found.bottom = ordered(0x7fc00000);
-    return Py_BuildValue("(dddd)", value_of(found.top), value_of(found.bottom), folded(found.sum),
-                         folded(found.squares));
+    numbers[0] = value_of(found.top), numbers[1] = value_of(found.bottom);
+    numbers[2] = folded(found.sum), numbers[3] = folded(found.squares);
+}
+
+/* sums(address, count, kind) -> (max, min, sum, sum of squares) */
+static PyObject *sums(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    long long numbers[3];
+    double found[4];
+    if (!numbers_of(args, given, 3, numbers) || !is_readable(numbers[0], numbers[1], numbers[2]))
+        return NULL;
+    ends_and_sums((const char *)(uintptr_t)numbers[0], numbers[1], (int)numbers[2], found);
+    return Py_BuildValue("(dddd)", found[0], found[1], found[2], found[3]);
 }
 
 /* everything(address, count, kind, where 64 float64 are added to) -> the same, and the counts of values below the
@@ -322,5 +331,10 @@ PyMODINIT_FUNC PyInit__one_pass(void)
 {
     for (int i = 0; i < BLOCK; i++)
         fixed_signs[i] = (uint32_t)((mixed(((uint64_t)1 << 62) + i / 64) >> (i % 64)) & 1) << 31;
-    return PyModule_Create(&module);
+    PyObject *made = PyModule_Create(&module);
+    if (made && add_texts(made) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    return made;
 }

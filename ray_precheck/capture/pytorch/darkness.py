@@ -148,6 +148,10 @@ class Darkness(Strangers):
         ):
             self.unknown.append(tensor)
 
+    def met_itself(self, tensor: torch.Tensor) -> None:
+        """Take a tensor that is looked at, which is what a call got."""
+        self.met(tensor, is_itself=True)
+
     def know(self, value: Any) -> None:
         """Take note of tensors that torch itself has made where nothing is recorded."""
         self._origins.know_all(value)

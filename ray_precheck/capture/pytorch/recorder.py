@@ -27,7 +27,7 @@ from ray_precheck.capture.pytorch.gradients import (
 )
 from ray_precheck.capture.pytorch.randomness import draws, generator_field
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
-from ray_precheck.capture.pytorch.tensors.many import SmallTensors
+from ray_precheck.capture.pytorch.tensors.many import QuickTexts, quick_texts
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of, tensors_in
@@ -99,7 +99,7 @@ class TorchRecorder(StepRecorder):
             settings.saves_tensors or settings.sketch or settings.slices
         )
         self._texts = TensorTexts(self._seen.of, glimpse)
-        self._small = SmallTensors() if is_plain else None
+        self._quick = quick_texts() if is_plain else None
         self.elements = Elements(
             self._part if settings.slices else self._element,
             self._elements_of_many if is_plain else None,
@@ -112,7 +112,12 @@ class TorchRecorder(StepRecorder):
         if self.sketches is not None:
             self._sketching = Sketching(self.sketches, self._device, glimpse)
         holders = [each for each in (self._files, self._sketching) if each is not None]
-        self._caches = [self._seen, *(each.seen for each in holders)]
+        self._caches: list[SeenTensors | QuickTexts] = [
+            self._seen,
+            *(each.seen for each in holders),
+        ]
+        if self._quick is not None:
+            self._caches.append(self._quick)
         # Which there are beside the CPU, and the formats of float32 products when the step began.
         self._accelerators: set[str] = set()
         self._float32 = {kind: formats_of(kind) for kind in KINDS.values()}
@@ -339,21 +344,20 @@ class TorchRecorder(StepRecorder):
     def _fields(self, tensor: torch.Tensor) -> str:
         """Return what is said of a tensor wherever it is written."""
         self._written = tensor
-        if self._small is not None:
-            fields = self._small.fields(tensor)
+        if self._quick is not None:
+            darkness = self.darkness
+            fields = self._quick.fields(tensor, None if darkness is None else darkness.met_itself)
             if fields:
-                if self.darkness is not None:
-                    self.darkness.met(tensor, is_itself=True)
                 return fields
         self._glimpses.begin()
         return self._texts.fields(tensor)
 
     def _elements_of_many(self, values: Sequence[Any], place: str) -> list[str]:
-        """Return the small tensors of a list as `_element` does, and "" for what else is in it."""
+        """Return most tensors of a list as `_element` does, and "" for what else is in it."""
         is_bare = self._given is None and self._named is None and not (self._changed or self._looks)
-        if self._small is None or not is_bare:
+        if self._quick is None or not is_bare:
             return [""] * len(values)
-        texts, memory = self._small.fields_of_many(values), self._memory
+        texts, memory = self._quick.fields_of_many(values), self._memory
         if self.darkness is not None:
             self.darkness.met_many([each for each, text in zip(values, texts, strict=True) if text])
         for index, fields in enumerate(texts):

@@ -337,12 +337,12 @@ def test_a_fault_of_the_capture_ends_it_and_not_the_training(
 ) -> None:
     from ray_precheck.capture.pytorch.tensors import many
 
-    def broken(tensor: torch.Tensor) -> str:
+    def broken(kind: str, tensor: torch.Tensor) -> str:
         raise KeyError("fault")
 
     x = torch.ones(2)
     torch.neg(x)
-    monkeypatch.setattr(many, "statistics_of_floats", broken)
+    monkeypatch.setattr(many, "header_text", broken)
     results = []
     with pytest.raises(ValueError, match="not enough values"):  # no dump, only the log
         captured(lambda: results.extend([torch.neg(x), torch.neg(x)]))
