@@ -21,6 +21,7 @@ class Texts:
         words: Callable[[float, float, float, float], str],
         labels: tuple[bytes, bytes, bytes, bytes],
         small_bytes: int,
+        look: Callable[[Any], str] | None,
         /,
     ) -> Texts: ...
     def fields(self, tensor: Any, met: Callable[[Any], object] | None, /) -> str: ...

@@ -6,7 +6,9 @@
    training, whose memory leaves nothing of the interpreter in the cache.
 
    Statistics of many values are remembered by address, size and version, as long as the tensor that was looked
-   at lives and a glimpse of the memory, 32 pieces of 64 bytes, shows the same (`memory` says why). */
+   at lives and a glimpse of the memory, 32 pieces of 64 bytes, shows the same (`memory` says why). Where Python
+   takes the looks (of sketches, which have the order of the values in them), texts of all sizes are remembered,
+   by the shape, too; of up to 16 KB all bytes are compared. */
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -16,19 +18,19 @@
 
 void ends_and_sums(const char *memory, int64_t count, int kind, double *numbers);
 
-enum { PIECE = 64, PIECES = 32, MOST_KINDS = 4096, MOST_ENTRIES = 1 << 16 };
+enum { PIECE = 64, PIECES = 32, WHOLE = 1 << 14, MOST_KINDS = 4096, MOST_ENTRIES = 1 << 16 };
 
 typedef struct {
     uint64_t address, glimpse;
     int64_t count;
-    long long version;
+    long long version, shape; /* the hash of the shape where a look depends on it, else 0 */
     int kind;
     PyObject *holder, *text; /* a weak reference, and bytes; NULL in an empty place */
 } Entry;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels;
+    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels, *look;
     PyObject *kinds, *strides;
     long long small;
     Entry *entries;
@@ -41,15 +43,16 @@ static PyObject *n_nbytes, *empty;
 
 static size_t place_of(uint64_t address) { return (size_t)((address >> 6) * 0x9E3779B97F4A7C15u >> 20); }
 
-static Entry *find(Texts *self, uint64_t address, int64_t count, int kind)
+static Entry *find(Texts *self, const Entry *like)
 {
     if (!self->room)
         return NULL;
-    for (size_t i = place_of(address);; i++) {
+    for (size_t i = place_of(like->address);; i++) {
         Entry *entry = &self->entries[i & (self->room - 1)];
         if (!entry->text)
             return NULL;
-        if (entry->address == address && entry->count == count && entry->kind == kind)
+        if (entry->address == like->address && entry->count == like->count && entry->kind == like->kind &&
+            entry->shape == like->shape)
             return entry;
     }
 }
@@ -94,7 +97,7 @@ static int keep(Texts *self, uint64_t begin, uint64_t end, size_t room)
 /* Remember a text; a failure is no error, and the next look is made anew. */
 static void remember(Texts *self, Entry new, PyObject *tensor)
 {
-    Entry *old = find(self, new.address, new.count, new.kind);
+    Entry *old = find(self, &new);
     new.holder = PyWeakref_NewRef(tensor, NULL);
     if (!new.holder) {
         PyErr_Clear();
@@ -117,20 +120,28 @@ static void remember(Texts *self, Entry new, PyObject *tensor)
     put(self, new);
 }
 
+static void mix_in(uint64_t *lanes, uint64_t address, int64_t size)
+{
+    uint64_t words[8] = {0};
+    memcpy(words, (const char *)(uintptr_t)address, size < PIECE ? size : PIECE);
+    for (int i = 0; i < 8; i++) {
+        lanes[i] = (lanes[i] ^ words[i]) * 0x9E3779B97F4A7C15u;
+        lanes[i] ^= lanes[i] >> 32;
+    }
+}
+
 static uint64_t glimpse_of(uint64_t address, int64_t size)
 {
     /* A multiple of the largest element's size, and not of the size of rows, which are powers of two. */
     int64_t step = (size - PIECE) / (PIECES - 1) / 16 * 16;
     uint64_t lanes[8] = {1, 2, 3, 4, 5, 6, 7, 8}, found = 0;
     step -= 16 * (step % 32 == 0);
-    for (int piece = 0; piece < PIECES; piece++) {
-        uint64_t words[8];
-        memcpy(words, (const char *)(uintptr_t)address + piece * step, sizeof words);
-        for (int i = 0; i < 8; i++) {
-            lanes[i] = (lanes[i] ^ words[i]) * 0x9E3779B97F4A7C15u;
-            lanes[i] ^= lanes[i] >> 32;
-        }
-    }
+    if (size <= WHOLE)
+        for (int64_t place = 0; place < size; place += PIECE)
+            mix_in(lanes, address + place, size - place);
+    else
+        for (int piece = 0; piece < PIECES; piece++)
+            mix_in(lanes, address + piece * step, PIECE);
     for (int i = 0; i < 8; i++) {
         found = (found ^ lanes[i]) * 0xBF58476D1CE4E5B9u;
         found ^= found >> 29;
@@ -147,6 +158,15 @@ static long long number_from(PyObject *object, PyObject *name)
     long long number = PyLong_AsLongLong(found);
     Py_DECREF(found);
     return number;
+}
+
+/* The text of a look that Python takes: statistics, a zero byte, what follows the other fields. */
+static PyObject *told(Texts *self, PyObject *tensor)
+{
+    PyObject *words = PyObject_CallFunctionObjArgs(self->look, tensor, NULL);
+    PyObject *text = words ? PyUnicode_AsUTF8String(words) : NULL;
+    Py_XDECREF(words);
+    return text;
 }
 
 /* The statistics of values as text, which are looked at now. */
@@ -231,7 +251,7 @@ static PyObject *statistics_of(Texts *self, PyObject *tensor, Entry new, int64_t
     }
     if (is_kept) {
         new.glimpse = glimpse_of(new.address, size);
-        Entry *known = find(self, new.address, new.count, new.kind);
+        Entry *known = find(self, &new);
         if (known && known->version == new.version && known->glimpse == new.glimpse) {
             PyObject *text = known->text;
             Py_INCREF(text);
@@ -247,7 +267,8 @@ static PyObject *statistics_of(Texts *self, PyObject *tensor, Entry new, int64_t
             return NULL;
         Py_DECREF(done);
     }
-    new.text = looked_at(self, new.address, new.count, new.kind, !dims);
+    new.text = self->look == Py_None ? looked_at(self, new.address, new.count, new.kind, !dims)
+                                     : told(self, tensor);
     if (new.text && is_kept)
         remember(self, new, tensor);
     return new.text;
@@ -271,7 +292,7 @@ static PyObject *table_entry(PyObject *table, PyObject *key, PyObject *make, PyO
 
 static PyObject *joined(PyObject *const *parts, int many, long long offset)
 {
-    char room[1024], *to = room;
+    char room[1024], *to = room, *more = NULL;
     for (int i = 0; i < many; i++) {
         char *own;
         Py_ssize_t length;
@@ -283,10 +304,21 @@ static PyObject *joined(PyObject *const *parts, int many, long long offset)
             Py_INCREF(empty);
             return empty;
         }
+        char *end = i == 1 ? memchr(own, 0, length) : NULL;
+        if (end)
+            more = end, length = end - own;
         memcpy(to, own, length), to += length;
     }
     if (offset)
         to += PyOS_snprintf(to, 64, ", \"offset\": %lld", offset);
+    if (more) {
+        size_t length = strlen(more + 1) + 1;
+        if (to + length > room + sizeof room) {
+            Py_INCREF(empty);
+            return empty;
+        }
+        memcpy(to, more, length), to += length;
+    }
     return PyUnicode_DecodeUTF8(room, to - room, NULL);
 }
 
@@ -307,6 +339,11 @@ static PyObject *described(Texts *self, PyObject *tensor, PyObject *shape, PyObj
         return NULL;
     if (is_negative || !address)
         goto other;
+    if (self->look != Py_None) {
+        if (!is_flat)
+            goto other;
+        new.shape = PyObject_Hash(shape);
+    }
     if (!is_flat) {
         PyObject *stride = PyObject_CallMethodObjArgs(tensor, n_stride, NULL);
         PyObject *key = stride ? PyTuple_Pack(2, shape, stride) : NULL;
@@ -421,10 +458,10 @@ static PyObject *forget_all(PyObject *object, PyObject *nothing)
 
 static PyObject *new_texts(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels;
+    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels, *look;
     long long small;
-    if (!PyArg_ParseTuple(args, "O!OOOOO!L", &PyTuple_Type, &types, &kind_of, &stride_text, &dumps, &words,
-                          &PyTuple_Type, &labels, &small))
+    if (!PyArg_ParseTuple(args, "O!OOOOO!LO", &PyTuple_Type, &types, &kind_of, &stride_text, &dumps, &words,
+                          &PyTuple_Type, &labels, &small, &look))
         return NULL;
     if (PyTuple_Size(types) != 2 || PyTuple_Size(labels) != 4) {
         PyErr_SetString(PyExc_ValueError, "two types and four labels were expected");
@@ -435,10 +472,10 @@ static PyObject *new_texts(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!self)
         return NULL;
     self->kinds = PyDict_New(), self->strides = PyDict_New();
-    PyObject *given[] = {types, kind_of, stride_text, dumps, words, labels};
+    PyObject *given[] = {types, kind_of, stride_text, dumps, words, labels, look};
     PyObject **own[] = {&self->types, &self->kind_of, &self->stride_text, &self->dumps, &self->words,
-                        &self->labels};
-    for (int i = 0; i < 6; i++)
+                        &self->labels, &self->look};
+    for (int i = 0; i < 7; i++)
         Py_INCREF(*own[i] = given[i]);
     self->small = small;
     if (!self->kinds || !self->strides) {
@@ -452,12 +489,12 @@ static void free_texts(PyObject *object)
 {
     Texts *self = (Texts *)object;
     PyTypeObject *type = Py_TYPE(object);
-    PyObject *own[] = {self->types, self->kind_of, self->stride_text, self->dumps,
-                       self->words, self->labels, self->kinds, self->strides};
+    PyObject *own[] = {self->types,  self->kind_of, self->stride_text, self->dumps,  self->words,
+                       self->labels, self->look,    self->kinds,       self->strides};
     for (size_t i = 0; i < self->room; i++)
         drop(&self->entries[i]);
     PyMem_Free(self->entries);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 9; i++)
         Py_XDECREF(own[i]);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);

@@ -25,6 +25,7 @@ from ray_precheck.capture.writing.elements import statistics_text
 from ray_precheck.numerics.one_pass import COMPILED
 from ray_precheck.numerics.statistics import FIELDS, TensorSummary
 
+MORE = "\0"
 Met = Callable[[torch.Tensor], object]
 # What tells small tensors from others, and their texts from each other, but for what lies in the memory.
 _facts_of = operator.attrgetter("dtype", "layout", "is_cpu", "shape", "requires_grad")
@@ -52,12 +53,17 @@ class QuickTexts(Protocol):
         """Forget all that is known of memory."""
 
 
-def quick_texts() -> QuickTexts:
-    """Return what writes the tensors of a step."""
+def quick_texts(look: Callable[[torch.Tensor], str] | None = None) -> QuickTexts | None:
+    """Return what writes the tensors of a step; None where nothing is quick.
+
+    Where `look` is given it says of a tensor its statistics, and behind `MORE` what follows the other fields
+    and depends on the order of the values: such text stands behind `MORE` in what is written, too.
+    """
     if COMPILED is None:
-        return SmallTensors()
+        return SmallTensors() if look is None else None
+    small = LOOKED_AT_BYTES if look is None else 0
     texts: QuickTexts = COMPILED.Texts(
-        tuple(TENSORS), _kind, _stride_text, orjson.dumps, _words, _LABELS, LOOKED_AT_BYTES
+        tuple(TENSORS), _kind, _stride_text, orjson.dumps, _words, _LABELS, small, look
     )
     return texts
 

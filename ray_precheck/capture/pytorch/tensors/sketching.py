@@ -35,7 +35,7 @@ from ray_precheck.capture.recording.measures import (
     local_part,
     sketch_part,
 )
-from ray_precheck.capture.writing.elements import health_field
+from ray_precheck.capture.writing.elements import health_field, statistics_text
 from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.numerics.arrays import smallest_normal
 from ray_precheck.numerics.everything import Everything, everything
@@ -93,6 +93,13 @@ class Sketching:
         self._last = tensor, found
         top, bottom, total, squares = found.sums
         return TensorSummary(top, bottom, total / tensor.numel(), math.sqrt(squares))
+
+    def look(self, tensor: torch.Tensor) -> str:
+        """Return the statistics of a tensor on the CPU, and behind a zero byte its fields."""
+        summary = statistics_text(self.summary(tensor))
+        more = self._of_host(tensor)
+        self._last = None  # its memory may be given back
+        return f"{summary}\0{more}"
 
     def fields(self, tensor: torch.Tensor, dense: torch.Tensor | None) -> str:
         """Return the fields of a tensor whose values are `dense`, with a comma in front; "" for none."""
