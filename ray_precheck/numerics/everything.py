@@ -52,9 +52,9 @@ def everything(address: int, count: int, kind: int) -> Everything | None:
     if COMPILED is None:
         return None
     buckets = np.zeros(BUCKETS)
-    top, bottom, total, squares, *counts, finite = COMPILED.everything(
-        address, count, kind, buckets.ctypes.data
-    )
+    # `ctypes.data` makes an object of Python's first.
+    place = buckets.__array_interface__["data"][0]
+    top, bottom, total, squares, *counts, finite = COMPILED.everything(address, count, kind, place)
     below, zero, nan, positive, negative = counts
     if not (below or nan or positive or negative):  # then the others were not looked for
         finite = max(abs(top), abs(bottom))

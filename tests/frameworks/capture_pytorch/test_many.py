@@ -47,14 +47,18 @@ def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Qu
         monkeypatch.setattr(many, "COMPILED", None)
     elif COMPILED is None:
         pytest.skip("the extension was not built")
-    return quick_texts()
+    texts = quick_texts()
+    assert texts is not None
+    return texts
 
 
 @pytest.fixture
 def compiled() -> QuickTexts:
     if COMPILED is None:
         pytest.skip("the extension was not built")
-    return quick_texts()
+    texts = quick_texts()
+    assert texts is not None
+    return texts
 
 
 def test_many_tensors_have_the_statistics_of_each(quick: QuickTexts) -> None:

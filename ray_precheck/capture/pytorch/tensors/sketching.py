@@ -92,6 +92,8 @@ class Sketching:
             return summary
         self._last = tensor, found
         top, bottom, total, squares = found.sums
+        if not tensor.dim():
+            return TensorSummary.of_single(top)
         return TensorSummary(top, bottom, total / tensor.numel(), math.sqrt(squares))
 
     def look(self, tensor: torch.Tensor) -> str:
@@ -125,7 +127,9 @@ class Sketching:
 
     def _of_host(self, tensor: torch.Tensor) -> str:
         last = self._last
-        found = last[1] if last and last[0] is tensor else _everything_in(tensor)
+        found = last[1] if last and last[0] is tensor else None
+        if not isinstance(found, Everything) and tensor.dtype in KINDS:
+            found = _everything_in(tensor.detach().contiguous()) or found
         if isinstance(found, Everything):
             buckets = found.buckets
             if buckets is None:
@@ -167,7 +171,7 @@ class Sketching:
 
 def _everything_in(tensor: torch.Tensor) -> Everything | None:
     """Return what one pass finds in a contiguous tensor on the CPU; None where there is no such pass."""
-    if tensor.dtype not in KINDS or not tensor.dim() or not tensor.numel():
+    if tensor.dtype not in KINDS or not tensor.numel():
         return None
     if not tensor.is_contiguous() or tensor.is_neg():
         return None
