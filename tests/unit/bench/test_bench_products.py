@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ray_precheck.bench.products import INCOMING, Product, sums_of_rows, product_of
+from ray_precheck.bench.products import INCOMING, Product, product_of, sums_of_rows
 from ray_precheck.schema.values import HostCall, HostTensor
 
 
