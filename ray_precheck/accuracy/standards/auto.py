@@ -134,7 +134,7 @@ class Auto:
 
     def limits(self, comparison: Comparison) -> Iterator[Distance]:
         """Yield the limits of the errors of an output, each wider than the one before: those of rounding
-        once, then by one implementation after the other."""
+        once, those by the norms of a product, then by one implementation after the other."""
         measure = Measure(self.rmse, self.max_abs_err, self.max_rel_err)
         honest = rounded_once(comparison)
         yield measure.limits(comparison, honest)
@@ -142,6 +142,9 @@ class Auto:
         if has_any(coarse):
             comparison = replace(comparison, implementations=lambda: coarse, is_coarse=True)
         bench, dtype = comparison.bench_out, comparison.dtype
+        least = least_errors(comparison.implementations(), bench)
+        if least is not None:
+            yield measure.limits(comparison, worse(honest, Distance(*least)))
         for implementation in estimates(comparison):
             honest = worse(honest, distance(implementation, bench, dtype))
             yield measure.limits(comparison, honest)
