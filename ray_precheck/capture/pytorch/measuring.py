@@ -85,7 +85,8 @@ class _Step:
     inf: int = 0
     is_skipped: bool = False
     has_updates: bool = False
-    clipped: dict[int, torch.Tensor] = field(default_factory=dict)
+    # By parameter: its gradient and the version that clipping has left, and the norm that it had before.
+    clipped: dict[int, tuple[int, int, torch.Tensor]] = field(default_factory=dict)
     measured: set[int] = field(default_factory=set)
     awaited: set[int] = field(default_factory=set)
     readings: list[_Reading] = field(default_factory=list)
@@ -215,8 +216,8 @@ class TorchMeasures:
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(parameters, torch.Tensor | list | tuple):
                 parameters = list(parameters) or iter(())
-            self._guarded(lambda: self._before_clipping(parameters))
-            return original(parameters, *args, **kwargs)
+            given = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+            return self._clipped(given, lambda: original(parameters, *args, **kwargs))
 
         return clip
 
@@ -231,24 +232,38 @@ class TorchMeasures:
 
         @functools.wraps(original)
         def clip(model: Any, *args: Any, **kwargs: Any) -> Any:
-            self._guarded(lambda: self._before_clipping(list(model.parameters())))
-            return original(model, *args, **kwargs)
+            return self._clipped([*model.parameters()], lambda: original(model, *args, **kwargs))
 
         self._hooks.enter_context(detour(kind, "clip_grad_norm_", clip))
 
-    def _before_clipping(self, parameters: Any) -> None:
+    def _clipped(self, parameters: Sequence[torch.Tensor], clip: Callable[[], Any]) -> Any:
+        """Clip gradients, and remember the norms that they had before."""
+        norms = self._guarded(lambda: self._before_clipping(parameters)) or {}
+        result = clip()
         clipped = self._now.clipped
-        given = [parameters] if isinstance(parameters, torch.Tensor) else parameters
-        grads = []
-        for each in given:
-            if id(each) not in clipped and each.grad is not None:
-                grads.append((id(each), each.grad))
-        norms = norms_of([grad for _, grad in grads])
-        for (identity, _), norm in zip(grads, norms, strict=True):
-            clipped[identity] = norm
+        for each in parameters:
+            norm = norms.get(id(each))
+            if norm is not None and each.grad is not None:
+                clipped[id(each)] = (id(each.grad), each.grad._version, norm)
+        return result
+
+    def _before_clipping(self, parameters: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        known = {id(each): self._before(each) for each in parameters}
+        new = [each for each in parameters if known[id(each)] is None and each.grad is not None]
+        grads = [each.grad for each in new if each.grad is not None]
+        norms = norms_of(grads)
         # Clipping spreads NaN over all gradients, so it is counted before.
         if norms and not is_late(norms[0]) and not together(norms).isfinite().all():
-            self._count([grad for _, grad in grads], norms)
+            self._count(grads, norms)
+        found = {identity: norm for identity, norm in known.items() if norm is not None}
+        return found | {id(each): norm for each, norm in zip(new, norms, strict=True)}
+
+    def _before(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """Return the norm of a gradient before it was clipped; None if it was not, or has changed since."""
+        clipped, grad = self._now.clipped.get(id(parameter)), parameter.grad
+        if clipped is None or grad is None or clipped[:2] != (id(grad), grad._version):
+            return None
+        return clipped[2]
 
     # ---- norms
 
@@ -258,9 +273,7 @@ class TorchMeasures:
         clipped = self._now.clipped
         all_grads = [each.grad for each in layout.parameters]
         numbers = [number for number, grad in enumerate(all_grads) if grad is not None]
-        known = (
-            [clipped.get(id(layout.parameters[number])) for number in numbers] if clipped else []
-        )
+        known = [self._before(layout.parameters[number]) for number in numbers] if clipped else []
         grads = [
             grad
             for place, number in enumerate(numbers)

@@ -105,6 +105,25 @@ def test_gradients_are_measured_before_they_are_clipped(
     )
 
 
+@pytest.mark.parametrize("when", ["after the step", "in each part"])
+def test_gradients_that_come_after_clipping_are_measured_anew(tmp_path: Path, when: str) -> None:
+    model = model_of(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    expected = []
+    with watched(tmp_path) as rows:
+        for step in range(3):
+            optimizer.zero_grad(set_to_none=step == 1)
+            for part in (1, 2):
+                (model(torch.ones(1, 4)).sum() * 10 ** (step + part)).backward()
+                if when == "in each part" and part == 1:
+                    clip_grad_norm_(model.parameters(), 1.0)
+            expected.append(norm_of(p.grad for p in model.parameters()))
+            optimizer.step()
+            if when == "after the step":
+                clip_grad_norm_(model.parameters(), 1e-3)
+    assert [float(row["Grad Norm"]) for row in rows] == [near(each) for each in expected]
+
+
 def test_nan_and_infinity_are_counted(tmp_path: Path, late: bool) -> None:
     model = model_of(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
