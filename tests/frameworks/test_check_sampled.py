@@ -1,6 +1,5 @@
 """Large products are judged by a sample, and by the whole bench where that leaves a doubt."""
 
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -10,7 +9,6 @@ torch = pytest.importorskip("torch")
 
 from ray_precheck.accuracy.standards.user_file import STANDARDS  # noqa: E402
 from ray_precheck.bench.run import Bench  # noqa: E402
-from ray_precheck.check.checker import Checker  # noqa: E402
 from ray_precheck.schema.result import TaskResult, Verdict  # noqa: E402
 from ray_precheck.schema.values import HostTensor  # noqa: E402
 from scripts.bench_verdicts.benches import EXACT, checker_of, known_settings  # noqa: E402
@@ -149,10 +147,12 @@ def test_only_auto_is_sampled() -> None:
         assert set(benches(result)) <= {"exact", ""}
 
 
-def test_what_a_call_changes_is_computed_whole() -> None:
-    known = Known(Case("Torch.Tensor.addmm_", (T((128, 384)), T((128, 256)), T((256, 384)))), 1e7)
-    del known
-    subject = subject_of("linear", "float32")
-    payload = replace(subject.payload, name="Functional.linear_.0")
-    checker: Checker = checker_of(STANDARDS["auto"](), "auto")
-    assert checker.check(payload, measured=subject.measured(subject.honest)).checks == ()
+def test_features_that_are_exchanged_within_their_sums_are_seen() -> None:
+    # Sums without signs stay the same.
+    subject = subject_of("linear", "bfloat16")
+    data = subject.honest["forward", 0].data.copy()
+    apart = data.shape[1] // 8
+    some, others = slice(100, 104), slice(100 + apart, 104 + apart)
+    data[:, some], data[:, others] = data[:, others].copy(), data[:, some].copy()
+    result = check(subject, {**subject.honest, ("forward", 0): HostTensor("bfloat16", data)})
+    assert result.forward is Verdict.ERROR
