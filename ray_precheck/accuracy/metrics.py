@@ -276,12 +276,15 @@ def chunks(device_out: Array, bench_out: Array, dtype: str) -> Iterator[Chunk]:
         device = device_flat[piece].astype(wide, copy=False)
         bench = bench_flat[piece].astype(wide, copy=False)
         magnitude = np.abs(bench)
-        # Comparing is cheaper than rounding, which only complex numbers need: their parts overflow.
-        stays = magnitude < beyond if is_real else np.isfinite(rounded_bench(bench, dtype))
-        finite = np.isfinite(device) & stays
         with np.errstate(over="ignore", invalid="ignore"):
-            error = np.abs(device - bench)
-        if not finite.all():
+            error = np.subtract(device, bench)
+            error = np.abs(error, out=error) if is_real else np.abs(error)
+        if is_real and np.max(magnitude) < beyond and np.max(error) < np.inf:
+            finite = np.ones(len(error), bool)
+        else:
+            # Comparing is cheaper than rounding, which only complex numbers need: their parts overflow.
+            stays = magnitude < beyond if is_real else np.isfinite(rounded_bench(bench, dtype))
+            finite = np.isfinite(device) & stays
             error, magnitude = np.where(finite, error, 0.0), np.where(finite, magnitude, 0.0)
         yield Chunk(piece.start, device, bench, magnitude, error, finite)
 
@@ -326,20 +329,26 @@ def measure_errors(device_out: Array, bench_out: Array, dtype: str) -> Errors:
     normal = small = small_wrong = worst_at = 0
     max_rel, sum_rel, scale, squares = -1.0, 0.0, 0.0, 0.0
     for chunk in chunks(device_out, bench_out, dtype):
-        is_small = chunk.finite & (chunk.magnitude <= small_value)
-        is_normal = chunk.finite & ~is_small
-        small += int(np.count_nonzero(is_small))
-        small_wrong += int(np.count_nonzero(is_small & (chunk.abs_err > atol)))
+        is_normal = chunk.magnitude > small_value
+        relative, error = relative_errors(chunk, dtype), chunk.abs_err
         count = int(np.count_nonzero(is_normal))
-        if not count:
-            continue
+        if count < len(error):
+            # Of elements that are not finite the magnitude is 0.
+            is_small = chunk.finite & ~is_normal
+            small += int(np.count_nonzero(is_small))
+            small_wrong += int(np.count_nonzero(error[is_small] > atol))
+            relative, error = relative[is_normal], error[is_normal]
+            if not count:
+                continue
         normal += count
-        relative = np.where(is_normal, relative_errors(chunk, dtype), -1.0)
         at = int(np.argmax(relative))
         if relative[at] > max_rel:
-            max_rel, worst_at = float(relative[at]), chunk.start + at
-        sum_rel += float(np.sum(relative, where=is_normal))
-        scale, squares = add_squares(scale, squares, chunk.abs_err[is_normal])
+            max_rel = float(relative[at])
+            worst_at = chunk.start + int(
+                at if count == len(is_normal) else np.flatnonzero(is_normal)[at]
+            )
+        sum_rel += float(np.sum(relative))
+        scale, squares = add_squares(scale, squares, error)
     return Errors(
         elements=device_out.size,
         normal=normal,
@@ -354,7 +363,8 @@ def measure_errors(device_out: Array, bench_out: Array, dtype: str) -> Errors:
 
 def relative_errors(chunk: Chunk, dtype: str) -> Array:
     """Return |d - b| / (|b| + eps), `(N,)` float64."""
-    return np.asarray(chunk.abs_err / (chunk.magnitude + limit_of(RELATIVE_ERR_EPS, dtype)))
+    found = chunk.magnitude + limit_of(RELATIVE_ERR_EPS, dtype)
+    return np.asarray(np.divide(chunk.abs_err, found, out=found))
 
 
 def unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:

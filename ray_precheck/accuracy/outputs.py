@@ -6,13 +6,13 @@ that a correctly rounded half-precision result has error 0; a standard gets it u
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ray_precheck.accuracy.metrics import metrics_of
+from ray_precheck.accuracy.metrics import metrics_of, rounded_bench
 from ray_precheck.accuracy.standards.auto import Auto, coarse_note
 from ray_precheck.accuracy.standards.base import (
     Cells,
@@ -21,10 +21,11 @@ from ray_precheck.accuracy.standards.base import (
     added_cells,
     no_implementations,
 )
+from ray_precheck.accuracy.standards.honest import Distance
 from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.descriptors.descriptor import framework_dtype
-from ray_precheck.numerics.arrays import round_to_dtype, smallest_normal
-from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.numerics.arrays import smallest_normal
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics, OutputCheck, Uncompared, Verdict
 from ray_precheck.schema.values import HostTensor, Quantized
 
@@ -74,7 +75,7 @@ def check_output(
         differs = f"shape {list(tested.shape)} where the bench has {list(bench.shape)}"
     if differs:
         return _row(name, tested, bench, judge.framework, Verdict.ERROR, differs)
-    judged = _judged(tested, bench, judge, implementations)
+    judged = _judged(tested, _comparison(tested, bench, judge, implementations), judge)
     return _row(name, tested, bench, judge.framework, *judged)
 
 
@@ -110,15 +111,33 @@ def _number(value: complex) -> HostTensor:
     return HostTensor(dtype, np.asarray(value, dtype))
 
 
-def _judged(
+def check_with_limits(
+    name: str,
     tested: HostTensor,
     bench: HostTensor,
     judge: Judge,
     implementations: Callable[[], Sequence[Array]],
-) -> tuple[Verdict, str, Metrics | None, Cells]:
-    """Return verdict, message, metrics and added cells of two tensors of one shape."""
-    metrics = metrics_of(tested.data, _rounded_bench(tested, bench), smallest_normal(tested.dtype))
-    comparison = Comparison(
+) -> tuple[OutputCheck, Iterator[Distance] | None]:
+    """Compare a tensor as `check_output` does, by the standard `auto`; also return the limits of its errors
+    (`Auto.limits`) if it passes."""
+    comparison = _comparison(tested, bench, judge, implementations)
+    found = _judged(tested, comparison, judge)
+    check = _row(name, tested, bench, judge.framework, *found)
+    if not isinstance(judge.standard, Auto) or check.verdict is not Verdict.PASS:
+        return check, None
+    return check, judge.standard.limits(comparison)
+
+
+def _comparison(
+    tested: HostTensor,
+    bench: HostTensor,
+    judge: Judge,
+    implementations: Callable[[], Sequence[Array]],
+) -> Comparison:
+    """Return two tensors of one shape beside each other."""
+    rounded = rounded_bench(bench.data, tested.dtype)
+    metrics = metrics_of(tested.data, rounded, smallest_normal(tested.dtype))
+    return Comparison(
         type_name=judge.type_name,
         direction=judge.direction,
         dtype=tested.dtype,
@@ -128,7 +147,15 @@ def _judged(
         implementations=implementations,
         framework=judge.framework,
         is_exact=judge.is_exact,
+        rounded=rounded,
     )
+
+
+def _judged(
+    tested: HostTensor, comparison: Comparison, judge: Judge
+) -> tuple[Verdict, str, Metrics | None, Cells]:
+    """Return verdict, message, metrics and added cells of a comparison."""
+    metrics = comparison.metrics
     judgement = judge.standard.judge(comparison)
     message = judgement.message
     if judgement.verdict is Verdict.ERROR and judge.standard.name != Auto.name:
@@ -180,14 +207,6 @@ def nothing_compared(
     if np.isinf(tested.data).any() and of_finite():
         return ""
     return f"no element to compare: all {count} are NaN or infinite, on both sides alike"
-
-
-def _rounded_bench(tested: HostTensor, bench: HostTensor) -> Array:
-    """Return the bench as the tested dtype would hold it; other kinds are compared as they are."""
-    kind = DTYPES[tested.dtype].kind
-    if kind == DTYPES[bench.dtype].kind and kind in ("float", "complex"):
-        return round_to_dtype(bench.data, tested.dtype)
-    return bench.data
 
 
 def _compared_values(tested: Any, bench: Any) -> tuple[Verdict, str]:

@@ -128,6 +128,8 @@ _CONVOLUTIONS = frozenset((_ATEN.convolution.default, _ATEN.convolution_backward
 _POWERS = frozenset((_ATEN.pow.Tensor_Scalar, _ATEN.pow.Scalar, _ATEN.pow_.Scalar))
 # Its kernels compute x rstd - mean rstd, where x and the mean may be nearly equal.
 _LAYER_NORM = _ATEN.native_layer_norm.default
+# The softmax of torch's composed attention, which no other function calls.
+_ATTENTION = _ATEN._safe_softmax.default if hasattr(_ATEN, "_safe_softmax") else None
 # Operators that sample at places, with the position of these among their arguments.
 _GRIDS = {
     _ATEN.grid_sampler_3d.default: 1,
@@ -196,14 +198,17 @@ def rounded_arithmetic(
     narrows: bool = False,
     joins: bool = False,
     tiles: bool = False,
+    stores: bool = False,
 ) -> Iterator["_RoundedArithmetic"]:
     """Round every step to `dtype` as long as the context is open, and the operands of products before.
 
     `is_short`: round to `SHORT_BITS` bits. `narrows`: Python's numbers are rounded to `dtype`, too. `joins`:
     operators that are compositions of others are one step, too. `tiles`: convolutions are computed by tiles.
+    `stores`: the weights of attention have the errors of a fused backward pass.
     The tensors inside are float64, with values
     that `dtype` holds, or that `in_short_bits` has made. Gives the arithmetic, whose `met_products` says
-    whether there was a product with such operands, and `met_tiles` whether there was such a convolution.
+    whether there was a product with such operands, `met_tiles` whether there was such a convolution, and
+    `met_attention` whether there were such weights.
 
     Raises:
         NotCheckable: the installed torch has no part that sees every step.
@@ -211,7 +216,7 @@ def rounded_arithmetic(
     if _DISPATCH_MODE is None:
         raise NotCheckable(f"torch {torch.__version__} lets nobody see the steps of a call")
     arithmetic = _RoundedArithmetic(dtype, operands, is_short, narrows, joins)
-    arithmetic.tiles = tiles
+    arithmetic.tiles, arithmetic.stores = tiles, stores
     with sdpa_kernel(SDPBackend.MATH), arithmetic:
         yield arithmetic
 
@@ -231,7 +236,8 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         self._joins = joins
         self._operands = operands
         self._is_short = is_short
-        self.met_products = self.met_tiles = self.tiles = False
+        self.met_products = self.met_tiles = self.met_attention = False
+        self.tiles = self.stores = False
         real, complex_ = _PARTS.get("complex64" if is_short else dtype, (dtype, "complex64"))
         self._narrow = {
             torch.float64: getattr(torch, real),
@@ -287,6 +293,10 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         result = func(*args, **kwargs)
         if func is _SVD and result[1].numel() and self._unit <= FLOAT32_UNIT:
             result = self._of_near_matrix(result, args, kwargs)
+        if func is _ATTENTION:
+            self.met_attention = True
+            if self.stores:
+                result = self._from_stored_sums(result, *args[:2])
         if func in ERRORS:
             result = self._noise.added_to(result, ERRORS[func](args, result, self._unit))
         if func.is_view:
@@ -306,6 +316,16 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             return found
         # The gradient of a bias is a sum, and no product.
         return (*found[:2], args[0].sum([d for d in range(args[0].dim()) if d != 1]))
+
+    def _from_stored_sums(
+        self, weights: torch.Tensor, scores: torch.Tensor, dim: int
+    ) -> torch.Tensor:
+        """Return the weights of attention as a fused backward pass makes them anew, exp(score - log-sum-exp),
+        of log-sum-exps that the forward pass has stored in float32: the rounding of these is a relative
+        error."""
+        sums = scores.logsumexp(dim, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
+        ones = torch.ones_like(sums)
+        return weights * self._noise.added_to(ones, sums.abs() * min(self._unit, FLOAT32_UNIT))
 
     def _as_kernels_take(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return arguments with the errors of what kernels compute of them first: exponents are rounded to

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from ray_precheck.bench.checkable import changed_tensors
+from ray_precheck.bench.least_errors import errors_by_norms
 from ray_precheck.bench.optimizers import JOINED_STEPS, SINGLE_NUMBERS
 from ray_precheck.bench.rounded import (
     LONGER,
@@ -179,7 +180,8 @@ class Way:
     this many units in the last place; the sign turns the direction of all moves. `single`: the numbers of
     fused optimizers are those of float32. `casts`: steps are rounded as autocast on an accelerator does.
     `narrows`: the numbers of formulas are rounded as the steps are. `joins`: what an optimizer's kernel
-    computes in one pass, as a product that is added, is one step.
+    computes in one pass, as a product that is added, is one step. `tiles`: convolutions are those of tiles.
+    `stores`: a fused backward pass makes the weights of attention anew.
     """
 
     widen: bool
@@ -191,6 +193,7 @@ class Way:
     narrows: bool = False
     joins: bool = False
     tiles: bool = False
+    stores: bool = False
 
     def context(self, dtype: str) -> AbstractContextManager[Any]:
         """Return the context in which the call runs."""
@@ -203,6 +206,7 @@ class Way:
             narrows=self.narrows,
             joins=self.joins,
             tiles=self.tiles,
+            stores=self.stores,
         )
 
 
@@ -214,11 +218,16 @@ KERNEL = Way(widen=False)
 COMPOSED = Way(widen=True, rounds=True)
 # The same whose scalars have the dtype of the tensors, as vector units of NPUs take them.
 NARROWED = replace(COMPOSED, narrows=True)
-# An optimizer of torch that is not fused. In a half type beta2 v is v or next to it, so that all elements are
-# off in one direction, and (1 - beta2) g^2 is subnormal where it is a step of its own.
+# Kernels that round their results alone, as those of torch's optimizers that are not fused: in a half type
+# beta2 v is v or next to it, so that all elements are off in one direction, and (1 - beta2) g^2 is subnormal
+# where it is a step of its own. Gradients of a softmax are those of its rounded result, which may be one
+# number in many rows.
 JOINED = replace(COMPOSED, joins=True)
 # Convolutions by tiles, whose errors are larger.
 TILED = replace(COMPOSED, tiles=True)
+# Gradients of fused attention, as torch computes them on the CPU, too: where scores are large, rounding their
+# log-sum-exp to float32 is the largest error.
+STORED = replace(COMPOSED, stores=True)
 # A fused optimizer on a GPU.
 FUSED = Way(widen=True, single=True)
 # A function that autocast leaves alone, whose steps it sees.
@@ -247,14 +256,15 @@ class Implementations:
     float32: Float32 = FULL_FLOAT32
     narrow_steps: str = ""
     _runs: dict[tuple[Way, str], Sequence[Leaf] | None] = field(default_factory=dict)
-    # The calls whose convolutions could be computed by tiles.
+    # The dtypes in which the composed one has met a convolution for tiles, or attention.
     _with_tiles: set[str] = field(default_factory=set)
+    _with_attention: set[str] = field(default_factory=set)
 
     def of(self, position: int, tested: HostTensor) -> "ImplementationsOfLeaf":
         """Return the implementations' values of one leaf, as carrier arrays of the tested dtype."""
-        return ImplementationsOfLeaf(
-            self, position, tested, (COMPOSED, JOINED, FUSED, AUTOCAST, TILED)
-        )
+        joined = (JOINED,) if any(map(_is_group, self.call.args)) else ()
+        ways = (COMPOSED, *joined, FUSED, AUTOCAST, TILED, STORED)
+        return ImplementationsOfLeaf(self, position, tested, ways)
 
     def leaves(self, way: Way, dtype: str) -> Sequence[Leaf] | None:
         """Return the leaves computed in one way; None if the call cannot run in it.
@@ -269,7 +279,7 @@ class Implementations:
             return None
         if way.tiles and dtype not in self._with_tiles:
             return None
-        if way.joins and not any(map(_is_group, self.call.args)):
+        if way.stores and not (self.cotangents and dtype in self._with_attention):
             return None
         key = (way, dtype if way.rounds or way.moves or dtype in WIDEST else "")
         if key not in self._runs:
@@ -331,6 +341,8 @@ class Implementations:
             found = self.pick(TorchExecution(self.function, call, self.plan, place), incoming)
         if way == COMPOSED and arithmetic.met_tiles:
             self._with_tiles.add(dtype)
+        if way == COMPOSED and arithmetic.met_attention:
+            self._with_attention.add(dtype)
         if way.operands is not None and not arithmetic.met_products:
             raise NotCheckable("the call makes no product of fewer bits")
         return found
@@ -356,6 +368,18 @@ class ImplementationsOfLeaf(Sequence[Array]):
         """Return the values of the same output in other ways."""
         return ImplementationsOfLeaf(self._implementations, self._position, self._tested, ways)
 
+    def least_errors(self, bench_out: Array) -> tuple[float, float] | None:
+        """Return the RMSE and the largest error that the first one of these has at least, where the bench's
+        values are a product of two of the given tensors in float32; None where they are not."""
+        if self._tested.dtype != "float32" or COMPOSED not in self._ways:
+            return None
+        given = (
+            *input_tensors(self._implementations.call).values(),
+            *self._implementations.cotangents,
+        )
+        plain = [each for each in given if each is not None and each.storage is None]
+        return errors_by_norms([each.data for each in plain if each.dtype == "float32"], bench_out)
+
     @property
     def moved(self) -> Sequence[Array]:
         """The bench's values, not rounded, for inputs moved by `MOVES`."""
@@ -379,7 +403,7 @@ class ImplementationsOfLeaf(Sequence[Array]):
         """The values of a composed implementation that also rounds scalars to the dtype; none for float64."""
         if self._tested.dtype in WIDEST:
             return ()
-        return self._in((NARROWED,))
+        return self._in((NARROWED, JOINED))
 
     @property
     def formats(self) -> str:

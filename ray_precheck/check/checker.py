@@ -39,6 +39,7 @@ from ray_precheck.check.judge import (
     judge_backward,
     judge_forward,
 )
+from ray_precheck.check.options import EXACT, SAMPLED
 from ray_precheck.check.random.judge import (
     judge_identity_backward,
     judge_random_backward,
@@ -47,6 +48,7 @@ from ray_precheck.check.random.judge import (
     require_rule,
 )
 from ray_precheck.check.row import make_row, with_explanations
+from ray_precheck.check.sampled.judge import judge_sampled
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.tested import UnderTest, handed_over, held_by_dump, measured_elsewhere
 from ray_precheck.errors import NotCheckable
@@ -313,10 +315,8 @@ class Checker:
         """
         with self._clock.during(Phase.BENCH):
             tested = self._tested(inputs, measured)
-            walk = self._random_outputs if inputs.is_random else self._outputs
-            forward, gradients = walk(tested)
+            forward, backward = self._sampled(tested) or self._whole(tested)
             forward = _with_caveat(forward, tested)
-            backward = _backward(inputs, forward, gradients)
             added = layout_notes(tested, self._settings)
             if added:
                 forward = replace(forward, notes=(*forward.notes, *added))
@@ -324,6 +324,23 @@ class Checker:
             if not (forward.is_transposed or backward.is_transposed):
                 return judged
             return replace(judged, inputs=transposed_inputs(tested.inputs) or tested.inputs)
+
+    def _sampled(self, tested: UnderTest) -> tuple[DirectionCheck, DirectionCheck] | None:
+        """Return the checks of a large product that a sample shows to be right, else None."""
+        wanted = self._settings.options.bench
+        if wanted == EXACT or tested.inputs.is_random:
+            return None
+        run = self._device.run_gradients
+        try:
+            return judge_sampled(self.bench, tested, self.terms, run, is_final=wanted == SAMPLED)
+        except NotCheckable:
+            return None  # The whole bench says why.
+
+    def _whole(self, tested: UnderTest) -> tuple[DirectionCheck, DirectionCheck]:
+        """Return the checks of both directions by the whole bench."""
+        walk = self._random_outputs if tested.inputs.is_random else self._outputs
+        forward, gradients = walk(tested)
+        return forward, _backward(tested.inputs, forward, gradients)
 
     def _outputs(self, tested: UnderTest) -> tuple[DirectionCheck, Gradients]:
         """Return the check of the outputs, and a function that checks the gradients."""

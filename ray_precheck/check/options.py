@@ -12,6 +12,7 @@ TESTED = ("auto", "device", "dump")
 # The names of files for --standard end so; everything else is a standard's own name.
 STANDARD_FILES = (".yaml", ".yml")
 AUTO, ALWAYS, NEVER = "auto", "on", "off"
+EXACT, SAMPLED = "exact", "sampled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,15 @@ class CheckOptions:
         metavar="RULE",
         rule=OneOf(tuple(STANDARD_NAMES), STANDARD_FILES, "a YAML file (NAME.yaml)"),
         rows="standard",
+    )
+    bench: str = option(
+        AUTO,
+        "--bench",
+        help="how large products are computed for `--standard auto`; {choices} (default: {default})",
+        more="`auto`: a sample and random sums of all results, and the whole where these leave a doubt;"
+        " `exact`: always the whole; `sampled`: never. Other standards have `exact`",
+        rule=OneOf((AUTO, EXACT, SAMPLED)),
+        rows="bench",
     )
     distribution: str = option(
         RECORDED,

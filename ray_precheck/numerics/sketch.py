@@ -50,6 +50,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ray_precheck.numerics.arrays import CACHED_ELEMENTS, l2_norm, pieces
+from ray_precheck.numerics.one_pass import COMPILED, KINDS_OF_NUMPY
 
 BUCKETS = 64
 ROW, ROWS = 509, 16
@@ -193,7 +194,8 @@ def _sketch_range(flat: Array, start: int, largest: float | None) -> Array:
             cleaned, largest = True, _finite_largest(flat)
     scaled = _exponent_for(largest or 0.0)
     end = start + flat.size
-    if end <= _FEW and not cleaned and not scaled:
+    kind = None if COMPILED is None else KINDS_OF_NUMPY.get(flat.dtype)
+    if kind is None and end <= _FEW and not cleaned and not scaled:
         buckets, signs = first_places()
         products = np.multiply(flat, signs[start:end], dtype=np.float32, casting="same_kind")
         return np.bincount(buckets[start:end], weights=products, minlength=BUCKETS)
@@ -205,7 +207,11 @@ def _sketch_range(flat: Array, start: int, largest: float | None) -> Array:
             piece = np.where(np.isfinite(piece), piece, piece.dtype.type(0))
         if scaled:
             piece = np.ldexp(piece, -scaled)
-        total += _sketch_chunk(piece, chunk, lower - chunk * _CHUNK)
+        if COMPILED is not None and kind is not None:
+            place = total.ctypes.data
+            COMPILED.sketch(piece.ctypes.data, piece.size, kind, lower, place)
+        else:
+            total += _sketch_chunk(piece, chunk, lower - chunk * _CHUNK)
     return np.ldexp(total, scaled) if scaled else total
 
 
@@ -230,6 +236,11 @@ def _rounded(flat: Array, largest: float | None) -> Array:
         return wide
     scaled = _exponent_for(largest)
     return np.ldexp(np.ldexp(wide, -scaled).astype(np.float32).astype(np.float64), scaled)
+
+
+def is_summed_unscaled(largest: float) -> bool:
+    """Return whether float32 holds the sums of values up to a finite largest one as they are."""
+    return not _exponent_for(largest)
 
 
 def _exponent_for(largest: float) -> int:

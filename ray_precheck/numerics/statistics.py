@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ray_precheck.numerics.arrays import CACHED_ELEMENTS, pieces, smallest_normal
+from ray_precheck.numerics.one_pass import sums_of_array
 from ray_precheck.schema.dtypes import DTYPES, Array
 
 MAX, MIN, MEAN, NORM = "Max", "Min", "Mean", "Norm"
@@ -92,6 +93,10 @@ def summary_of(values: Array | None) -> TensorSummary | None:
         if not values.ndim:
             return TensorSummary.of_single(values.item())
         flat = np.ascontiguousarray(values).reshape(-1)
+        found = sums_of_array(flat)
+        if found is not None:
+            top, bottom, total, squares = found
+            return TensorSummary(top, bottom, total / flat.size, math.sqrt(squares))
         for place in pieces(flat.size, CACHED_ELEMENTS):
             piece = flat[place].astype(np.float64)
             total += float(np.add.reduce(piece))

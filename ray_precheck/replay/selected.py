@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.accuracy.standards.base import Standard, added_headings
 from ray_precheck.accuracy.standards.user_file import load_standard
 from ray_precheck.bench.declared import (
@@ -18,7 +19,7 @@ from ray_precheck.bench.declared import (
     load_declarations,
     read_bench_modules,
 )
-from ray_precheck.check.options import CheckOptions
+from ray_precheck.check.options import SAMPLED, CheckOptions
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.descriptors.descriptor import find_framework, framework_names, require_sole
 from ray_precheck.dump.parse import TENSOR, Dump
@@ -154,10 +155,15 @@ def read_options(config: RunConfig) -> Asked:
     opened.
 
     Raises:
-        UsageError: a file, or the expression of `-k`, is wrong.
+        UsageError: a file, or the expression of `-k`, is wrong, or `--bench` does not go with `--standard`.
     """
     selection = selection_of(config)
     standard = load_standard(config.standard)
+    if config.bench == SAMPLED and standard.name != Auto.name:
+        raise UsageError(
+            "--bench sampled judges by the limits of --standard auto, and this is --standard"
+            f" {standard.name}: give --standard auto, or leave --bench out"
+        )
     bench_modules = read_bench_modules(config.bench_modules)
     load_declarations(bench_modules)
     return Asked(config, selection, standard, bench_modules)

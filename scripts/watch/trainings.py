@@ -30,7 +30,7 @@ _NAN, _LARGE, _GARBAGE, _RATE, _SCALED, _ZEROED = JUMPS
 
 
 @dataclass(frozen=True)
-class Training:
+class HonestTraining:
     """A model, its optimizer, its loss on a batch, and how gradients are clipped (None: not at all)."""
 
     model: nn.Module
@@ -185,43 +185,43 @@ def _words(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
-def _transformer() -> Training:
+def _transformer() -> HonestTraining:
     model = Blocks(20)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
-    return Training(model, optimizer, _of_text(20, 24, 8), _words, clip=1.0, warm_up=100)
+    return HonestTraining(model, optimizer, _of_text(20, 24, 8), _words, clip=1.0, warm_up=100)
 
 
-def _lstm() -> Training:
+def _lstm() -> HonestTraining:
     model = Recurrent(20)
     optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
-    return Training(model, optimizer, _of_text(20, 24, 8), _words, clip=0.25)
+    return HonestTraining(model, optimizer, _of_text(20, 24, 8), _words, clip=0.25)
 
 
-def _convolutions() -> Training:
+def _convolutions() -> HonestTraining:
     model = nn.Sequential(
         *(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, 2), nn.ReLU()),
         *(nn.Dropout(0.2), nn.Flatten(), nn.Linear(256, 10)),
     )
     optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
-    return Training(model, optimizer, _of_images(16), functional.cross_entropy)
+    return HonestTraining(model, optimizer, _of_images(16), functional.cross_entropy)
 
 
-def _coder() -> Training:
+def _coder() -> HonestTraining:
     model = nn.Sequential(nn.Linear(144, 32), nn.ReLU(), nn.Linear(32, 144))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Training(model, optimizer, _of_spectra(), functional.mse_loss)
+    return HonestTraining(model, optimizer, _of_spectra(), functional.mse_loss)
 
 
-def _polynomial() -> Training:
+def _polynomial() -> HonestTraining:
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    return Training(model, optimizer, _of_tails, functional.smooth_l1_loss)
+    return HonestTraining(model, optimizer, _of_tails, functional.smooth_l1_loss)
 
 
-def _by_heart() -> Training:
+def _by_heart() -> HonestTraining:
     model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 2))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return Training(model, optimizer, _of_few(), functional.cross_entropy)
+    return HonestTraining(model, optimizer, _of_few(), functional.cross_entropy)
 
 
 class Adversaries:
@@ -258,7 +258,7 @@ class Adversaries:
             yield number
 
 
-TRAININGS: dict[str, Callable[[], Training | Adversaries]] = {
+TRAININGS: dict[str, Callable[[], HonestTraining | Adversaries]] = {
     "a transformer, AdamW, warm-up, clipped": _transformer,
     "an LSTM, SGD, clipped": _lstm,
     "convolutions, Adadelta, dropout, wrong labels": _convolutions,

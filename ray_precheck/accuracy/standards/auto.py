@@ -30,8 +30,9 @@ from typing import ClassVar
 import numpy as np
 
 from ray_precheck.accuracy.ambiguous import exact_elements
-from ray_precheck.accuracy.metrics import chunks, rounded_bench
+from ray_precheck.accuracy.metrics import chunks
 from ray_precheck.accuracy.standards.base import (
+    BENCH_HEADING,
     EXACT,
     ROUNDING,
     Comparison,
@@ -41,6 +42,7 @@ from ray_precheck.accuracy.standards.base import (
     conclude,
     has_any,
     kernel_of,
+    least_errors,
     mismatched,
     moved_benches,
     narrowed_implementations,
@@ -56,7 +58,7 @@ from ray_precheck.accuracy.standards.honest import (
 )
 from ray_precheck.accuracy.standards.published import Binary, Published
 from ray_precheck.accuracy.thresholds import COMPUTED_IN
-from ray_precheck.numerics.arrays import machine_epsilon, spacing
+from ray_precheck.numerics.arrays import machine_epsilon, smallest_normal, spacing
 from ray_precheck.operators.accuracy import ALLOWANCE, ROUNDED_ONCE
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Verdict
@@ -88,6 +90,10 @@ _MEANS = re.compile("loss|entropy|kl_div|var|std")
 # Elements that are farther off than a quarter of themselves are what is left where terms cancel: their own
 # units say nothing of them. The limits of elements hold for them.
 _NEAR_SHARE = 0.25
+# Sums within so much of what may be chance are passed over unseen, whatever the order of adding them.
+_NO_CHANCE = 1.0 - 1e-9
+# A table of flags that stays in the core's cache.
+_HASH_BITS = 16
 # Larger outputs are read at so many evenly spaced places.
 _MOST_ELEMENTS = 1 << 21
 # Of few elements so many may be at a step. Of values spread over a binade of bfloat16, 1 in 128 is within
@@ -103,7 +109,12 @@ class Auto:
     """
 
     name: ClassVar[str] = "auto"
-    columns: ClassVar[tuple[str, ...]] = ("HonestRMSE", "HonestMaxAbsErr", *Published.columns)
+    columns: ClassVar[tuple[str, ...]] = (
+        BENCH_HEADING,
+        "HonestRMSE",
+        "HonestMaxAbsErr",
+        *Published.columns,
+    )
 
     rmse: float | None = None
     max_abs_err: float | None = None
@@ -120,6 +131,23 @@ class Auto:
         found = self._judge_elements(comparison)
         finding = biased(comparison) if found.verdict is Verdict.PASS else None
         return found if finding is None else conclude(comparison, [finding], found.columns)
+
+    def limits(self, comparison: Comparison) -> Iterator[Distance]:
+        """Yield the limits of the errors of an output, each wider than the one before: those of rounding
+        once, those by the norms of a product, then by one implementation after the other."""
+        measure = Measure(self.rmse, self.max_abs_err, self.max_rel_err)
+        honest = rounded_once(comparison)
+        yield measure.limits(comparison, honest)
+        coarse, _ = coarse_implementations(comparison.implementations())
+        if has_any(coarse):
+            comparison = replace(comparison, implementations=lambda: coarse, is_coarse=True)
+        bench, dtype = comparison.bench_out, comparison.dtype
+        least = least_errors(comparison.implementations(), bench)
+        if least is not None:
+            yield measure.limits(comparison, worse(honest, Distance(*least)))
+        for implementation in estimates(comparison):
+            honest = worse(honest, distance(implementation, bench, dtype))
+            yield measure.limits(comparison, honest)
 
     def _judge_elements(self, comparison: Comparison) -> Judgement:
         """Judge by the size of the errors of elements."""
@@ -147,9 +175,14 @@ def _by_implementations(
 ) -> Judgement:
     """Judge by one implementation after the other, until the output passes; `honest` is the error of
     rounding once."""
+    bench, dtype = comparison.bench_out, comparison.dtype
+    least = least_errors(comparison.implementations(), bench)
+    if least is not None:
+        at_least = worse(honest, Distance(*least))
+        if measure.passes(comparison, own, at_least, measure.limits(comparison, at_least)):
+            return conclude(comparison, [], _cells(at_least))
     if not has_any(comparison.implementations()):
         return Published().judge(comparison)
-    bench, dtype = comparison.bench_out, comparison.dtype
     for implementation in estimates(comparison):
         honest = worse(honest, distance(implementation, bench, dtype))
         if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
@@ -295,8 +328,10 @@ class _Sample:
     def deviations(self, values: Array) -> Array:
         """Return by how many units a result of the whole shape is off, NaN and infinities by none."""
         with np.errstate(invalid="ignore", over="ignore"):
-            off = (values.reshape(-1)[self.places].astype(np.float64) - self.once) / self.unit
-        return np.asarray(np.where(np.isfinite(off), off, 0.0))
+            off = values.reshape(-1)[self.places].astype(np.float64)
+            off -= self.once
+            off /= self.unit
+        return off if np.isfinite(off).all() else np.where(np.isfinite(off), off, 0.0)
 
     @property
     def relative(self) -> Array:
@@ -304,7 +339,9 @@ class _Sample:
         return np.asarray(np.abs(self.bench) / self.unit)
 
     def of(self, chosen: Array) -> "_Sample":
-        """Return the sample of some of the elements."""
+        """Return the sample of the elements that are flagged."""
+        if chosen.all():
+            return self
         return _Sample(*(each[chosen] for each in (self.places, self.bench, self.once, self.unit)))
 
 
@@ -326,10 +363,10 @@ class _Test:
         """Return the amount that is no chance where each element is rounded by itself."""
         return _SURE / math.sqrt(float(np.sum(np.square(self.shape))))
 
-    def scattered(self, deviations: Array, groups: Array) -> float:
+    def scattered(self, deviations: Array, groups: Array | None = None) -> float:
         """Return the amount that errors alone have by chance, if those of a group depend on each other.
 
-        `groups`, `(N,)`, are the numbers of the elements' groups.
+        `groups`, `(N,)`, are the numbers of the elements' groups; None: each is one by itself.
 
         The quantile is Student's, by the approximation of Wallace, Bounds on normal approximations to
         Student's and the chi-square distributions (1959); where there are few groups, a lower one.
@@ -348,11 +385,12 @@ class _Test:
         error, free = self._error(deviations, groups)
         return _DEVIATIONS_OF_FEW * error if free + 1 < _FEW else 0.0
 
-    def _error(self, deviations: Array, groups: Array) -> tuple[float, int]:
+    def _error(self, deviations: Array, groups: Array | None) -> tuple[float, int]:
         """Return the standard error of the amount, and its degrees of freedom."""
         rest = deviations - self.amount(deviations) * self.shape
-        sums = np.bincount(groups, self.shape * rest)
-        counts = np.bincount(groups, np.square(self.shape))
+        sums, counts = self.shape * rest, np.square(self.shape)
+        if groups is not None:
+            sums, counts = np.bincount(groups, sums), np.bincount(groups, counts)
         free = int(np.count_nonzero(counts)) - 1
         if free < 1:
             return 0.0, 0
@@ -369,15 +407,15 @@ def biased(comparison: Comparison) -> Finding | None:
     sample = _sample(comparison)
     if sample is None:
         return None
-    near = np.abs(sample.deviations(comparison.device_out)) <= _NEAR_SHARE * sample.relative
-    sample = sample.of(near)
     off = sample.deviations(comparison.device_out)
+    near = np.abs(off) <= _NEAR_SHARE * sample.relative
+    sample, off = sample.of(near), off[near]
     if np.count_nonzero(off) < _LEAST:
         return None
     found = _dithered(comparison, sample, off)
     if found is not None:
         return found
-    for test in _tests(sample):
+    for test in _tests(sample, off):
         found = _seen(comparison, sample, test, off)
         if found is not None:
             return found
@@ -393,42 +431,86 @@ def _sample(comparison: Comparison) -> _Sample | None:
     if not (is_half or once_alone) or comparison.device_out.size < _LEAST:
         return None
     step = -(-comparison.device_out.size // _MOST_ELEMENTS)
-    places = np.arange(0, comparison.device_out.size, step)
-    bench = comparison.bench_out.reshape(-1)[places].astype(np.float64)
-    once = rounded_bench(bench, dtype).astype(np.float64)
-    if np.count_nonzero(comparison.device_out.reshape(-1)[places] != once) < _LEAST:
+    bench, once, device = (
+        values.reshape(-1)[::step]
+        for values in (comparison.bench_out, comparison.bench_once, comparison.device_out)
+    )
+    if np.count_nonzero(device != once) < _LEAST:
         return None
-    normal = (np.abs(once) >= 2.0**info.min_exponent) & np.isfinite(once) & (once != bench)
-    sample = _Sample(places, bench, once, spacing(once, dtype)).of(normal)
-    _, first = np.unique(sample.bench, return_index=True)
-    return sample.of(np.sort(first)) if len(first) >= _LEAST else None
+    normal = np.abs(once)
+    normal = (normal >= smallest_normal(dtype)) & (normal < np.inf) & (once != bench)
+    told = np.flatnonzero(normal)
+    bench = bench[told].astype(np.float64, copy=False)
+    first = _first_of_equals(bench)
+    if not first.all():
+        told, bench = told[first], bench[first]
+    if len(told) < _LEAST:
+        return None
+    once = once[told].astype(np.float64)
+    return _Sample(told * step, bench, once, spacing(once, dtype))
 
 
-def _tests(sample: _Sample) -> Iterator[_Test]:
-    signs = np.sign(sample.bench)
-    yield _Test("all", np.ones(len(signs)))
-    yield _Test("away from 0", signs)
+def _first_of_equals(values: Array) -> Array:
+    """Return flags, `(N,)` bool, of the values that no earlier one is equal to."""
+    first = np.ones(len(values), bool)
+    ordered = np.sort(values)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(twice):
+        return first
+    # Sorting with places takes ten times as long, so that only values with the hash of a repeated one are.
+    is_twice = np.zeros(1 << _HASH_BITS, bool)
+    is_twice[_hashes(twice)] = True
+    candidates = np.flatnonzero(is_twice[_hashes(values)])
+    first[candidates] = False
+    first[candidates[np.unique(values[candidates], return_index=True)[1]]] = True
+    return first
+
+
+def _hashes(values: Array) -> Array:
+    """Return numbers below 2**_HASH_BITS, equal for equal float64 values (0 and -0 are not equal here)."""
+    words = values.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # 2**64 / the golden ratio
+    return np.asarray(words >> np.uint64(64 - _HASH_BITS))
+
+
+def _tests(sample: _Sample, off: Array) -> Iterator[_Test]:
+    """Yield the tests whose amount is larger than what may be no more than chance: next to none for honest
+    results, most of whose elements are not off at all."""
+    wrong = np.flatnonzero(off)
+    bench, errors = sample.bench[wrong], off[wrong]
+    most = _NO_CHANCE * _SURE * math.sqrt(len(off))
+    if abs(float(np.sum(errors))) > most:
+        yield _Test("all", np.ones(len(off)))
+    if abs(float(np.sum(np.sign(bench) * errors))) > most:
+        yield _Test("away from 0", np.sign(sample.bench))
     # A factor moves values by more units at the end of a binade than at its beginning.
     relative = sample.bench / sample.unit
-    yield _Test("by a factor", relative / math.sqrt(float(np.mean(np.square(relative)))))
-    exponents = np.frexp(sample.bench)[1]
-    for exponent in np.unique(exponents):
-        for sign in (1.0, -1.0):
-            inside = (exponents == exponent) & (signs == sign)
-            if np.count_nonzero(inside) >= _LEAST:
-                bounds = sorted((sign * 2.0 ** (exponent - 1), sign * 2.0**exponent))
-                yield _Test(f"those from {bounds[0]:g} to {bounds[1]:g}", inside * 1.0)
+    scale = math.sqrt(float(np.mean(np.square(relative))))
+    if abs(float(np.sum(relative[wrong] * errors))) > most * scale:
+        yield _Test("by a factor", relative / scale)
+    # The bits of sign and exponent.
+    binades = (sample.bench.view(np.uint64) >> np.uint64(52)).astype(np.intp)
+    counts = np.bincount(binades)
+    sums = np.bincount(binades[wrong], errors, len(counts))
+    beyond = (counts >= _LEAST) & (np.abs(sums) > _NO_CHANCE * _SURE * np.sqrt(counts))
+    # From the smallest magnitudes up, positive ones first.
+    for binade in sorted(np.flatnonzero(beyond), key=lambda each: (each & 0x7FF, each)):
+        sign, exponent = (-1.0 if binade >> 11 else 1.0), int(binade & 0x7FF) - 1022
+        bounds = sorted((sign * 2.0 ** (exponent - 1), sign * 2.0**exponent))
+        yield _Test(f"those from {bounds[0]:g} to {bounds[1]:g}", (binades == binade) * 1.0)
 
 
 def _seen(comparison: Comparison, sample: _Sample, test: _Test, off: Array) -> Finding | None:
     """Return the finding of a test; implementations are computed once it is beyond what chance does."""
     amount = test.amount(off)
-    limit = max(
-        test.sure(), test.scattered(off, np.arange(len(off))), _slack(comparison, sample, test)
-    )
+    limit = max(test.sure(), test.scattered(off), _slack(comparison, sample, test))
     if abs(amount) <= limit:
         return None
     groupings = list(_dependent(comparison.device_out.shape, sample.places))
+    inside = test.shape != 0.0
+    if any(_is_one(groups[inside]) and not _is_one(groups) for groups in groupings):
+        # All elements of the binade are in one row or channel, whose mean or scale they share: what is common
+        # to them may be one error.
+        return None
     limit = max([limit, *(test.scattered(off, groups) for groups in groupings)])
     if abs(amount) <= limit:
         return None
@@ -442,6 +524,10 @@ def _seen(comparison: Comparison, sample: _Sample, test: _Test, off: Array) -> F
     }.get(test.name, f"mean deviation of {test.name}, in units in the last place,")
     basis = f"of {len(off)} different values; honest implementations are {explained:.2g} off"
     return Finding(name, abs(amount), limit + explained, "at most", basis)
+
+
+def _is_one(groups: Array) -> bool:
+    return bool((groups == groups[0]).all())
 
 
 def _dependent(shape: tuple[int, ...], places: Array) -> Iterator[Array]:
@@ -518,12 +604,15 @@ def _dithered(comparison: Comparison, sample: _Sample, off: Array) -> Finding | 
 def _dither(sample: _Sample, off: Array) -> float:
     """Return how many elements that are near a neighbour are rounded to the other one, over how many
     stochastic rounding takes there; infinity where elements are farther off, or few are expected."""
-    near = np.abs(sample.bench - sample.once) / sample.unit
-    far = np.abs(off + (sample.once - sample.bench) / sample.unit)
-    beyond = np.count_nonzero(far > 1.0)
-    chosen = near < _NEAR
-    expected = float(np.sum(near, where=chosen))
-    found = np.count_nonzero(chosen & (far > 0.5) & (far <= 1.0))
-    if expected < _LEAST or beyond > _MOST_BEYOND * found:
+    # What is not off is rounded to the nearer one.
+    wrong = np.flatnonzero(off)
+    to_bench = (sample.once[wrong] - sample.bench[wrong]) / sample.unit[wrong]
+    far = np.abs(off[wrong] + to_bench)
+    found = np.count_nonzero((np.abs(to_bench) < _NEAR) & (far > 0.5) & (far <= 1.0))
+    if np.count_nonzero(far > 1.0) > _MOST_BEYOND * found:
         return math.inf
-    return found / expected
+    if not found:
+        return 0.0
+    near = np.abs(sample.bench - sample.once) / sample.unit
+    expected = float(np.sum(near, where=near < _NEAR))
+    return found / expected if expected >= _LEAST else math.inf

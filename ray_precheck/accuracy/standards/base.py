@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ray_precheck.accuracy.cause import likely_cause
-from ray_precheck.accuracy.metrics import is_measurable, measure_errors, unravelled
+from ray_precheck.accuracy.metrics import is_measurable, measure_errors, rounded_bench, unravelled
 from ray_precheck.numerics.arrays import smallest_normal, spacing
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics, Verdict
@@ -32,6 +32,8 @@ Cells = tuple[tuple[str, float | str], ...]
 # compared. `MaxRelativeErr`, which every run has, is of all elements and against the rounded bench;
 # those here are of the elements above the small value of the published standards.
 STANDARD_HEADING = "Standard"
+# How `auto` saw the bench: "exact", whole, or the share of a sample.
+BENCH_HEADING, WHOLE = "Bench", "exact"
 ERROR_HEADINGS = {
     "MaxRelErrAboveSmall": "max_rel_err",
     "MeanRelErrAboveSmall": "mean_rel_err",
@@ -64,6 +66,14 @@ def has_any(implementations: Sequence[Array]) -> bool:
     """Return whether there is an implementation; only the first is computed, where the length computes
     all of them."""
     return next(iter(implementations), None) is not None
+
+
+def least_errors(implementations: Sequence[Array], bench_out: Array) -> tuple[float, float] | None:
+    """Return the RMSE and the largest error that an honest implementation has at least, where these are known
+    before any is computed; else None."""
+    known = getattr(implementations, "least_errors", None)
+    found: tuple[float, float] | None = None if known is None else known(bench_out)
+    return found
 
 
 def narrowed_implementations(implementations: Sequence[Array]) -> Sequence[Array]:
@@ -99,7 +109,8 @@ class Comparison:
     when it is first read. `kernel_of`, `moved_benches`, `coarse_implementations` and
     `narrowed_implementations` give further results that it may be compared with. `is_coarse`: the
     implementations are those of `coarse_implementations`. `is_exact`: the output moves, compares or chooses
-    the given numbers, so that it has one right value.
+    the given numbers, so that it has one right value. `rounded` is `bench_out` as `dtype` holds it,
+    where that has been made.
     """
 
     type_name: str
@@ -112,6 +123,12 @@ class Comparison:
     framework: str = ""
     is_coarse: bool = False
     is_exact: bool = False
+    rounded: Array | None = None
+
+    @property
+    def bench_once(self) -> Array:
+        """The bench rounded once, in the carrier of `dtype`; integers and booleans as they are."""
+        return rounded_bench(self.bench_out, self.dtype) if self.rounded is None else self.rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +290,8 @@ def added_cells(standard: Standard, comparison: Comparison, own: Cells) -> Cells
     if standard.name == "msprobe":
         return ()
     cells: list[tuple[str, float | str]] = [(STANDARD_HEADING, standard.name)]
+    if BENCH_HEADING in standard.columns:
+        cells.append((BENCH_HEADING, WHOLE))
     if is_measurable(comparison.dtype):
         errors = measure_errors(comparison.device_out, comparison.bench_out, comparison.dtype)
         cells += [(heading, getattr(errors, field)) for heading, field in ERROR_HEADINGS.items()]

@@ -163,8 +163,7 @@ class Measure:
 def rounded_once(comparison: Comparison) -> Distance:
     """Return the error of the bench rounded once, which is that of a kernel that computes
     exactly."""
-    bench, dtype = comparison.bench_out, comparison.dtype
-    return distance(rounded_bench(bench, dtype), bench, dtype)
+    return distance(comparison.bench_once, comparison.bench_out, comparison.dtype)
 
 
 def explained(comparison: Comparison) -> Distance:
@@ -187,7 +186,7 @@ def _scale(comparison: Comparison) -> Distance:
     """Return the root mean square and the largest magnitude of the bench, where they count."""
     if not allowed(comparison.type_name, comparison.dtype, comparison.framework).share:
         return Distance()
-    bench = rounded_bench(comparison.bench_out, comparison.dtype)
+    bench = comparison.bench_once
     finite = np.where(np.isfinite(bench), bench, 0)
     return distance(np.zeros_like(finite), finite, comparison.dtype)
 
@@ -220,16 +219,27 @@ def distance(
             strange += int(np.count_nonzero(odd if counted is None else counted & odd))
         worst = int(np.argmax(error))
         if error[worst] > 0.0:
-            norm = math.hypot(norm, l2_norm(error, float(error[worst])))
+            norm = math.hypot(norm, _norm(error, float(error[worst])))
         if error[worst] > largest:
             largest, at = float(error[worst]), chunk.start + worst
-        measured = np.where(error > least, error, 0.0) if least else error
-        shares = measured / (chunk.magnitude + floor)
+        if not error[worst] > least:
+            continue
+        shares = chunk.magnitude + floor
+        np.divide(error, shares, out=shares)
+        if least:
+            shares *= error > least
         worst = int(np.argmax(shares))
         if shares[worst] > relative:
             relative, relative_at = float(shares[worst]), chunk.start + worst
     rmse = norm / math.sqrt(max(count, 1))
     return Distance(rmse, largest, relative, count, strange, at, relative_at)
+
+
+def _norm(errors: Array, largest: float) -> float:
+    """Return the root of the sum of squares, scaled only where squares would over- or underflow."""
+    if 1e-140 < largest < 1e140:
+        return math.sqrt(float(np.dot(errors, errors)))
+    return l2_norm(errors, largest)
 
 
 def is_strange(chunk: Chunk, dtype: str) -> Array:

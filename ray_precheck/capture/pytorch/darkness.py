@@ -148,6 +148,11 @@ class Darkness(Strangers):
         ):
             self.unknown.append(tensor)
 
+    def met_itself(self, tensor: torch.Tensor) -> None:
+        """Take a tensor that is looked at, which is what a call got."""
+        if not self._origins.meet(tensor) and self.asks and type(tensor) is torch.Tensor:
+            self.unknown.append(tensor)
+
     def know(self, value: Any) -> None:
         """Take note of tensors that torch itself has made where nothing is recorded."""
         self._origins.know_all(value)

@@ -27,14 +27,13 @@ from ray_precheck.capture.pytorch.gradients import (
 )
 from ray_precheck.capture.pytorch.randomness import draws, generator_field
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
-from ray_precheck.capture.pytorch.tensors.many import SmallTensors
+from ray_precheck.capture.pytorch.tensors.many import MORE, QuickTexts, quick_texts
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of, tensors_in
 from ray_precheck.capture.pytorch.tensors.values import (
     MARK,
     DeviceValues,
-    host_summary,
     sliced,
     statistics,
     structure,
@@ -100,7 +99,6 @@ class TorchRecorder(StepRecorder):
             settings.saves_tensors or settings.sketch or settings.slices
         )
         self._texts = TensorTexts(self._seen.of, glimpse)
-        self._small = SmallTensors() if is_plain else None
         self.elements = Elements(
             self._part if settings.slices else self._element,
             self._elements_of_many if is_plain else None,
@@ -112,8 +110,16 @@ class TorchRecorder(StepRecorder):
             )
         if self.sketches is not None:
             self._sketching = Sketching(self.sketches, self._device, glimpse)
+        self._quick = self._quick_texts(is_plain)
+        # What the sketch says of the tensor that was written last, where that was quick.
+        self._more = ""
         holders = [each for each in (self._files, self._sketching) if each is not None]
-        self._caches = [self._seen, *(each.seen for each in holders)]
+        self._caches: list[SeenTensors | QuickTexts] = [
+            self._seen,
+            *(each.seen for each in holders),
+        ]
+        if self._quick is not None:
+            self._caches.append(self._quick)
         # Which there are beside the CPU, and the formats of float32 products when the step began.
         self._accelerators: set[str] = set()
         self._float32 = {kind: formats_of(kind) for kind in KINDS.values()}
@@ -131,6 +137,15 @@ class TorchRecorder(StepRecorder):
         # `quiet` alone would do, but each question to a tensor would still ask the mode.
         self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
         self._aside = Aside()
+
+    def _quick_texts(self, is_plain: bool) -> QuickTexts | None:
+        """Return what writes most tensors, where it can say all that the settings ask for."""
+        if is_plain:
+            return quick_texts()
+        is_sketched = self._look is statistics and not (
+            self.settings.saves_tensors or self.settings.slices
+        )
+        return quick_texts(self._sketching.look) if self._sketching and is_sketched else None
 
     def call(self, call: SeenCall) -> Any:
         """Make a call, record it, and return what it gives."""
@@ -314,6 +329,7 @@ class TorchRecorder(StepRecorder):
 
     def _element(self, tensor: torch.Tensor, place: str) -> str:
         fields = self._fields(tensor)
+        more = self._more
         if self._given is not None:
             version = _NO_VERSION if tensor.is_inference() else tensor._version
             self._given.append(given_of((tensor, version, place, fields)))
@@ -325,8 +341,8 @@ class TorchRecorder(StepRecorder):
             fields += f', "version": {tensor._version}'
         if self._looks or HAS_NAN in fields:
             fields += self._structure(tensor, self.look_at(place), HAS_NAN in fields)
-        if self._files is None and self._sketching is None:
-            return f"{{{fields}}}"
+        if more or (self._files is None and self._sketching is None):
+            return f"{{{fields}{more}}}"
         dense = self._texts.dense(tensor)
         if self._sketching is not None:
             fields += self._sketching.fields(tensor, dense)
@@ -340,21 +356,22 @@ class TorchRecorder(StepRecorder):
     def _fields(self, tensor: torch.Tensor) -> str:
         """Return what is said of a tensor wherever it is written."""
         self._written = tensor
-        if self._small is not None:
-            fields = self._small.fields(tensor)
+        if self._quick is not None:
+            darkness = self.darkness
+            fields = self._quick.fields(tensor, None if darkness is None else darkness.met_itself)
             if fields:
-                if self.darkness is not None:
-                    self.darkness.met(tensor, is_itself=True)
+                fields, _, self._more = fields.partition(MORE)
                 return fields
+        self._more = ""
         self._glimpses.begin()
         return self._texts.fields(tensor)
 
     def _elements_of_many(self, values: Sequence[Any], place: str) -> list[str]:
-        """Return the small tensors of a list as `_element` does, and "" for what else is in it."""
+        """Return most tensors of a list as `_element` does, and "" for what else is in it."""
         is_bare = self._given is None and self._named is None and not (self._changed or self._looks)
-        if self._small is None or not is_bare:
+        if self._quick is None or self._sketching is not None or not is_bare:
             return [""] * len(values)
-        texts, memory = self._small.fields_of_many(values), self._memory
+        texts, memory = self._quick.fields_of_many(values), self._memory
         if self.darkness is not None:
             self.darkness.met_many([each for each, text in zip(values, texts, strict=True) if text])
         for index, fields in enumerate(texts):
@@ -395,9 +412,7 @@ class TorchRecorder(StepRecorder):
         if tensor.is_cpu:
             if self._sketching is None or self._look is not statistics:
                 return self._look(tensor)
-            summary = host_summary(tensor)
-            self._sketching.note(tensor, summary)
-            return statistics_text(summary)
+            return statistics_text(self._sketching.summary(tensor))
         self._accelerators.add(tensor.device.type)
         if self.settings.summary_mode != STATISTICS:
             return self._look(tensor)

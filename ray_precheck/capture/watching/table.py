@@ -16,6 +16,7 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
@@ -47,11 +48,10 @@ class WatchTable:
         self.path = path
         self.columns: list[str] = list(FIXED)
         self._file = open_locked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        try:
+        with ExitStack() as on_error:
+            on_error.callback(os.close, self._file)
             self._go_on()
-        except BaseException:
-            os.close(self._file)
-            raise
+            on_error.pop_all()
 
     def _go_on(self) -> None:
         """Find the columns of an earlier run, and cut off a row that it has not finished."""

@@ -335,14 +335,14 @@ def test_a_named_tuple_is_an_object(captured: Any) -> None:
 def test_a_fault_of_the_capture_ends_it_and_not_the_training(
     captured: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ray_precheck.capture.pytorch.tensors import values
+    from ray_precheck.capture.pytorch.tensors import many
 
-    def broken(tensor: torch.Tensor) -> str:
+    def broken(kind: str, tensor: torch.Tensor) -> str:
         raise KeyError("fault")
 
     x = torch.ones(2)
     torch.neg(x)
-    monkeypatch.setattr(values, "_of_few", broken)
+    monkeypatch.setattr(many, "header_text", broken)
     results = []
     with pytest.raises(ValueError, match="not enough values"):  # no dump, only the log
         captured(lambda: results.extend([torch.neg(x), torch.neg(x)]))

@@ -1,4 +1,4 @@
-"""The sketch of a tensor uses what the statistics have found, and only for that tensor."""
+"""Statistics, health and sketch of a tensor are found in one pass, and only for that tensor."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,22 +11,22 @@ from ray_precheck.capture.pytorch.tensors import sketching
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.values import DeviceValues
 from ray_precheck.dump.tensors import SketchFile
-from ray_precheck.numerics.statistics import TensorSummary
+from ray_precheck.numerics import one_pass
 
 pytestmark = pytest.mark.frameworks
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
-    """What the health of each tensor was told of its ends."""
-    found: list[tuple[float, float]] = []
-    original = sketching.health_of
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the tensors that were passed over."""
+    found: list[int] = []
+    original = sketching.everything
 
-    def noting(values: Any, dtype: str, high: float, low: float) -> Any:
-        found.append((high, low))
-        return original(values, dtype, high, low)
+    def noting(address: int, count: int, kind: int) -> Any:
+        found.append(count)
+        return original(address, count, kind)
 
-    monkeypatch.setattr(sketching, "health_of", noting)
+    monkeypatch.setattr(sketching, "everything", noting)
     return found
 
 
@@ -38,29 +38,46 @@ def sketches(tmp_path: Path) -> Iterator[Sketching]:
     file.finish()
 
 
-def test_the_ends_that_the_statistics_have_found_are_not_looked_for(
-    sketches: Sketching, ends: list[tuple[float, float]]
-) -> None:
-    tensor = torch.tensor([1.0, -2.0])
-    sketches.note(tensor, TensorSummary(5.0, -7.0, 0.0, 0.0))
-    sketches.fields(tensor, tensor)
-    assert ends == [(5.0, -7.0)]
-
-
-def test_the_ends_of_another_tensor_are_not_taken(
-    sketches: Sketching, ends: list[tuple[float, float]]
-) -> None:
+@pytest.mark.skipif(one_pass.COMPILED is None, reason="the extension was not built")
+def test_a_tensor_is_passed_over_once(sketches: Sketching, passes: list[int]) -> None:
     tensor, other = torch.tensor([1.0, -2.0]), torch.tensor([3.0])
-    sketches.note(other, TensorSummary(5.0, -7.0, 0.0, 0.0))
+    sketches.summary(tensor)
     sketches.fields(tensor, tensor)
+    assert passes == [2]
+    sketches.summary(tensor)
     sketches.fields(other, other)
-    assert ends == [(1.0, -2.0), (3.0, 3.0)]
+    assert passes == [2, 2, 1]
 
 
-def test_a_capture_notes_the_ends_of_each_tensor(
-    captured: Any, monkeypatch: pytest.MonkeyPatch
+INF = float("inf")
+ODD = [
+    [1.0, -2.0, 0.0, -0.0, 1e-41],
+    [float("nan"), INF, 3.0, -INF],
+    [INF, 1.0],
+    [3e38, -3e38, 1.0],
+    [1e-41, 0.0],
+    [0.0],
+    [-0.0, -0.0],
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("values", [*ODD, list(range(1, 2001)), [1.5] * 20_000])
+def test_the_numpy_way_finds_the_same_sketch_and_health(
+    values: list[float], dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted: list[TensorSummary | None] = []
-    monkeypatch.setattr(Sketching, "note", lambda self, tensor, summary: noted.append(summary))
-    captured(lambda: torch.neg(torch.tensor([1.0, -2.0])), sketch=True)
-    assert [each.max for each in noted if each is not None] == [1.0, 2.0]
+    tensor = torch.tensor(values).to(dtype)
+    shapes = [tensor, tensor.reshape(-1, 1).expand(-1, 3), torch.stack([tensor, tensor]).t()]
+    shapes += [torch._neg_view(tensor), tensor[::2], tensor[0]]
+    said, rows = [], []
+    for way in (one_pass.COMPILED, None):
+        monkeypatch.setattr("ray_precheck.numerics.everything.COMPILED", way)
+        monkeypatch.setattr("ray_precheck.numerics.sketch.COMPILED", way)
+        file = SketchFile(tmp_path / str(way is None))
+        made = Sketching(file, DeviceValues(lambda *_: None))
+        said.append([made.fields(each, each) for each in shapes])
+        file.finish()
+        (path,) = (tmp_path / str(way is None)).iterdir()
+        rows.append(path.read_bytes())
+    assert said[0] == said[1]
+    assert rows[0] == rows[1]

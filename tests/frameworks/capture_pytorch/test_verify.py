@@ -14,6 +14,7 @@ from ray_precheck.capture import Capture, verify  # noqa: E402
 from ray_precheck.capture.pytorch.probe import TorchStep  # noqa: E402
 from ray_precheck.capture.pytorch.recorder import TorchRecorder  # noqa: E402
 from ray_precheck.capture.pytorch.tensors import memory, text  # noqa: E402
+from ray_precheck.capture.pytorch.tensors.many import LOOKED_AT_BYTES  # noqa: E402
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses  # noqa: E402
 from ray_precheck.capture.verifying.verdict import Looking  # noqa: E402
 from ray_precheck.errors import UsageError  # noqa: E402
@@ -323,15 +324,15 @@ def test_a_mask_of_infinities_is_held_by_the_dump(training: Training) -> None:
 def test_a_dump_that_holds_other_values_is_named(
     training: Training, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
-    """The memory is written without a version, and nothing looks at it; that of small tensors is compared."""
+    """The memory is written without a version, and nothing looks at it; small ones are always looked at."""
     for module in (text, memory):
         monkeypatch.setattr(module, "glimpse_of", lambda _: (lambda _: b"", b""))
     monkeypatch.setattr(Glimpses, "of", lambda self, _: (lambda _: b"", b""))
-    kept = torch.ones(4096)
+    kept = torch.ones(LOOKED_AT_BYTES)  # four times what is looked at each time
 
     def step() -> Any:
         torch.sum(kept)
-        ctypes.memset(kept.data_ptr(), 0, kept.nbytes)
+        ctypes.memset(kept.data_ptr() + 128, 0, 64)  # between two pieces that a glimpse has
         torch.cumsum(kept, 0)
         kept.fill_(1)
         return training.step()

@@ -103,7 +103,7 @@ def borrowed_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:
     Raises:
         RuntimeError: the tensor's memory was taken away.
     """
-    return np.ndarray((flat.numel(),), _FLOAT, ALL_MEMORY, _place_of(flat))
+    return np.ndarray((flat.numel(),), _FLOAT, ALL_MEMORY, first_address(flat) - FIRST_BYTE)
 
 
 def borrowed(
@@ -116,14 +116,19 @@ def borrowed(
 def borrowed_bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return the bytes of a contiguous tensor on the CPU that has elements, as `borrowed_array` does."""
     size = tensor.numel() * tensor.element_size()
-    return np.ndarray((size,), _BYTE, ALL_MEMORY, _place_of(tensor))
+    return np.ndarray((size,), _BYTE, ALL_MEMORY, first_address(tensor) - FIRST_BYTE)
 
 
-def _place_of(tensor: torch.Tensor) -> int:
+def first_address(tensor: torch.Tensor) -> int:
+    """Return the address of a tensor's first element.
+
+    Raises:
+        RuntimeError: the tensor's memory was taken away.
+    """
     place = tensor.data_ptr()
     if not place:
         raise RuntimeError(_FREED)
-    return place - FIRST_BYTE
+    return place
 
 
 class Glimpses:

@@ -21,16 +21,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_precheck.capture.pytorch.tensors.memory import Glimpse, SeenTensors, array_of, glimpse_of
-from ray_precheck.capture.pytorch.tensors.values import WITHOUT_VALUES, DeviceValues
+from ray_precheck.capture.pytorch.tensors.memory import (
+    Glimpse,
+    SeenTensors,
+    array_of,
+    first_address,
+    glimpse_of,
+)
+from ray_precheck.capture.pytorch.tensors.sums import KINDS
+from ray_precheck.capture.pytorch.tensors.values import WITHOUT_VALUES, DeviceValues, host_summary
 from ray_precheck.capture.recording.measures import (
     Placing,
     local_part,
     sketch_part,
 )
-from ray_precheck.capture.writing.elements import health_field
+from ray_precheck.capture.writing.elements import health_field, statistics_text
 from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.numerics.arrays import smallest_normal
+from ray_precheck.numerics.everything import Everything, everything
 from ray_precheck.numerics.sketch import (
     BLOCK,
     BUCKETS,
@@ -72,12 +80,28 @@ class Sketching:
         self._file = file
         self._device = device
         self.seen = SeenTensors(self._dense, ordered=True, glimpse=glimpse)
-        self._ends: tuple[torch.Tensor | None, tuple[float, float] | None] = None, None
+        # The tensor that was looked at last, and what was found in it.
+        self._last: tuple[torch.Tensor, Everything | TensorSummary | None] | None = None
 
-    def note(self, tensor: torch.Tensor, summary: TensorSummary | None) -> None:
-        """Take the statistics of a tensor of floats, whose `fields` may be asked for next."""
-        if summary is not None and tensor.is_floating_point():
-            self._ends = tensor, (summary.max, summary.min)  # type: ignore[assignment]
+    def summary(self, tensor: torch.Tensor) -> TensorSummary | None:
+        """Return the statistics of a tensor on the CPU, whose `fields` may be asked for next."""
+        found = _everything_in(tensor)
+        if found is None:
+            summary = host_summary(tensor)
+            self._last = tensor, summary
+            return summary
+        self._last = tensor, found
+        top, bottom, total, squares = found.sums
+        if not tensor.dim():
+            return TensorSummary.of_single(top)
+        return TensorSummary(top, bottom, total / tensor.numel(), math.sqrt(squares))
+
+    def look(self, tensor: torch.Tensor) -> str:
+        """Return the statistics of a tensor on the CPU, and behind a zero byte its fields."""
+        summary = statistics_text(self.summary(tensor))
+        more = self._of_host(tensor)
+        self._last = None  # its memory may be given back
+        return f"{summary}\0{more}"
 
     def fields(self, tensor: torch.Tensor, dense: torch.Tensor | None) -> str:
         """Return the fields of a tensor whose values are `dense`, with a comma in front; "" for none."""
@@ -86,7 +110,7 @@ class Sketching:
         if type(tensor).__name__ == "DTensor":
             return self._sharded(tensor, dense)
         found = self.seen.of(dense)
-        self._ends = None, None  # its memory may be given back
+        self._last = None  # its memory may be given back
         return found
 
     def _dense(self, tensor: torch.Tensor) -> str:
@@ -102,13 +126,22 @@ class Sketching:
         return row + health
 
     def _of_host(self, tensor: torch.Tensor) -> str:
+        last = self._last
+        found = last[1] if last and last[0] is tensor else None
+        if not isinstance(found, Everything) and tensor.dtype in KINDS:
+            found = _everything_in(tensor.detach().contiguous()) or found
+        if isinstance(found, Everything):
+            buckets = found.buckets
+            if buckets is None:
+                buckets = sketch(host_values(tensor)[0], 0, found.largest)
+            return self._written(buckets, health_field(found.health(str(tensor.dtype)[6:])))
         values, dtype = host_values(tensor)
         if values.dtype.kind != "f":
             return self._written(sketch(values), health_field(health_of(values, dtype)))
-        ends = self._ends[1] if self._ends[0] is tensor else None
-        high, low = ends or (float(values.max()), float(values.min()))
-        largest = math.nan if math.isnan(high) else max(high, -low)
+        ends: Any = (values.max(), values.min()) if found is None else found[:2]
+        high, low = float(ends[0]), float(ends[1])
         health = health_field(health_of(values, dtype, high, low))
+        largest = math.nan if math.isnan(high) else max(high, -low)
         return self._written(sketch(values, 0, largest), health)
 
     def _sharded(self, tensor: Any, dense: torch.Tensor) -> str:
@@ -134,6 +167,15 @@ class Sketching:
 
     def _written(self, buckets: Any, health: str) -> str:
         return f", {self._file.append(buckets)}{health}"
+
+
+def _everything_in(tensor: torch.Tensor) -> Everything | None:
+    """Return what one pass finds in a contiguous tensor on the CPU; None where there is no such pass."""
+    if tensor.dtype not in KINDS or not tensor.numel():
+        return None
+    if not tensor.is_contiguous() or tensor.is_neg():
+        return None
+    return everything(first_address(tensor), tensor.numel(), KINDS[tensor.dtype])
 
 
 def host_values(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:

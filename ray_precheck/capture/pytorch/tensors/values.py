@@ -9,10 +9,6 @@ four times, complex ones the statistics of the absolute values without a norm; i
 neither Mean nor Norm. `md5` adds the CRC-32 of the contiguous bytes to the statistics; `xor` has, in their
 place, the exclusive or of the bytes. Both stand in the field `md5`.
 
-On the CPU numpy finds the ends in the tensor's own memory, in two thirds of the time that torch takes for
-both. The sums are float32 as torch's, and float64 where those overflow; large ones are torch's own, since
-the linear algebra of numpy would wake a thread on each core.
-
 An accelerator computes a handful of scalars for each tensor, in its own order between the program's kernels.
 They travel in batches: a batch is copied into pinned memory without blocking, and read when its event has
 passed. Nothing waits inside a step but for the last batch, at the step's end. Not run on an accelerator here:
@@ -29,7 +25,12 @@ import numpy as np
 import orjson
 import torch
 
-from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array, covers_memory
+from ray_precheck.capture.pytorch.tensors.memory import (
+    array_of,
+    borrowed_array,
+    covers_memory,
+)
+from ray_precheck.capture.pytorch.tensors.sums import KINDS, sums_of
 from ray_precheck.capture.recording.measures import (
     array_structure,
     chosen_part,
@@ -39,16 +40,8 @@ from ray_precheck.capture.recording.measures import (
 )
 from ray_precheck.capture.settings import TensorSlice
 from ray_precheck.capture.writing.elements import NO_STATISTICS, statistics_text
-from ray_precheck.numerics.arrays import pieces
 from ray_precheck.numerics.statistics import FIELDS, MAX, MEAN, MIN, NORM, TensorSummary
 
-# Values whose squares may vanish or overflow in float32 although they are finite.
-SMALL, LARGE = 1e-30, 1e37
-_PIECE = 1 << 17  # 512 KiB of float32: they stay in the second level's cache of a core
-FEW = 1 << 13  # OpenBLAS, which numpy has, uses threads for products of more than 10,000 elements
-ONES = np.ones(FEW, np.float32)
-_highest, _lowest = np.maximum.reduce, np.minimum.reduce
-_WIDENED = frozenset({torch.float16, torch.bfloat16})
 WITHOUT_VALUES = frozenset(
     dtype
     for name in dir(torch)
@@ -56,8 +49,6 @@ WITHOUT_VALUES = frozenset(
     and isinstance(dtype := getattr(torch, name), torch.dtype)
     and name not in ("int16", "uint16")
 )
-# The largest and the smallest value, the sum and the sum of squares.
-_Found: TypeAlias = tuple[float, float, float, float]
 # A character that JSON escapes, so that it stands in no record's text.
 MARK = "\0"
 _MARKED = re.compile("\0([0-9]+)\0")
@@ -71,7 +62,7 @@ def host_summary(tensor: torch.Tensor) -> TensorSummary | None:
     dtype = tensor.dtype
     if dtype in WITHOUT_VALUES or not tensor.numel():
         return None
-    if dtype is torch.float32 or dtype in _WIDENED:
+    if dtype in KINDS:
         return _of_float_tensor(tensor)
     if dtype is torch.complex32:  # which NumPy does not have
         tensor = tensor.to(torch.complex64)
@@ -89,16 +80,13 @@ def host_summary(tensor: torch.Tensor) -> TensorSummary | None:
 
 def _of_float_tensor(tensor: torch.Tensor) -> TensorSummary:
     if not tensor.dim():
-        value = tensor.item()
-        return TensorSummary.of_single(value)
+        return TensorSummary.of_single(tensor.item())
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
-    is_simple = tensor.dtype is torch.float32 and tensor.is_contiguous()
-    if is_simple and tensor.numel() <= FEW:
-        return _of_floats(tensor, 1)  # no need for a vector
     flat, repeated = _flat_memory(tensor)
-    # A vector may have gaps.
-    return _of_floats(flat if is_simple else flat.float().contiguous(), repeated)
+    flat = flat.contiguous()  # a vector may have gaps
+    top, bottom, total, squares = sums_of(flat)
+    return TensorSummary(top, bottom, total / flat.numel(), math.sqrt(squares * repeated))
 
 
 def _flat_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -119,79 +107,6 @@ def _flat_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     if covers_memory(tensor.shape, tensor.stride()):
         return tensor.as_strided((tensor.numel(),), (1,)), repeated
     return tensor.reshape(-1), repeated
-
-
-def _of_floats(flat: torch.Tensor, repeated: int) -> TensorSummary:
-    """Return the statistics of contiguous float32 values, read once in pieces that stay in the core's
-    cache; few of them may have any shape.
-
-    Each piece is summed in float32, the pieces in float64, so that the error does not grow with the size
-    of the tensor.
-    """
-    values = borrowed_array(flat)
-    size = values.size
-    if size <= FEW:
-        found = _of_few(values)
-    elif size <= _PIECE:
-        found = _of_piece(flat, values)
-    else:
-        found = _of_pieces(flat, values)
-    if found is None:
-        ends = float(_highest(values)), float(_lowest(values))
-        return TensorSummary(*ends, *_wide_sums(values, repeated))
-    top, bottom, total, squares = found
-    return TensorSummary(top, bottom, total / size, math.sqrt(squares * repeated))
-
-
-def _of_pieces(flat: torch.Tensor, values: np.ndarray[Any, Any]) -> _Found | None:
-    top, bottom, total, squares = -math.inf, math.inf, 0.0, 0.0
-    for place in pieces(values.size, _PIECE):
-        piece = values[place]
-        found = _of_piece(flat.narrow(0, place.start, piece.size), piece)
-        if found is None:
-            return None
-        top, bottom = max(top, found[0]), min(bottom, found[1])
-        total += found[2]
-        squares += found[3]
-    return top, bottom, total, squares
-
-
-def _of_piece(flat: torch.Tensor, values: np.ndarray[Any, Any]) -> _Found | None:
-    """Return what is found in a piece; None where float32 does not hold the sum of squares.
-
-    The product comes first, because it waits least for values that are not in the cache yet.
-    """
-    squares, total = torch.dot(flat, flat).item(), flat.sum().item()
-    if not SMALL < squares < LARGE and squares:
-        return None
-    highest, lowest = float(_highest(values)), float(_lowest(values))
-    return None if not squares and (highest or lowest) else (highest, lowest, total, squares)
-
-
-def _of_few(values: np.ndarray[Any, Any]) -> _Found | None:
-    """Return the same of a few values: a product with ones takes a quarter of the time of numpy's `sum`."""
-    highest, lowest = float(_highest(values)), float(_lowest(values))
-    if not (lowest > -LARGE and highest < LARGE):
-        return None
-    squares = float(
-        values.dot(values)
-    )  # `np.dot` asks first for overrides, which takes as long again
-    if not SMALL < squares < LARGE and (highest or lowest):
-        return None
-    return highest, lowest, float(values.dot(ONES[: values.size])), squares
-
-
-def _wide_sums(values: np.ndarray[Any, Any], repeated: int) -> tuple[float, float]:
-    """Return mean and norm by sums in float64."""
-    # The script may have asked for exceptions, and what is in new memory may be a signalling NaN.
-    with np.errstate(all="ignore"):
-        wide = values.astype(np.float64)
-        if wide.size <= FEW:
-            squares = float(np.dot(wide, wide))
-        else:  # numpy's product would wake threads, which then wait for more in a busy loop
-            flat = torch.from_numpy(wide).reshape(-1)
-            squares = torch.dot(flat, flat).item()
-        return float(np.add.reduce(wide)) / values.size, math.sqrt(squares * repeated)
 
 
 def _of_complex(values: np.ndarray[Any, Any], dim: int) -> TensorSummary:
@@ -216,29 +131,26 @@ def values_look(summary_mode: str) -> tuple[Callable[[torch.Tensor], str], bool]
 def statistics(tensor: torch.Tensor) -> str:
     """Return the largest and the smallest value, mean and norm of a tensor, as far as its dtype has them."""
     if (
-        0 < tensor.numel() <= _PIECE
-        and tensor.dtype is torch.float32
+        tensor.dtype is torch.float32
         and tensor.is_contiguous()
         and tensor.dim()
+        and tensor.numel()
         and not tensor.is_neg()
     ):
-        return statistics_of_piece(tensor)
+        return statistics_of_floats(tensor)
     return statistics_text(host_summary(tensor))
 
 
-def statistics_of_piece(tensor: torch.Tensor) -> str:
-    """Return the same of contiguous float32 values with dimensions that are one piece, or a few, without
-    the steps of `host_summary`, which take 2 to 4 us."""
-    values = borrowed_array(tensor)
-    if values.size <= FEW:
-        found = _of_few(values)
-    else:
-        found = _of_piece(_flat_memory(tensor)[0], values)
-    if found is None:
-        return statistics_text(host_summary(tensor))
-    highest, lowest, total, squares = found
-    fields = {MAX: highest, MIN: lowest, MEAN: total / values.size, NORM: math.sqrt(squares)}
-    return orjson.dumps(fields).decode()[1:-1]
+def statistics_of_floats(tensor: torch.Tensor) -> str:
+    """Return the same of contiguous float32 values with dimensions and without a lazy negative, without the
+    questions of `host_summary`, which take 2 us."""
+    top, bottom, total, squares = sums_of(tensor)
+    text = orjson.dumps(
+        {MAX: top, MIN: bottom, MEAN: total / tensor.numel(), NORM: math.sqrt(squares)}
+    )
+    if b"null" not in text:
+        return text.decode()[1:-1]
+    return statistics_text(host_summary(tensor))
 
 
 def structure(tensor: torch.Tensor, look: str | None, nan: bool) -> str:

@@ -1,0 +1,146 @@
+"""The station that judges large products by a sample, beside the whole bench.
+
+Comes in: `UnderTest`, and a function that lets the device compute the gradients. Goes out: the checks of both
+directions if all is clear, None where there is doubt; then the stations behind it compute the whole bench, so
+that nobody is blamed for what a sample says. Called by the checker.
+
+A result is looked at in two ways. Some of its rows, those with the largest numbers and others by chance, are
+computed in float64 from the operands that belong to them, and judged as a whole result is: by the error of
+honest implementations, and by the shape of errors. All of its elements are looked at together: those of a
+product in sums by chance (`sampled.products`), those of attention in arithmetic that is finer than theirs
+(`sampled.attention`). Their errors must keep to the limits of the sample, and be as large as in the sample.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ray_precheck.accuracy.standards.auto import Auto
+from ray_precheck.bench.products import product_of
+from ray_precheck.bench.run import Bench
+from ray_precheck.check.inputs import cotangents_of
+from ray_precheck.check.judge import Compared, DirectionCheck
+from ray_precheck.check.sampled.attention import attention_of
+from ray_precheck.check.sampled.parts import DTYPES_SEEN, LargeCall, SampledCall
+from ray_precheck.check.sampled.products import SampledProduct
+from ray_precheck.check.settings import Terms
+from ray_precheck.check.tested import UnderTest, has_captured_gradients
+from ray_precheck.frameworks.base import tensors_of
+from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.values import HostTensor
+
+# Products of fewer multiply-adds cost less than what is said about them.
+LEAST_MACS = 1e7
+
+
+def judge_sampled(
+    bench: Bench,
+    tested: UnderTest,
+    terms: Terms,
+    run_gradients: Callable[[UnderTest], UnderTest],
+    *,
+    is_final: bool = False,
+) -> tuple[DirectionCheck, DirectionCheck] | None:
+    """Return the checks of both directions where a sample shows that all results are right; None where it
+    does not, and for calls that are no large product.
+
+    `run_gradients` returns the call with the gradients of the device. `is_final`: the whole bench is not
+    computed where there is doubt, so that there are rows of errors, too.
+
+    Raises:
+        NotCheckable: there is no bench, or the gradients cannot be tested.
+    """
+    call = _large_call(bench, tested, terms)
+    if call is None:
+        return None
+    call = replace(call, is_final=is_final)
+    has_backward = tested.inputs.record.has_backward
+    if has_backward:
+        if terms.tests_dump and has_captured_gradients(tested.inputs.record):
+            return None
+        call = replace(call, tested=run_gradients(tested))
+    incoming = _incoming(call) if has_backward else None
+    if has_backward and incoming is None:
+        return None
+    sampled = _sampled(call, incoming)
+    row = None if sampled is None else sampled.output(_name(call, "forward", 0), call.output)
+    if sampled is None or row is None:
+        return None
+    forward = DirectionCheck((row,), _notes(call, [row]))
+    if incoming is None:
+        return forward, DirectionCheck(ruled=Verdict.NONE)
+    rows = _gradient_rows(call, sampled)
+    if rows is None:
+        return None
+    return forward, DirectionCheck(rows, _notes(call, rows), cotangents=(incoming,))
+
+
+def _name(call: LargeCall, direction: str, number: int) -> str:
+    return call.tested.inputs.output_name(direction, number)
+
+
+def _notes(call: LargeCall, rows: Sequence[Compared]) -> tuple[str, ...]:
+    """Return the notes of a direction: beside rows that pass, a row that is in doubt says nothing."""
+    doubts = [row.check for row in rows if row.check.verdict is Verdict.SKIP]
+    said = [f"{'.'.join(each.name.split('.')[-3:])}: {each.message}" for each in doubts]
+    return tuple(filter(None, [call.tested.note, *(said if len(said) < len(rows) else ())]))
+
+
+def _incoming(call: LargeCall) -> HostTensor | None:
+    """Return the incoming gradient, None where the device has no gradients."""
+    tested, measured = call.tested, call.tested.measured
+    if measured is None or not measured.outputs or measured.gradients is None:
+        return None
+    found = tested.cotangents or cotangents_of(tested.inputs, measured.outputs)
+    return found[0] if len(found) == 1 else None
+
+
+def _large_call(bench: Bench, tested: UnderTest, terms: Terms) -> LargeCall | None:
+    """Return a call as one that can be sampled: of plain tensors, with one output of a known dtype."""
+    inputs, measured = tested.inputs, tested.measured
+    name, plan = inputs.record.name, inputs.plan
+    is_plain = not (plan.in_place or plan.changed or inputs.narrow_steps(terms.device))
+    if not isinstance(terms.standard, Auto) or not is_plain or bench.origin(name):
+        return None
+    if tested.outputs is None or len(tested.outputs) != 1:
+        return None
+    # The results of transposed inputs are there if they differ, and are judged by the whole bench.
+    if measured is not None and (measured.transposed is not None or measured.error is not None):
+        return None
+    output, call = tested.outputs[0], inputs.bench_call
+    if not isinstance(output, HostTensor) or output.dtype not in DTYPES_SEEN:
+        return None
+    if any(each.storage for each in (*tensors_of(call), output)):
+        return None
+    return LargeCall(tested, terms, bench.resolve(name), call, output)
+
+
+def _sampled(call: LargeCall, incoming: HostTensor | None) -> SampledCall | None:
+    """Return the way in which a call is sampled, None for none."""
+    record, output = call.tested.inputs.record, call.output
+    attention = attention_of(call, LEAST_MACS, incoming)
+    if attention is not None:
+        return attention
+    if {each.dtype for each in tensors_of(call.call)} != {output.dtype}:
+        return None
+    product = product_of(record.name.type_name, record.framework, call.call, output.shape)
+    if product is None or product.macs < LEAST_MACS:
+        return None
+    return SampledProduct(call, product, incoming)
+
+
+def _gradient_rows(call: LargeCall, sampled: SampledCall) -> tuple[Compared, ...] | None:
+    """Return the rows of the gradients, None where one is in doubt."""
+    inputs, measured = call.tested.inputs, call.tested.measured
+    assert measured is not None
+    assert measured.gradients is not None
+    rows: list[Compared] = []
+    asked = zip(inputs.plan.differentiable, measured.gradients, strict=True)
+    for number, (position, gradient) in enumerate(asked):
+        mine = inputs.gradient_as_computed(gradient)
+        if not isinstance(mine, HostTensor) or mine.dtype not in DTYPES_SEEN:
+            return None
+        row = sampled.gradient(_name(call, "backward", number), position, mine)
+        if row is None:
+            return None
+        rows.append(row)
+    return tuple(rows)

@@ -1,0 +1,340 @@
+/* What a tensor's memory holds, found in one pass over it: its ends, its sums, its health and its sketch.
+
+   Comes in: the address of contiguous values (float32, bfloat16 or float16), their number. Goes out: numbers.
+   `ray_precheck.numerics.one_pass` calls this where it was built, and does the same with numpy where not; it
+   says what each number means. Values are read in blocks of 8,144, which stay in the core's cache while they
+   are looked at in several ways.
+
+   Results do not depend on the width of the machine's vectors: ends are whole numbers in the order of the
+   values; the squares of float32 are exact in float64, and sums have 16 lanes, whatever adds them. The lock of
+   the interpreter is given up for more than 65,536 values. */
+#define Py_LIMITED_API 0x030A0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+int add_texts(PyObject *module); /* of _texts.c */
+
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CLONES
+#endif
+
+enum { ROW = 509, ROWS = 16, BLOCK = ROW * ROWS, BUCKETS = 64, LANES = 16, FEW = 512 };
+enum { FLOAT32, BFLOAT16, FLOAT16 };
+#define INFINITE 0x7f800000u
+#define SIGN 0x80000000u
+#define FREE_LOCK 65536
+
+typedef double Eight __attribute__((vector_size(64)));
+typedef float EightFloats __attribute__((vector_size(32)));
+
+typedef struct {
+    int32_t top, bottom;     /* in the order of the values, NaN beyond the infinities */
+    uint32_t least;          /* the bits of the smallest absolute value */
+    Eight sum[2], squares[2];
+    int64_t small, zero, nan, positive, negative;
+    uint32_t largest;        /* the bits of the largest finite absolute value */
+    double buckets[BUCKETS];
+} Found;
+
+static uint32_t fixed_signs[BLOCK + 3];
+
+static uint64_t mixed(uint64_t number)
+{
+    uint64_t word = (number + 1) * 0x9E3779B97F4A7C15u;
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9u;
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EBu;
+    return word ^ (word >> 31);
+}
+
+/* Bits as whole numbers in the order of the values, and back. */
+static inline int32_t ordered(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+
+static double value_of(int32_t key)
+{
+    int32_t bits = ordered(key);
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+CLONES static void find_ends(const int32_t *bits, int64_t count, Found *found)
+{
+    int32_t top = found->top, bottom = found->bottom;
+    uint32_t least = found->least;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t key = ordered(bits[i]);
+        uint32_t size = (uint32_t)bits[i] & 0x7fffffffu;
+        top = key > top ? key : top;
+        bottom = key < bottom ? key : bottom;
+        least = size < least ? size : least;
+    }
+    found->top = top, found->bottom = bottom, found->least = least;
+}
+
+/* Add values to lanes; `count` is a multiple of 16, as all blocks' but the last. */
+CLONES static void add_up(const float *values, int64_t count, Found *found)
+{
+    Eight s0 = found->sum[0], s1 = found->sum[1];
+    Eight q0 = found->squares[0], q1 = found->squares[1];
+    for (int64_t i = 0; i < count; i += LANES) {
+        EightFloats a, b;
+        memcpy(&a, values + i, sizeof a);
+        memcpy(&b, values + i + 8, sizeof b);
+        Eight x = __builtin_convertvector(a, Eight), y = __builtin_convertvector(b, Eight);
+        s0 += x, s1 += y, q0 += x * x, q1 += y * y;
+    }
+    found->sum[0] = s0, found->sum[1] = s1, found->squares[0] = q0, found->squares[1] = q1;
+}
+
+CLONES static void count_unusual(const uint32_t *bits, int64_t count, uint32_t normal, Found *found)
+{
+    uint32_t small = 0, zero = 0, nan = 0, positive = 0, negative = 0, largest = found->largest;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t size = bits[i] & 0x7fffffffu;
+        uint32_t finite = size < INFINITE ? size : 0;
+        small += size < normal;
+        zero += size == 0;
+        nan += size > INFINITE;
+        positive += bits[i] == INFINITE;
+        negative += bits[i] == (INFINITE | SIGN);
+        largest = finite > largest ? finite : largest;
+    }
+    found->small += small, found->zero += zero, found->nan += nan;
+    found->positive += positive, found->negative += negative, found->largest = largest;
+}
+
+/* Add the columns of whole rows, with the signs of elements and of rows. */
+CLONES static void add_rows(const uint32_t *bits, int first, int last, uint32_t flips, float *sums)
+{
+    for (int row = first; row < last; row++) {
+        const uint32_t *own = bits + (row - first) * ROW, *signs = fixed_signs + row * ROW;
+        uint32_t flip = ((flips >> row) & 1) << 31;
+        for (int column = 0; column < ROW; column++) {
+            union { uint32_t bits; float value; } each = {own[column] ^ signs[column] ^ flip};
+            sums[column] += each.value;
+        }
+    }
+}
+
+static void sketch_rows(const float *values, int64_t block, int first, int last, double *buckets)
+{
+    float sums[ROW] = {0};
+    uint64_t word = mixed((uint64_t)block);
+    add_rows((const uint32_t *)values, first, last, (uint32_t)(word >> 48), sums);
+    for (int column = 0; column < ROW; column++)
+        buckets[(column + (word >> (column / BUCKETS * 6))) % BUCKETS] += sums[column];
+}
+
+/* Add values that lie in one block from a place on; so few that a row is not full are summed in float64. */
+static void sketch_some(const float *values, int64_t count, int64_t start, int few, double *buckets)
+{
+    int64_t block = start / BLOCK;
+    int within = (int)(start % BLOCK), end = within + (int)count;
+    if (few) {
+        uint64_t word = mixed((uint64_t)block);
+        for (int i = within; i < end; i++) {
+            int row = i / ROW, column = i % ROW;
+            int flipped = (fixed_signs[i] >> 31) ^ ((word >> (48 + row)) & 1);
+            double value = values[i - within];
+            buckets[(column + (word >> (column / BUCKETS * 6))) % BUCKETS] += flipped ? -value : value;
+        }
+        return;
+    }
+    int first = within / ROW, last = (end + ROW - 1) / ROW;
+    if (within % ROW || end % ROW) {
+        float padded[BLOCK];
+        int before = within - first * ROW;
+        memset(padded, 0, before * sizeof(float));
+        memcpy(padded + before, values, count * sizeof(float));
+        memset(padded + before + count, 0, (last * ROW - end) * sizeof(float));
+        sketch_rows(padded, block, first, last, buckets);
+    } else {
+        sketch_rows(values, block, first, last, buckets);
+    }
+}
+
+CLONES static void widen_bfloat16(const uint16_t *halves, int64_t count, uint32_t *bits)
+{
+    for (int64_t i = 0; i < count; i++)
+        bits[i] = (uint32_t)halves[i] << 16;
+}
+
+/* The exponent is moved by a product with 2^112, which is exact, for subnormal numbers too. */
+CLONES static void widen_float16(const uint16_t *halves, int64_t count, uint32_t *bits)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t half = halves[i], size = half & 0x7fff;
+        union { uint32_t bits; float value; } each = {size << 13};
+        each.value *= 0x1p112f;
+        bits[i] = each.bits | (size >= 0x7c00 ? INFINITE : 0) | ((half & 0x8000) << 16);
+    }
+}
+
+static const float *as_floats(const char *memory, int64_t begin, int64_t count, int kind, float *room)
+{
+    if (kind == FLOAT32)
+        return (const float *)memory + begin;
+    const uint16_t *halves = (const uint16_t *)memory + begin;
+    (kind == BFLOAT16 ? widen_bfloat16 : widen_float16)(halves, count, (uint32_t *)room);
+    return room;
+}
+
+static const uint32_t smallest_normal[] = {0x00800000u, 0x00800000u, 0x38800000u};
+
+static void measure(const char *memory, int64_t count, int kind, int health, double *sketch, Found *found)
+{
+    float room[BLOCK];
+    int counts = 0;
+    memset(found, 0, sizeof *found);
+    found->top = INT32_MIN, found->bottom = INT32_MAX, found->least = UINT32_MAX;
+    for (int64_t begin = 0; begin < count; begin += BLOCK) {
+        int64_t some = count - begin < BLOCK ? count - begin : BLOCK, whole = some / LANES * LANES;
+        const float *values = as_floats(memory, begin, some, kind, room);
+        find_ends((const int32_t *)values, some, found);
+        add_up(values, whole, found);
+        if (whole < some) {
+            float rest[LANES] = {0};
+            memcpy(rest, values + whole, (some - whole) * sizeof(float));
+            add_up(rest, LANES, found);
+        }
+        if (sketch)
+            sketch_some(values, some, begin, count <= FEW, sketch);
+        counts |= found->least < smallest_normal[kind];
+    }
+    counts |= found->top >= (int32_t)INFINITE || found->bottom <= ordered((int32_t)(INFINITE | SIGN));
+    for (int64_t begin = 0; health && counts && begin < count; begin += BLOCK) {
+        int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
+        const float *values = as_floats(memory, begin, some, kind, room);
+        count_unusual((const uint32_t *)values, some, smallest_normal[kind], found);
+    }
+}
+
+static double folded(const Eight *lanes)
+{
+    Eight eight = lanes[0] + lanes[1];
+    double four[4], two[2];
+    for (int i = 0; i < 4; i++)
+        four[i] = eight[i] + eight[i + 4];
+    for (int i = 0; i < 2; i++)
+        two[i] = four[i] + four[i + 2];
+    return two[0] + two[1];
+}
+
+static int numbers_of(PyObject *const *args, Py_ssize_t given, int wanted, long long *numbers)
+{
+    if (given != wanted) {
+        PyErr_SetString(PyExc_TypeError, "another number of arguments was expected");
+        return 0;
+    }
+    for (int i = 0; i < wanted; i++) {
+        numbers[i] = PyLong_AsLongLong(args[i]);
+        if (numbers[i] == -1 && PyErr_Occurred())
+            return 0;
+    }
+    return 1;
+}
+
+static int is_readable(long long address, long long count, long long kind)
+{
+    if (address > 0 && count > 0 && kind >= FLOAT32 && kind <= FLOAT16)
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "no values of a kind that is known");
+    return 0;
+}
+
+/* The largest and the smallest value, the sum and the sum of squares. */
+void ends_and_sums(const char *memory, int64_t count, int kind, double *numbers)
+{
+    Found found;
+    if (count > FREE_LOCK) {
+        Py_BEGIN_ALLOW_THREADS
+        measure(memory, count, kind, 0, NULL, &found);
+        Py_END_ALLOW_THREADS
+    } else {
+        measure(memory, count, kind, 0, NULL, &found);
+    }
+    int32_t infinite = (int32_t)INFINITE;
+    if (found.top > infinite || found.bottom < ordered((int32_t)(INFINITE | SIGN)))
+        found.top = found.bottom = ordered(0x7fc00000);
+    numbers[0] = value_of(found.top), numbers[1] = value_of(found.bottom);
+    numbers[2] = folded(found.sum), numbers[3] = folded(found.squares);
+}
+
+/* sums(address, count, kind) -> (max, min, sum, sum of squares) */
+static PyObject *sums(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    long long numbers[3];
+    double found[4];
+    if (!numbers_of(args, given, 3, numbers) || !is_readable(numbers[0], numbers[1], numbers[2]))
+        return NULL;
+    ends_and_sums((const char *)(uintptr_t)numbers[0], numbers[1], (int)numbers[2], found);
+    return Py_BuildValue("(dddd)", found[0], found[1], found[2], found[3]);
+}
+
+/* everything(address, count, kind, where 64 float64 are added to) -> the same, and the counts of values below the
+   smallest normal one, zeros, NaN, +inf and -inf, and the largest finite absolute value where one was counted */
+static PyObject *everything(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    long long numbers[4];
+    Found found;
+    if (!numbers_of(args, given, 4, numbers) || !is_readable(numbers[0], numbers[1], numbers[2]))
+        return NULL;
+    const char *memory = (const char *)(uintptr_t)numbers[0];
+    double *buckets = (double *)(uintptr_t)numbers[3];
+    Py_BEGIN_ALLOW_THREADS
+    measure(memory, numbers[1], (int)numbers[2], 1, buckets, &found);
+    Py_END_ALLOW_THREADS
+    if (found.nan)
+        found.top = found.bottom = ordered(0x7fc00000);
+    return Py_BuildValue("(ddddLLLLLd)", value_of(found.top), value_of(found.bottom),
+                         folded(found.sum), folded(found.squares), (long long)found.small,
+                         (long long)found.zero, (long long)found.nan, (long long)found.positive,
+                         (long long)found.negative, value_of((int32_t)found.largest));
+}
+
+/* sketch(address, count, kind, global index of the first, where 64 float64 are added to) */
+static PyObject *sketch(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    long long numbers[5];
+    if (!numbers_of(args, given, 5, numbers) || !is_readable(numbers[0], numbers[1], numbers[2]))
+        return NULL;
+    const char *memory = (const char *)(uintptr_t)numbers[0];
+    double *buckets = (double *)(uintptr_t)numbers[4];
+    Py_BEGIN_ALLOW_THREADS
+    float room[BLOCK];
+    int64_t start = numbers[3], end = start + numbers[1];
+    for (int64_t begin = start; begin < end;) {
+        int64_t border = (begin / BLOCK + 1) * BLOCK, some = (border < end ? border : end) - begin;
+        const float *values = as_floats(memory, begin - start, some, (int)numbers[2], room);
+        sketch_some(values, some, begin, end <= FEW, buckets);
+        begin += some;
+    }
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"sums", (PyCFunction)(void (*)(void))sums, METH_FASTCALL, NULL},
+    {"everything", (PyCFunction)(void (*)(void))everything, METH_FASTCALL, NULL},
+    {"sketch", (PyCFunction)(void (*)(void))sketch, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "_one_pass", .m_size = -1, .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__one_pass(void)
+{
+    for (int i = 0; i < BLOCK; i++)
+        fixed_signs[i] = (uint32_t)((mixed(((uint64_t)1 << 62) + i / 64) >> (i % 64)) & 1) << 31;
+    PyObject *made = PyModule_Create(&module);
+    if (made && add_texts(made) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    return made;
+}
