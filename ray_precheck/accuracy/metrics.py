@@ -330,23 +330,23 @@ def measure_errors(device_out: Array, bench_out: Array, dtype: str) -> Errors:
     max_rel, sum_rel, scale, squares = -1.0, 0.0, 0.0, 0.0
     for chunk in chunks(device_out, bench_out, dtype):
         is_normal = chunk.magnitude > small_value
-        relative, error = relative_errors(chunk, dtype), chunk.abs_err
-        count = int(np.count_nonzero(is_normal))
-        if count < len(error):
-            # Of elements that are not finite the magnitude is 0.
-            is_small = chunk.finite & ~is_normal
-            small += int(np.count_nonzero(is_small))
-            small_wrong += int(np.count_nonzero(error[is_small] > atol))
-            relative, error = relative[is_normal], error[is_normal]
-            if not count:
-                continue
+        error, count = chunk.abs_err, int(np.count_nonzero(is_normal))
+        has_small = count < len(error)
+        if has_small:
+            # What is not finite has a magnitude and an error of 0.
+            small += int(np.count_nonzero(chunk.finite)) - count
+            small_wrong += int(np.count_nonzero((error > atol) & ~is_normal))
+        if not count:
+            continue
         normal += count
+        relative = relative_errors(chunk, dtype)
+        if has_small:
+            relative, error = np.where(is_normal, relative, -1.0), np.where(is_normal, error, 0.0)
         at = int(np.argmax(relative))
         if relative[at] > max_rel:
-            max_rel = float(relative[at])
-            worst_at = chunk.start + int(
-                at if count == len(is_normal) else np.flatnonzero(is_normal)[at]
-            )
+            max_rel, worst_at = float(relative[at]), chunk.start + at
+        if has_small:
+            np.maximum(relative, 0.0, out=relative)
         sum_rel += float(np.sum(relative))
         scale, squares = add_squares(scale, squares, error)
     return Errors(

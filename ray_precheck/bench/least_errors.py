@@ -24,6 +24,8 @@ from ray_precheck.schema.dtypes import Array
 # Of fewer elements the mean of squares may be small by luck, or none may be 3 deviations off: of 16,384 none
 # is so by a chance of 1e-19. Sums of fewer terms have little error beside the last rounding.
 _LEAST_ELEMENTS, _LEAST_TERMS = 1 << 14, 64
+# Smaller matrices of a stack are computed sooner than they are recognized.
+_LEAST_STACKED = 1 << 12
 _DEVIATIONS = 3.0
 # Where few elements are nearly all of the norm, the last rounding may bring these nearer.
 _SHARE = 0.8
@@ -37,8 +39,8 @@ def errors_by_norms(tensors: Sequence[Array], result: Array) -> tuple[float, flo
 
     None where `result`, float64, is no product of two of the `tensors`, float32, with or without a bias that
     is one of them, too, or is small. Tensors of more dimensions count as matrices of rows, as given or
-    transposed. That the result is the product is shown with a vector of random signs (Freivalds): one with a
-    wrong row passes by a chance of one half.
+    transposed, or as stacks of matrices. That the result is the product is shown with a vector of random
+    signs (Freivalds): one with a wrong row passes by a chance of one half.
     """
     if result.ndim < 2 or result.size < _LEAST_ELEMENTS:
         return None
@@ -46,7 +48,24 @@ def errors_by_norms(tensors: Sequence[Array], result: Array) -> tuple[float, flo
     biases = [each for each in tensors if each.shape == rows.shape[1:]]
     sums = chain([rows], (rows - bias for bias in biases))
     found = (_of_product(tensors, each) for each in sums)
-    return next((each for each in found if each is not None), None)
+    whole = next((each for each in found if each is not None), None)
+    return _of_products(tensors, result) if whole is None and result.ndim > 2 else whole
+
+
+def _of_products(tensors: Sequence[Array], stack: Array) -> tuple[float, float] | None:
+    """Return the least errors of a stack of matrices, None where one is no product of its two ones."""
+    shape = stack.shape[:-2]
+    alike = [each for each in tensors if each.ndim == stack.ndim and each.shape[:-2] == shape]
+    if len(alike) < 2 or stack[0].size < _LEAST_STACKED:
+        return None
+    squares, largest = 0.0, 0.0
+    for place in np.ndindex(shape):
+        found = _of_product([each[place] for each in alike], stack[place])
+        if found is None:
+            return None
+        squares, largest = squares + found[0] ** 2, max(largest, found[1])
+    rmse = math.sqrt(squares / math.prod(shape))
+    return rmse, max(rmse, largest)
 
 
 def _of_product(tensors: Sequence[Array], wanted: Array) -> tuple[float, float] | None:

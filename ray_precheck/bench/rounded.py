@@ -227,7 +227,15 @@ def in_short_bits(values: Array) -> Array:
     return found
 
 
-class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
+class _Steps(_DISPATCH_MODE or object):  # type: ignore[misc]
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: nothing here is compiled, and torch would import its compiler at the first step to
+        keep it away, which takes 0.6 s in each process."""
+        return False
+
+
+class _RoundedArithmetic(_Steps):
     def __init__(
         self, dtype: str, operands: Operands | None, is_short: bool, narrows: bool, joins: bool
     ) -> None:
@@ -521,7 +529,7 @@ def autocast_steps(dtype: str) -> Iterator[None]:
         yield
 
 
-class _AutocastSteps(_DISPATCH_MODE or object):  # type: ignore[misc]
+class _AutocastSteps(_Steps):
     def __init__(self, dtype: str) -> None:
         super().__init__()
         self._dtype = getattr(torch, dtype)

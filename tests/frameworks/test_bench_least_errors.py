@@ -96,6 +96,22 @@ def test_gradients_of_a_product_are_products_of_the_given_tensors(shape: tuple[i
     assert errors_by_norms(given, wide[2].T @ wide[0]) is not None
 
 
+def test_stacks_of_products_have_the_bounds_of_their_matrices() -> None:
+    left = np.stack([drawn(96, 80, kind, 1) for kind in ("normal", "of unequal rows", "tails")])
+    right = np.stack([drawn(112, 80, "normal", seed) for seed in (4, 5, 6)])
+    call = HostCall((HostTensor("float32", left), HostTensor("float32", right)), {})
+    bench = left.astype(np.float64) @ right.astype(np.float64).swapaxes(1, 2)
+    ways = Implementations(
+        lambda x, y: x @ y.transpose(1, 2), call, CallPlan(), lambda run, _: run.outputs
+    ).of(0, HostTensor("float32", bench.astype(np.float32)))
+    least = ways.least_errors(bench)
+    found = distance(ways[0], bench, "float32")
+    assert least is not None
+    assert found.rmse / 1.6 <= least[0] <= found.rmse
+    assert least[1] <= found.largest
+    assert least_errors([left, right[:1]], bench) is None
+
+
 def test_what_is_no_product_of_the_given_tensors_has_no_bounds() -> None:
     left, right = drawn(128, 192, "normal", 1), drawn(192, 160, "normal", 2)
     bench = left.astype(np.float64) @ right.astype(np.float64)

@@ -42,7 +42,7 @@ from ray_precheck.accuracy.standards.base import (
     conclude,
     has_any,
     kernel_of,
-    least_errors,
+    least_errors_of,
     mismatched,
     moved_benches,
     narrowed_implementations,
@@ -176,7 +176,7 @@ def _by_implementations(
     """Judge by one implementation after the other, until the output passes; `honest` is the error of
     rounding once."""
     bench, dtype = comparison.bench_out, comparison.dtype
-    least = least_errors(comparison.implementations(), bench)
+    least = least_errors_of(comparison.implementations(), bench)
     if least is not None:
         at_least = worse(honest, Distance(*least))
         if measure.passes(comparison, own, at_least, measure.limits(comparison, at_least)):

@@ -68,7 +68,9 @@ def has_any(implementations: Sequence[Array]) -> bool:
     return next(iter(implementations), None) is not None
 
 
-def least_errors(implementations: Sequence[Array], bench_out: Array) -> tuple[float, float] | None:
+def least_errors_of(
+    implementations: Sequence[Array], bench_out: Array
+) -> tuple[float, float] | None:
     """Return the RMSE and the largest error that an honest implementation has at least, where these are known
     before any is computed; else None."""
     known = getattr(implementations, "least_errors", None)

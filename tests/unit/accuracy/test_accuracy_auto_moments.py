@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from standard_cases import comparison, normal
 
-from ray_precheck.accuracy.standards.auto import Auto
+from ray_precheck.accuracy.standards.auto import Auto, _first_of_equals
 from ray_precheck.numerics.arrays import round_to_dtype, spacing
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
@@ -117,3 +117,29 @@ def test_few_elements_and_what_has_no_error_say_nothing() -> None:
     assert judged(cut_off(bench, "bfloat16"), bench, "bfloat16")[0] is Verdict.PASS
     whole = np.arange(4096.0) % 128
     assert judged(whole, whole, "bfloat16")[0] is Verdict.PASS
+
+
+def test_the_first_of_equal_values_are_those_that_sorting_with_places_finds() -> None:
+    draw = np.random.default_rng(0)
+    for values in (
+        normal(1000),
+        draw.integers(1, 50, 1000).astype(np.float64),
+        np.concatenate([normal(5000), normal(5000)[:7]]),
+        np.array([2.0]),
+    ):
+        _, first = np.unique(values, return_index=True)
+        assert np.array_equal(np.flatnonzero(_first_of_equals(values)), np.sort(first))
+
+
+@HALVES
+def test_what_the_elements_of_one_channel_have_in_common_is_no_bias(dtype: str) -> None:
+    draw = np.random.default_rng(0)
+    bench = draw.uniform(0.5, 2.0, (8, 64, 8))
+    bench[:, 3] = draw.uniform(2.0**-10, 2.0**-9, (8, 8))
+    tested = rounded(bench, dtype)
+    tested[:, 3] += spacing(tested[:, 3], dtype)
+    assert judged(tested, bench, dtype)[0] is Verdict.PASS
+    # Spread over all channels it is one.
+    order = draw.permutation(bench.size)
+    bench, tested = (each.reshape(-1)[order].reshape(8, 64, 8) for each in (bench, tested))
+    assert judged(tested, bench, dtype)[0] is Verdict.ERROR
