@@ -59,7 +59,7 @@ def test_the_bounds_are_below_the_errors_of_the_composed_implementation(
     ways = Implementations(
         torch.nn.functional.linear, call, CallPlan(), lambda run, _: run.outputs
     ).of(0, HostTensor("float32", bench.astype(np.float32)))
-    least = ways.errors_by_norms(bench)
+    least = ways.least_errors(bench)
     found = distance(ways[0], bench, "float32")
     assert least is not None
     assert least[0] <= found.rmse
@@ -77,7 +77,7 @@ def test_the_bounds_of_a_product_with_a_bias_are_those_of_the_product() -> None:
     ways = Implementations(
         torch.nn.functional.linear, call, CallPlan(), lambda run, _: run.outputs
     ).of(0, HostTensor("float32", product.astype(np.float32)))
-    least = ways.errors_by_norms(product + bias)
+    least = ways.least_errors(product + bias)
     found = distance(ways[0], product + bias, "float32")
     assert least == pytest.approx(errors_by_norms([left, right], product), rel=1e-9)
     assert least is not None
@@ -109,7 +109,7 @@ def test_stacks_of_products_have_the_bounds_of_their_matrices() -> None:
     assert least is not None
     assert found.rmse / 1.6 <= least[0] <= found.rmse
     assert least[1] <= found.largest
-    assert least_errors([left, right[:1]], bench) is None
+    assert errors_by_norms([left, right[:1]], bench) is None
 
 
 def test_what_is_no_product_of_the_given_tensors_has_no_bounds() -> None:

@@ -142,7 +142,7 @@ class Auto:
         if has_any(coarse):
             comparison = replace(comparison, implementations=lambda: coarse, is_coarse=True)
         bench, dtype = comparison.bench_out, comparison.dtype
-        least = least_errors(comparison.implementations(), bench)
+        least = least_errors_of(comparison.implementations(), bench)
         if least is not None:
             yield measure.limits(comparison, worse(honest, Distance(*least)))
         for implementation in estimates(comparison):
