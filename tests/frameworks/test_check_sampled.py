@@ -1,5 +1,6 @@
 """Large products are judged by a sample, and by the whole bench where that leaves a doubt."""
 
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -9,7 +10,12 @@ torch = pytest.importorskip("torch")
 
 from ray_precheck.accuracy.standards.user_file import STANDARDS  # noqa: E402
 from ray_precheck.bench.run import Bench  # noqa: E402
+from ray_precheck.capture import Capture  # noqa: E402
+from ray_precheck.check.checker import Checker  # noqa: E402
+from ray_precheck.check.settings import CheckSettings  # noqa: E402
+from ray_precheck.dump.parse import open_dump  # noqa: E402
 from ray_precheck.schema.result import TaskResult, Verdict  # noqa: E402
+from ray_precheck.schema.task import Task  # noqa: E402
 from ray_precheck.schema.values import HostTensor  # noqa: E402
 from scripts.bench_verdicts.benches import EXACT, checker_of, known_settings  # noqa: E402
 from scripts.bench_verdicts.faults import edited  # noqa: E402
@@ -118,17 +124,19 @@ def test_samples_alone_name_the_wrong_element(call: str, place: Place) -> None:
     assert dict(row.columns)["Bench"].startswith("sampled 1/")
 
 
-def test_samples_alone_say_where_they_leave_a_doubt() -> None:
-    # So little in each element that no row shows it, and in one direction of the signs alone.
-    subject = subject_of("attention", "float32")
-    honest = subject.honest["forward", 0]
-    data = honest.data.copy()
-    data[:, 1::2] += 3e-6 * np.std(data) * np.sign(data[:, 1::2])
-    wrong = {**subject.honest, ("forward", 0): HostTensor("float32", data)}
-    result = check(subject, wrong, "sampled")
-    assert result.forward in (Verdict.SKIP, Verdict.ERROR)
-    if result.forward is Verdict.SKIP:
-        assert "`--bench auto` computes it whole" in result.message
+def test_samples_alone_say_where_they_leave_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No whole is as good as a sample then.
+    monkeypatch.setattr("ray_precheck.check.sampled.parts._ALIKE", 1e-3)
+    subject = subject_of("linear", "float32")
+    with computes_nothing_whole():
+        result = check(subject, subject.honest, "sampled")
+    assert (result.forward, result.backward) == (Verdict.SKIP, Verdict.PASS)
+    assert "`--bench auto` computes it whole" in result.message
+    # That of the bias is a sum, and passes; the others are named all the same.
+    assert [each.verdict for each in result.checks] == [Verdict.SKIP] * 3 + [Verdict.PASS]
+    assert "backward.output.1: in doubt" in result.message
+
+    assert set(benches(check(subject, subject.honest))) == {"exact"}
 
 
 def test_infinities_and_nan_are_computed_whole() -> None:
@@ -156,3 +164,46 @@ def test_features_that_are_exchanged_within_their_sums_are_seen() -> None:
     data[:, some], data[:, others] = data[:, others].copy(), data[:, some].copy()
     result = check(subject, {**subject.honest, ("forward", 0): HostTensor("bfloat16", data)})
     assert result.forward is Verdict.ERROR
+
+
+def _trained() -> None:
+    """A step whose linear, convolution and attention are large."""
+    functional = torch.nn.functional
+    torch.manual_seed(0)
+
+    def drawn(*shape: int) -> "torch.Tensor":
+        return torch.randn(*shape, requires_grad=True)
+
+    heads = [drawn(2, 16, 96, 32) for _ in range(3)]
+    results = (
+        functional.linear(drawn(2, 64, 256), drawn(384, 256), drawn(384)),
+        functional.conv2d(drawn(2, 64, 14, 14), drawn(96, 64, 3, 3), drawn(96)),
+        functional.scaled_dot_product_attention(*heads, is_causal=True),
+    )
+    torch.stack([each.square().mean() for each in results]).sum().backward()
+
+
+@pytest.mark.parametrize("spoils", [False, True])
+def test_captured_results_and_gradients_are_sampled(tmp_path: Path, spoils: bool) -> None:
+    with Capture(tmp_path, task="tensor", step_by="manual", framework="pytorch", stacks=False):
+        _trained()
+    (path,) = tmp_path.glob("step0/*/dump.json")
+    if spoils:
+        (file,) = path.parent.glob("dump_tensor_data/*linear.0.backward.output.1.pt")
+        gradient = torch.load(file)
+        gradient[100, 200] += 0.01 * gradient.std()
+        torch.save(gradient, file)
+    with open_dump(path) as dump:
+        options = {"standard": STANDARDS["auto"](), "tests_dump": True}
+        checker = Checker(CheckSettings("pytorch", "tensor", dump.data_folder, **options), "cpu")
+        wanted = {"linear", "conv2d", "scaled_dot_product_attention"}
+        payloads = [dump.payload(Task(i, call.name, 0.0)) for i, call in enumerate(dump.calls)]
+        results = [checker.check(each) for each in payloads if each.name.split(".")[1] in wanted]
+
+    assert len(results) == 3
+    for result in results:
+        is_wrong = spoils and "linear" in result.name
+        assert result.forward is Verdict.PASS, result.message
+        assert result.backward is (Verdict.ERROR if is_wrong else Verdict.PASS), result.message
+        assert len(result.checks) == 4
+        assert ("exact" not in benches(result)[:2]) is not is_wrong

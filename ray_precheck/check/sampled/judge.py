@@ -13,6 +13,7 @@ product in sums by chance (`sampled.products`), those of attention in arithmetic
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.bench.products import product_of
@@ -23,8 +24,9 @@ from ray_precheck.check.sampled.attention import attention_of
 from ray_precheck.check.sampled.parts import DTYPES_SEEN, LargeCall, SampledCall
 from ray_precheck.check.sampled.products import SampledProduct
 from ray_precheck.check.settings import Terms
-from ray_precheck.check.tested import UnderTest, has_captured_gradients
-from ray_precheck.frameworks.base import tensors_of
+from ray_precheck.check.tested import UnderTest, captured_gradients, has_captured_gradients
+from ray_precheck.descriptors.descriptor import find_framework
+from ray_precheck.frameworks.base import Leaf, tensors_of
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import HostTensor
 
@@ -53,29 +55,78 @@ def judge_sampled(
     if call is None:
         return None
     call = replace(call, is_final=is_final)
-    has_backward = tested.inputs.record.has_backward
-    if has_backward:
-        if terms.tests_dump and has_captured_gradients(tested.inputs.record):
+    gradients = _Gradients((), None)
+    if tested.inputs.record.has_backward:
+        found = _captured(call) if _has_captured(call) else _computed(call, run_gradients)
+        if found is None:
             return None
-        call = replace(call, tested=run_gradients(tested))
-    incoming = _incoming(call) if has_backward else None
-    if has_backward and incoming is None:
-        return None
+        call, gradients = found
+    incoming = gradients.incoming
     sampled = _sampled(call, incoming)
-    row = None if sampled is None else sampled.output(_name(call, "forward", 0), call.output)
+    name = tested.inputs.output_name("forward", 0)
+    row = None if sampled is None else sampled.output(name, call.output)
     if sampled is None or row is None:
         return None
     forward = DirectionCheck((row,), _notes(call, [row]))
     if incoming is None:
         return forward, DirectionCheck(ruled=Verdict.NONE)
-    rows = _gradient_rows(call, sampled)
+    rows = _gradient_rows(sampled, gradients)
     if rows is None:
         return None
     return forward, DirectionCheck(rows, _notes(call, rows), cotangents=(incoming,))
 
 
-def _name(call: LargeCall, direction: str, number: int) -> str:
-    return call.tested.inputs.output_name(direction, number)
+class _Gradients(NamedTuple):
+    """The gradients that are tested, each with the name of its row and its place among the tensors of the
+    call; `incoming` is the incoming one, None where there is no backward pass."""
+
+    asked: Sequence[tuple[str, int, Leaf]]
+    incoming: HostTensor | None
+
+
+def _has_captured(call: LargeCall) -> bool:
+    return call.terms.tests_dump and has_captured_gradients(call.tested.inputs.record)
+
+
+def _computed(
+    call: LargeCall, run_gradients: Callable[[UnderTest], UnderTest]
+) -> tuple[LargeCall, _Gradients] | None:
+    """Return the call with the gradients of the device, None where it has none."""
+    tested = run_gradients(call.tested)
+    inputs, measured = tested.inputs, tested.measured
+    if measured is None or not measured.outputs or measured.gradients is None:
+        return None
+    incoming = tested.cotangents or cotangents_of(inputs, measured.outputs)
+    asked = [
+        (inputs.output_name("backward", number), position, inputs.gradient_as_computed(gradient))
+        for number, (position, gradient) in enumerate(
+            zip(inputs.plan.differentiable, measured.gradients, strict=True)
+        )
+    ]
+    if len(incoming) != 1 or incoming[0] is None:
+        return None
+    return replace(call, tested=tested), _Gradients(asked, incoming[0])
+
+
+def _captured(call: LargeCall) -> tuple[LargeCall, _Gradients] | None:
+    """Return the call with the gradients of the dump, None where it does not say to which tensor each
+    belongs."""
+    inputs = call.tested.inputs
+    record = inputs.record
+    if record.gradient_of is None and find_framework(call.terms.framework).node_gradients:
+        return None
+    tensors = tensors_of(inputs.call)
+    wanted = inputs.plan.differentiable
+    shapes = [each.shape if at in wanted else None for at, each in enumerate(tensors)]
+    incoming = cotangents_of(inputs, [call.output])
+    if incoming[0] is None:
+        return None
+    matched = captured_gradients(record, inputs.source, shapes)
+    asked = [
+        (inputs.output_name("backward", theirs), mine, inputs.gradient_as_computed(gradient))
+        for mine, (theirs, gradient) in matched.items()
+    ]
+    return call, _Gradients(asked, incoming[0])
 
 
 def _notes(call: LargeCall, rows: Sequence[Compared]) -> tuple[str, ...]:
@@ -83,15 +134,6 @@ def _notes(call: LargeCall, rows: Sequence[Compared]) -> tuple[str, ...]:
     doubts = [row.check for row in rows if row.check.verdict is Verdict.SKIP]
     said = [f"{'.'.join(each.name.split('.')[-3:])}: {each.message}" for each in doubts]
     return tuple(filter(None, [call.tested.note, *(said if len(said) < len(rows) else ())]))
-
-
-def _incoming(call: LargeCall) -> HostTensor | None:
-    """Return the incoming gradient, None where the device has no gradients."""
-    tested, measured = call.tested, call.tested.measured
-    if measured is None or not measured.outputs or measured.gradients is None:
-        return None
-    found = tested.cotangents or cotangents_of(tested.inputs, measured.outputs)
-    return found[0] if len(found) == 1 else None
 
 
 def _large_call(bench: Bench, tested: UnderTest, terms: Terms) -> LargeCall | None:
@@ -128,18 +170,13 @@ def _sampled(call: LargeCall, incoming: HostTensor | None) -> SampledCall | None
     return SampledProduct(call, product, incoming)
 
 
-def _gradient_rows(call: LargeCall, sampled: SampledCall) -> tuple[Compared, ...] | None:
+def _gradient_rows(sampled: SampledCall, gradients: _Gradients) -> tuple[Compared, ...] | None:
     """Return the rows of the gradients, None where one is in doubt."""
-    inputs, measured = call.tested.inputs, call.tested.measured
-    assert measured is not None
-    assert measured.gradients is not None
     rows: list[Compared] = []
-    asked = zip(inputs.plan.differentiable, measured.gradients, strict=True)
-    for number, (position, gradient) in enumerate(asked):
-        mine = inputs.gradient_as_computed(gradient)
+    for name, position, mine in gradients.asked:
         if not isinstance(mine, HostTensor) or mine.dtype not in DTYPES_SEEN:
             return None
-        row = sampled.gradient(_name(call, "backward", number), position, mine)
+        row = sampled.gradient(name, position, mine)
         if row is None:
             return None
         rows.append(row)

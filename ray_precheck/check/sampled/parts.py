@@ -183,6 +183,7 @@ def implementations_of(
 ) -> Implementations:
     """Return the honest implementations of a part of a call."""
     measured, terms = of.tested.measured, of.terms
+    # Gradients are the device's where it has run; else the dump's.
     is_captured = measured is None or (direction == "forward" and of.tested.is_captured)
     float32 = terms.float32 if is_captured or measured is None else measured.float32
     return Implementations(
