@@ -29,6 +29,7 @@ from ray_precheck.check.sampled.parts import (
     judged_row,
     look_at,
     sample_of,
+    units_in_last_place,
 )
 from ray_precheck.frameworks.base import CallPlan, Leaf, mapped_call, tensors_of
 from ray_precheck.frameworks.pytorch.run import TorchPlace
@@ -110,8 +111,8 @@ class SampledAttention:
 
         if first is None:
             return None
-        magnitudes = partial(np.abs, tested.data)
-        return judged_row(self.call, tested, first, look, differences, magnitudes)
+        units = partial(units_in_last_place, tested)
+        return judged_row(self.call, tested, first, look, differences, units)
 
     @property
     def _plan(self) -> CallPlan:

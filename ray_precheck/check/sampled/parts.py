@@ -27,7 +27,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.numerics.arrays import machine_epsilon
-from ray_precheck.schema.dtypes import Array
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 
@@ -39,8 +39,8 @@ _SHARE, _MOST_ELEMENTS = 16, 1 << 17
 # So many sums may be too large for their rows to be looked at one by one.
 _MOST_SUSPECTS = 8
 # A sum of errors like those of the sample is farther off than so many standard deviations by a chance of
-# 1e-10, were it normal. What is beyond it is only looked at more closely.
-_DEVIATIONS = 6.5
+# 6e-7, were it normal. What is beyond it is only looked at more closely.
+_DEVIATIONS = 5.0
 # The whole may have so many times the RMSE of the sample, which has it by chance where rows differ in size.
 _ALIKE = 1.5
 
@@ -208,16 +208,16 @@ def judged_row(
     rows: SampleRows,
     look: Callable[[SampleRows], Look | None],
     differences: Callable[[], Array | None],
-    magnitudes: Callable[[], Array],
+    units: Callable[[], Array],
 ) -> Compared | None:
     """Return the row of a result all of whose elements keep to the limits of its sample, None for another.
 
     `look` compares the part in some rows. `differences` are the errors of all elements, or sums of errors
     whose squares add up to the same; along the axis of the rows they have one for each row, or one for each
-    of the rows that are so many apart; `magnitudes` are the roots of the sums of the squares of the elements
-    in each of them. Where few differences are too large, their rows are looked at, too. Where nothing more is
-    to be computed (`of.is_final`), a result that is in doubt is judged by the rows with the largest
-    differences, and skipped where these are right.
+    of the rows that are so many apart; `units` are the roots of the sums of the squares of the units in the
+    last place of their elements, of half types. Where few differences are too large, their rows are looked
+    at, too. Where nothing more is to be computed (`of.is_final`), a result that is in doubt is judged by the
+    rows with the largest differences, and skipped where these are right.
     """
     found = look(rows)
     if found is None or (found.limits is None and not of.is_final):
@@ -225,7 +225,7 @@ def judged_row(
     difference = differences()
     if difference is None:
         return None
-    sums = _Sums.of(difference, rows, tested, magnitudes)
+    sums = _Sums.of(difference, rows, tested, units)
     suspects = sums.suspects(found)
     if suspects is not None:
         if not len(suspects):
@@ -255,12 +255,11 @@ class _Sums:
     """The sums of errors of all elements.
 
     `whole` is the RMSE of all elements, and `rest` that of all but the sums with a row of the largest
-    numbers. `largest`, `(B,)`, are the largest sums by block, NaN as infinity. `count` elements are in a sum,
-    whose errors in half types each has a standard deviation of at most `_rounding` of its magnitude.
+    numbers. `largest`, `(B,)`, are the largest sums by block, NaN as infinity. `count` elements are in a sum.
     """
 
     difference: Array
-    magnitudes: Callable[[], Array]
+    units: Callable[[], Array]
     dtype: str
 
     whole: float
@@ -275,7 +274,7 @@ class _Sums:
         difference: Array,
         rows: SampleRows,
         tested: HostTensor,
-        magnitudes: Callable[[], Array],
+        units: Callable[[], Array],
     ) -> "_Sums":
         """Sum up the differences."""
         others = tuple(each for each in range(difference.ndim) if each != rows.axis)
@@ -287,7 +286,7 @@ class _Sums:
         largest = np.maximum(difference.max(axis=others), -difference.min(axis=others))
         return cls(
             difference,
-            magnitudes,
+            units,
             tested.dtype,
             math.sqrt(float(squares.sum()) / tested.data.size),
             math.sqrt(float(squares[rest].sum()) / max(1, int(sizes[rest].sum()))),
@@ -332,10 +331,19 @@ class _Sums:
         if (self.largest <= limit).all():
             return np.zeros(0, np.intp)
         # The error of rounding once is spread evenly over one unit in the last place.
-        deviations = self.magnitudes() * (machine_epsilon(self.dtype) / math.sqrt(12.0))
+        deviations = self.units() / math.sqrt(12.0)
         allowed = np.maximum(limit, _DEVIATIONS * deviations)
         others = tuple(each for each in range(allowed.ndim) if each != self.rows.axis)
         return np.flatnonzero(~(np.abs(self.difference) <= allowed).all(axis=others))
+
+
+def units_in_last_place(tested: HostTensor) -> Array:
+    """Return the units in the last place of the elements of a half type, float32."""
+    wide = np.ascontiguousarray(tested.data, np.float32)
+    # The power of two of a float32 number is what its bits of the exponent say (IEEE 754-2019, 3.4).
+    powers = (wide.view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
+    least = np.float32(2.0 ** DTYPES[tested.dtype].min_exponent)
+    return np.asarray(np.maximum(powers, least) * np.float32(machine_epsilon(tested.dtype)))
 
 
 def _row(

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ray_precheck.accuracy.thresholds import COMPUTED_IN
 from ray_precheck.bench.products import INCOMING, Product, ProductLeaf, sums_of_rows
 from ray_precheck.check.judge import Compared
 from ray_precheck.check.sampled.parts import (
@@ -30,6 +31,7 @@ from ray_precheck.check.sampled.parts import (
     judged_row,
     look_at,
     sample_of,
+    units_in_last_place,
 )
 from ray_precheck.frameworks.base import CallPlan, mapped_call
 from ray_precheck.frameworks.pytorch.run import TorchPlace
@@ -102,9 +104,7 @@ class _Result:
             return self._looked_at(rows.of(tested), call, incoming)
 
         differences = partial(self._projected, at, generator)
-        return judged_row(
-            self.of.call, tested, rows, look, differences, partial(self._magnitudes, at)
-        )
+        return judged_row(self.of.call, tested, rows, look, differences, partial(self._units, at))
 
     def _row_of_sum(self) -> Compared | None:
         """Return the row of the gradient of what is added: the incoming gradients are added up for it, and of
@@ -114,16 +114,27 @@ class _Result:
             return replace(tensor, data=np.take(tensor.data, [0], axis), layout=None)
 
         call, incoming = self._changed(self.of.product.inner, first)
-        found = self._looked_at(self.tested, call, incoming)
+        found = self._looked_at(
+            self.tested, call, incoming, is_part=self.tested.dtype in COMPUTED_IN
+        )
         is_settled = found is not None and (found.limits is not None or self.of.call.is_final)
         return Compared(found.check, self.tested, found.bench) if found and is_settled else None
 
     def _looked_at(
-        self, tested: HostTensor, call: HostCall, incoming: HostTensor | None
+        self,
+        tested: HostTensor,
+        call: HostCall,
+        incoming: HostTensor | None,
+        *,
+        is_part: bool = True,
     ) -> Look | None:
-        """Compare a part of the result with that of a part of the call."""
+        """Compare a part of the result with that of a part of the call; the honest implementations are those
+        of the part, or of the whole call: few results of a half type need any, and these are those of the
+        bench."""
         of = self.of.call
         bench = self._computed(call, incoming, TorchPlace(widen=True))
+        if not is_part:
+            call, incoming = of.call, self.incoming
         ways = implementations_of(of, self.direction, call, self.plan, incoming)
         return look_at(of, self.name, self.direction, tested, bench, lambda: ways.of(0, tested))
 
@@ -151,12 +162,12 @@ class _Result:
         with np.errstate(invalid="ignore", over="ignore"):
             return np.asarray(sums_of_rows(tested.data, axis, signs) - bench.data)
 
-    def _magnitudes(self, axis: int) -> Array:
-        """Return the root of the sum of the squares of the elements in each sum."""
+    def _units(self, axis: int) -> Array:
+        """Return the root of the sum of the squares of the units in the last place in each sum."""
         number, length = _BLOCKS[self.tested.dtype], self.tested.shape[axis]
         ones = np.ones((number, -(-length // number)), np.float32)
         return np.asarray(
-            np.sqrt(sums_of_rows(np.square(self.tested.data, dtype=np.float32), axis, ones))
+            np.sqrt(sums_of_rows(np.square(units_in_last_place(self.tested)), axis, ones))
         )
 
     def _changed(
