@@ -36,6 +36,10 @@ CALLS = {
     "attention": Case(
         "Functional.scaled_dot_product_attention", (T((2, 16, 96, 32)),) * 3, {"is_causal": True}
     ),
+    "masked": Case(
+        "Functional.scaled_dot_product_attention",
+        (*(T((2, 16, 96, 32)),) * 3, T((96, 96), grad=False)),
+    ),
 }
 DTYPES = ("float32", "bfloat16", "float16")
 

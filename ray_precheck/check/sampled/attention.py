@@ -3,23 +3,27 @@
 Comes in: a `LargeCall`. Goes out: the detail rows of results that are clearly right. Called by
 `sampled.judge`.
 
-Attention is no linear function of queries and keys, so that no sums of its rows say what is in them. But its
-heads are computed each by itself: some of them are computed in float64, and judged. All of them are computed
-once in float32 for a half type (in float64 for float32), which knows the roundings of a half type to one in a
-thousand; the heads in float64 say whether the arithmetic in between does not suffice: then all differences
-are too large.
+Attention is no linear function of queries and keys, so that no sums of rows say what is in them. But its
+heads are computed each by itself: some of them are computed in float64, and judged. And each result is linear
+in its last factor: sums of columns, each with a sign by chance, are compared (`bench.attention`), in float32
+for half types. Where there is a mask, all results are computed in that arithmetic instead; the heads in
+float64 say whether it does not suffice: then all differences are too large.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ray_precheck.bench.attention import sums_of_attention
+from ray_precheck.bench.products import sums_of_rows
+from ray_precheck.check.attempt import attempt
 from ray_precheck.check.judge import Compared
 from ray_precheck.check.sampled.parts import (
+    BLOCKS,
     DTYPES_SEEN,
     LargeCall,
     Look,
@@ -41,6 +45,10 @@ _ATTENTION = table_of_names(
     "attention",
     "torch.nn.functional mindspore.mint.nn.functional: scaled_dot_product_attention",
 )
+# In the order of torch 2.13.
+_ARGUMENTS = (
+    "query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"
+)  # fmt: skip
 # Queries, keys and values; a mask may follow.
 _OPERANDS = 3
 # Of the heads of a sample so many have the largest numbers; each has enough elements for itself.
@@ -92,7 +100,12 @@ class SampledAttention:
         """Return the row of the gradient of a number, None: of the output."""
         first = self._rows
 
+        sums = self._sums
+        operand = None if number is None else self._plan.differentiable[number]
+
         def differences() -> Array | None:
+            if sums is not None:
+                return sums.differences(tested, operand)
             whole = _leaf(self._whole, number)
             if whole is None or whole.shape != tested.shape:
                 return None
@@ -111,7 +124,11 @@ class SampledAttention:
 
         if first is None:
             return None
-        units = partial(units_in_last_place, tested)
+
+        def units() -> Array:
+            found = units_in_last_place(tested)
+            return found if sums is None else sums.root_of_squares(found, operand)
+
         return judged_row(self.call, tested, first, look, differences, units)
 
     @property
@@ -148,6 +165,27 @@ class SampledAttention:
         return _Sample(call, computed(self.call.function, call, self._plan, incoming, place))
 
     @cached_property
+    def _sums(self) -> "_Columns | None":
+        """The sums of the columns of all results; None where the call has a mask, or other arguments."""
+        mode = _plain_arguments(self.call.call)
+        if mode is None:
+            return None
+        operands = [each.data for each in tensors_of(self.call.call)]
+        number, dtype = BLOCKS[self.call.output.dtype], DTYPES_SEEN[self.call.output.dtype]
+        generator = self.call.generator(self.call.tested.inputs.output_name("backward", 0))
+        signs = [
+            generator.choice([-1.0, 1.0], (number, -(-each.shape[-1] // number))).astype(dtype)
+            for each in operands[1:]
+        ]
+        incoming = None if self.incoming is None else self.incoming.data
+        found, _ = attempt(
+            lambda: sums_of_attention(
+                operands, incoming, signs, is_causal=mode.is_causal, scale=mode.scale
+            )
+        )
+        return None if found is None else _Columns(found[0], found[1], signs[0], signs[1])
+
+    @cached_property
     def _whole(self) -> _Results | None:
         """All results, in arithmetic that is finer than theirs."""
         dtype = DTYPES_SEEN[self.call.output.dtype]
@@ -159,6 +197,53 @@ class SampledAttention:
 
         call = mapped_call(self.call.call, seen)
         return computed(self.call.function, call, self._plan, seen(self.incoming), TorchPlace())
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Sums of columns of the output and of the gradients, and the signs of those of queries and keys
+    (`inner`) and of values and results (`outer`)."""
+
+    output: Array
+    gradients: tuple[Array, ...]
+    inner: Array
+    outer: Array
+
+    def differences(self, tested: HostTensor, operand: int | None) -> Array:
+        """Return how far the sums of the gradient of an operand (None: of the output) are from these."""
+        bench = self.output if operand is None else self.gradients[operand]
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.asarray(
+                sums_of_rows(tested.data, tested.data.ndim - 1, self._signs(operand)) - bench
+            )
+
+    def root_of_squares(self, array: Array, operand: int | None) -> Array:
+        """Return the roots of the sums of the squares of an array's columns."""
+        ones = np.abs(self._signs(operand))
+        return np.asarray(np.sqrt(sums_of_rows(np.square(array), array.ndim - 1, ones)))
+
+    def _signs(self, operand: int | None) -> Array:
+        return self.inner if operand in (0, 1) else self.outer
+
+
+class _Mode(NamedTuple):
+    """Arguments of attention beside its tensors."""
+
+    is_causal: bool
+    scale: float | None
+
+
+def _plain_arguments(call: HostCall) -> _Mode | None:
+    """Return the arguments of a call without a mask, and with as many keys as queries; None for others."""
+    values = dict(zip(_ARGUMENTS, call.args, strict=False)) | call.kwargs
+    tensors = [values.pop(name, None) for name in _ARGUMENTS[:_OPERANDS]]
+    causal, scale = values.pop("is_causal", False), values.pop("scale", None)
+    # What is left is no mask, no dropout, and no group of heads.
+    if any(values.values()) or not all(isinstance(each, HostTensor) for each in tensors):
+        return None
+    if not isinstance(causal, bool) or not (scale is None or isinstance(scale, float)):
+        return None
+    return _Mode(causal, scale) if tensors[0].shape[:-1] == tensors[1].shape[:-1] else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ from ray_precheck.schema.values import HostCall, HostTensor
 # The dtype in which all elements of a result are looked at. Rounding a half type once is 2^-9 of a number, or
 # 2^-12, which a float32 sum of 10^4 terms knows to 2^-20; float32 results need float64.
 DTYPES_SEEN = {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
+# Elements of a sum. That of g roundings of a half type must stay below what one wrong element makes.
+BLOCKS = {"bfloat16": 8, "float16": 8, "float32": 16}
 # Of each result one row in so many is computed, or fewer, if these have so many elements.
 _SHARE, _MOST_ELEMENTS = 16, 1 << 17
 # So many sums may be too large for their rows to be looked at one by one.
@@ -291,7 +293,7 @@ class _Sums:
             math.sqrt(float(squares.sum()) / tested.data.size),
             math.sqrt(float(squares[rest].sum()) / max(1, int(sizes[rest].sum()))),
             np.nan_to_num(largest.astype(np.float64), nan=np.inf),
-            -(-length // blocks),
+            -(-tested.data.size // difference.size),
             rows,
         )
 

@@ -22,6 +22,7 @@ from ray_precheck.accuracy.thresholds import COMPUTED_IN
 from ray_precheck.bench.products import INCOMING, Product, ProductLeaf, sums_of_rows
 from ray_precheck.check.judge import Compared
 from ray_precheck.check.sampled.parts import (
+    BLOCKS,
     DTYPES_SEEN,
     LargeCall,
     Look,
@@ -41,9 +42,7 @@ from ray_precheck.schema.values import HostCall, HostTensor
 # Gives another tensor for that at a place, which has an axis of this number.
 _Change = Callable[[int, HostTensor, int], HostTensor]
 
-# SampleRows of a block. The sum of g roundings of a half type must stay below what one wrong element makes.
-_BLOCKS = {"bfloat16": 8, "float16": 8, "float32": 16}
-# SampleRows of a sample, and those of them with the largest numbers, which set the limit of single errors.
+# Rows of a sample, and those of them with the largest numbers, which set the limit of single errors.
 _FEWEST_ROWS, _LARGEST_ROWS = 16, 4
 
 
@@ -142,7 +141,7 @@ class _Result:
         """Return the differences of the sums of blocks of rows from those of the product, None where it
         cannot be computed."""
         tested, leaf = self.tested, self.leaf
-        number, dtype = _BLOCKS[tested.dtype], DTYPES_SEEN[tested.dtype]
+        number, dtype = BLOCKS[tested.dtype], DTYPES_SEEN[tested.dtype]
         blocks = -(-tested.shape[axis] // number)
         signs = generator.choice([-1.0, 1.0], (number, blocks)).astype(dtype)
         places = {place for term in leaf.terms for place in term}
@@ -164,7 +163,7 @@ class _Result:
 
     def _units(self, axis: int) -> Array:
         """Return the root of the sum of the squares of the units in the last place in each sum."""
-        number, length = _BLOCKS[self.tested.dtype], self.tested.shape[axis]
+        number, length = BLOCKS[self.tested.dtype], self.tested.shape[axis]
         ones = np.ones((number, -(-length // number)), np.float32)
         return np.asarray(
             np.sqrt(sums_of_rows(np.square(units_in_last_place(self.tested)), axis, ones))
