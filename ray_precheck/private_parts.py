@@ -100,6 +100,11 @@ FOREACH_NORM = PrivatePart(
     "finds the norms of all gradients of a step in one pass",
     "they are found one by one",
 )
+FOREACH_NORM_SCALAR = PrivatePart(
+    ("torch:ops.aten._foreach_norm.Scalar",),
+    "says whether that pass can add up half types in float32",
+    "half types are widened before it",
+)
 DEFAULT_DEVICE = PrivatePart(
     ("torch:_GLOBAL_DEVICE_CONTEXT",),
     "puts the capture's mode above that of torch.set_default_device, which has to be the lowest",

@@ -4,7 +4,7 @@ Comes in: calls of `backward`, of torch's functions that clip gradients, and of 
 numbers of a row: loss, norms of gradients and parameters, in all and by module, counts of NaN and infinity.
 Made by `pytorch.probe` for a session that watches.
 
-The tensors are looked at once a step, by one `torch._foreach_norm` of all gradients and one of all
+The tensors are looked at once a step, by one `_foreach_norm` of all gradients and one of all
 parameters of an optimizer, before its update; where the script clips its gradients by torch's functions,
 before these, because what is clipped never jumps. A norm is finite exactly where all values are (but for sums
 of squares beyond float32), so values are counted only where a norm is not. Norms of half types are float32.

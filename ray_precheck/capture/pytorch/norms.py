@@ -17,9 +17,10 @@ _REAL = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float64})
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _KIND = operator.attrgetter("__class__", "layout", "device", "dtype")
 _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"})
+_SCALAR = private_parts.find(private_parts.FOREACH_NORM_SCALAR)
 # torch 2.3 and before lack it.
-_HAS_DTYPE = hasattr(torch.ops.aten, "_foreach_norm") and any(
-    argument.name == "dtype" for argument in torch.ops.aten._foreach_norm.Scalar._schema.arguments
+_HAS_DTYPE = _SCALAR is not None and any(
+    argument.name == "dtype" for argument in _SCALAR._schema.arguments
 )
 
 

@@ -40,6 +40,7 @@ from ray_precheck.capture.watching.table import (
     WatchTable,
     has_tensorboard,
 )
+from ray_precheck.foreign import open_file
 
 TRIGGERS = "watch_triggers.txt"
 _SECONDS = COLUMNS["step_seconds"]
@@ -250,7 +251,7 @@ class Triggered:
         try:
             if self._path.stat().st_size <= self._read:
                 return
-            with self._path.open("rb") as file:
+            with open_file(self._path) as file:
                 file.seek(self._read)
                 found = file.read()
         except FileNotFoundError:

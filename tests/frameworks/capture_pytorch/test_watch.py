@@ -26,7 +26,7 @@ Rows = list[dict[str, str]]
 def watched(path: Path, **settings: Any) -> Iterator[Rows]:
     """Watch what runs within, and give its rows at the end."""
     rows: Rows = []
-    with Capture(path, watch=True, **settings):
+    with Capture(path, watch=True, framework="pytorch", **settings):
         yield rows
     with (path / "watch_0.csv").open(encoding="utf-8-sig", newline="") as file:
         rows += csv.DictReader(file)
@@ -253,7 +253,7 @@ def test_a_captured_step_has_the_records_that_it_has_without_a_watch(tmp_path: P
     def train(path: Path, **settings: Any) -> str:
         model = model_of(4, 8, 2)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        with Capture(path, steps=1, stacks=False, **settings):
+        with Capture(path, steps=1, stacks=False, framework="pytorch", **settings):
             for _ in range(3):
                 optimizer.zero_grad()
                 functional.mse_loss(model(torch.ones(3, 4)), torch.ones(3, 2)).backward()
