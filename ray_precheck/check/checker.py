@@ -156,7 +156,7 @@ class Checker:
         found: list[Judged] = []
 
         def walk() -> TaskResult:
-            judged = self.judge(self._inputs(payload, source))
+            judged = self.judge(self._inputs(payload, source), is_whole=True)
             found.append(judged)
             return self._row(judged)
 
@@ -306,8 +306,11 @@ class Checker:
         tested = run_twice(self._device, self.bench, inputs)
         return run_transposed(self._device, tested, self._settings)
 
-    def judge(self, inputs: Inputs, measured: Measured | None = None) -> Judged:
-        """Run both sides, judge and explain: forward, then backward.
+    def judge(
+        self, inputs: Inputs, measured: Measured | None = None, *, is_whole: bool = False
+    ) -> Judged:
+        """Run both sides, judge and explain: forward, then backward. `is_whole`: the rows have the whole
+        bench beside them, whatever `--bench` says.
 
         Raises:
             NotCheckable: the outputs cannot be judged.
@@ -315,7 +318,8 @@ class Checker:
         """
         with self._clock.during(Phase.BENCH):
             tested = self._tested(inputs, measured)
-            forward, backward = self._sampled(tested) or self._whole(tested)
+            sampled = None if is_whole else self._sampled(tested)
+            forward, backward = sampled or self._whole(tested)
             forward = _with_caveat(forward, tested)
             added = layout_notes(tested, self._settings)
             if added:

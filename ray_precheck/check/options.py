@@ -53,7 +53,8 @@ class CheckOptions:
         "--bench",
         help="how large products are computed for `--standard auto`; {choices} (default: {default})",
         more="`auto`: a sample and random sums of all results, and the whole where these leave a doubt;"
-        " `exact`: always the whole; `sampled`: never. Other standards have `exact`",
+        " `exact`: always the whole; `sampled`: only where there are NaN or infinities. Other standards have"
+        " `exact`",
         rule=OneOf((AUTO, EXACT, SAMPLED)),
         rows="bench",
     )

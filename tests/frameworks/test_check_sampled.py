@@ -211,3 +211,13 @@ def test_captured_results_and_gradients_are_sampled(tmp_path: Path, spoils: bool
         assert result.backward is (Verdict.ERROR if is_wrong else Verdict.PASS), result.message
         assert len(result.checks) == 4
         assert ("exact" not in benches(result)[:2]) is not is_wrong
+
+
+def test_a_call_that_is_examined_has_the_whole_bench_beside_it() -> None:
+    # What `repro` saves, and a replay shows.
+    subject = subject_of("linear", "float32")
+    checker = checker_of(STANDARDS["auto"](), "auto")
+    result, judged = checker.examine(subject.payload)
+    assert judged is not None
+    assert set(benches(result)) == {"exact"}
+    assert all(isinstance(row.bench, HostTensor) for row in judged.rows)

@@ -85,6 +85,16 @@ def test_an_honest_call_passes_on_both_sides_and_repeats_itself(
     assert len(found.outputs) == (3 if payload is MATMUL else 1)
 
 
+def test_a_large_product_is_measured_against_the_whole_bench(contraster: Contraster) -> None:
+    payload = call("Torch.matmul", leaf(128, 256), leaf(256, 384), grads=[tensor(128, 384)])
+    found = contrasted(contraster, payload)
+    assert found.verdict is Verdict.PASS
+    assert len(found.outputs) == 3
+    for each in found.outputs:
+        assert each.default_error is not None
+        assert each.naive_error is not None
+
+
 def test_wrong_default_kernels_are_named_with_their_switch(
     contraster: Contraster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,9 @@ that nobody is blamed for what a sample says. Called by the checker.
 
 A result is looked at in two ways. Some of its rows, those with the largest numbers and others by chance, are
 computed in float64 from the operands that belong to them, and judged as a whole result is: by the error of
-honest implementations, and by the shape of errors. All of its elements are looked at together: those of a
-product in sums by chance (`sampled.products`), those of attention in arithmetic that is finer than theirs
-(`sampled.attention`). Their errors must keep to the limits of the sample, and be as large as in the sample.
+honest implementations, and by the shape of errors. All of its elements are looked at together, in sums by
+chance: of rows of a product (`sampled.products`), of columns of attention (`sampled.attention`). Their errors
+must keep to the limits of the sample, and be as large as in the sample.
 """
 
 from collections.abc import Callable, Sequence

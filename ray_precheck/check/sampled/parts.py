@@ -285,13 +285,15 @@ class _Sums:
         sizes = np.bincount(np.arange(length) % blocks) * (tested.data.size // length)
         rest = np.ones(blocks, bool)
         rest[rows.numbers[: rows.largest] % blocks] = False
+        if not rest.any():  # Few blocks, each with such a row.
+            rest[:] = True
         largest = np.maximum(difference.max(axis=others), -difference.min(axis=others))
         return cls(
             difference,
             units,
             tested.dtype,
             math.sqrt(float(squares.sum()) / tested.data.size),
-            math.sqrt(float(squares[rest].sum()) / max(1, int(sizes[rest].sum()))),
+            math.sqrt(float(squares[rest].sum()) / int(sizes[rest].sum())),
             np.nan_to_num(largest.astype(np.float64), nan=np.inf),
             -(-tested.data.size // difference.size),
             rows,
@@ -314,7 +316,7 @@ class _Sums:
             return None
         by_chance = _DEVIATIONS * math.sqrt(self.count) * own
         for limits in found.limits:
-            if self.rest <= limits.rmse:
+            if max(self.whole, self.rest) <= limits.rmse:
                 suspects = self._beyond(limits.largest, by_chance)
                 if len(suspects) <= _MOST_SUSPECTS:
                     return suspects

@@ -139,7 +139,7 @@ class CallRuns:
             NotCheckable: they cannot be judged.
         """
         with self.board.turned(self.board.names):
-            return self.checker.judge(self.inputs, measured)
+            return self.checker.judge(self.inputs, measured, is_whole=True)
 
 
 @dataclass(frozen=True, slots=True)
