@@ -92,7 +92,7 @@ def test_a_large_product_is_measured_against_the_whole_bench(contraster: Contras
     assert len(found.outputs) == 3
     for each in found.outputs:
         assert each.default_error is not None
-        assert each.naive_error is not None
+        assert each.default_error > 0, "float32 is never float64"
 
 
 def test_wrong_default_kernels_are_named_with_their_switch(
