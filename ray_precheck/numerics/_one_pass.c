@@ -1,9 +1,10 @@
 /* What a tensor's memory holds, found in one pass over it: its ends, its sums, its health and its sketch.
 
    Comes in: the address of contiguous values (float32, bfloat16 or float16), their number. Goes out: numbers.
+   (The CRC-32 of bytes is found here, too.)
    `ray_precheck.numerics.one_pass` calls this where it was built, and does the same with numpy where not; it
-   says what each number means. Values are read in blocks of 8,144, which stay in the core's cache while they
-   are looked at in several ways.
+   says what each number means. Values are read in blocks of 8,144 or 2,048, which stay in the core's cache
+   while they are looked at in several ways.
 
    Results do not depend on the width of the machine's vectors: ends are whole numbers in the order of the
    values; the squares of float32 are exact in float64, and sums have 16 lanes, whatever adds them. The lock of
@@ -11,10 +12,16 @@
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
+typedef void AddUp(const float *values, int64_t count, double *lanes, float *ends);
+
 int add_texts(PyObject *module); /* of _texts.c */
+/* of _x86.c */
+AddUp *wide_add_up(void);
+int64_t folded_bytes(const unsigned char *from, int64_t size, uint32_t state, unsigned char *left);
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -22,7 +29,7 @@ int add_texts(PyObject *module); /* of _texts.c */
 #define CLONES
 #endif
 
-enum { ROW = 509, ROWS = 16, BLOCK = ROW * ROWS, BUCKETS = 64, LANES = 16, FEW = 512 };
+enum { ROW = 509, ROWS = 16, BLOCK = ROW * ROWS, BUCKETS = 64, LANES = 16, FEW = 512, TILE = 2048 };
 enum { FLOAT32, BFLOAT16, FLOAT16 };
 #define INFINITE 0x7f800000u
 #define SIGN 0x80000000u
@@ -37,7 +44,6 @@ typedef struct {
     Eight sum[2], squares[2];
     int64_t small, zero, nan, positive, negative;
     uint32_t largest;        /* the bits of the largest finite absolute value */
-    double buckets[BUCKETS];
 } Found;
 
 static uint32_t fixed_signs[BLOCK + 3];
@@ -61,18 +67,32 @@ static double value_of(int32_t key)
     return value;
 }
 
+static int32_t key_of(float value)
+{
+    int32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return ordered(bits);
+}
+
 CLONES static void find_ends(const int32_t *bits, int64_t count, Found *found)
 {
     int32_t top = found->top, bottom = found->bottom;
-    uint32_t least = found->least;
     for (int64_t i = 0; i < count; i++) {
         int32_t key = ordered(bits[i]);
-        uint32_t size = (uint32_t)bits[i] & 0x7fffffffu;
         top = key > top ? key : top;
         bottom = key < bottom ? key : bottom;
+    }
+    found->top = top, found->bottom = bottom;
+}
+
+CLONES static void find_least(const uint32_t *bits, int64_t count, Found *found)
+{
+    uint32_t least = found->least;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t size = bits[i] & ~SIGN;
         least = size < least ? size : least;
     }
-    found->top = top, found->bottom = bottom, found->least = least;
+    found->least = least;
 }
 
 /* Add values to lanes; `count` is a multiple of 16, as all blocks' but the last. */
@@ -88,6 +108,33 @@ CLONES static void add_up(const float *values, int64_t count, Found *found)
         s0 += x, s1 += y, q0 += x * x, q1 += y * y;
     }
     found->sum[0] = s0, found->sum[1] = s1, found->squares[0] = q0, found->squares[1] = q1;
+}
+
+/* Both in one loop, with ends whose zeros have any sign; NULL where the machine has none. */
+static AddUp *add_up_wide;
+
+static void ends_and_lanes(const float *values, int64_t count, Found *found)
+{
+    int64_t whole = count / LANES * LANES, is_done = 0;
+    if (add_up_wide && whole) {
+        float ends[2];
+        add_up_wide(values, whole, (double *)found->sum, ends);
+        int32_t top = key_of(ends[0]), bottom = key_of(ends[1]);
+        /* A zero may have the other sign; with a NaN ends say nothing. */
+        if (ends[0] != 0 && ends[1] != 0) {
+            found->top = top > found->top ? top : found->top;
+            found->bottom = bottom < found->bottom ? bottom : found->bottom;
+            is_done = whole;
+        }
+    } else {
+        add_up(values, whole, found);
+    }
+    find_ends((const int32_t *)values + is_done, count - is_done, found);
+    if (whole < count) {
+        float rest[LANES] = {0};
+        memcpy(rest, values + whole, (count - whole) * sizeof(float));
+        add_up(rest, LANES, found);
+    }
 }
 
 CLONES static void count_unusual(const uint32_t *bits, int64_t count, uint32_t normal, Found *found)
@@ -185,34 +232,6 @@ static const float *as_floats(const char *memory, int64_t begin, int64_t count, 
 
 static const uint32_t smallest_normal[] = {0x00800000u, 0x00800000u, 0x38800000u};
 
-static void measure(const char *memory, int64_t count, int kind, int health, double *sketch, Found *found)
-{
-    float room[BLOCK];
-    int counts = 0;
-    memset(found, 0, sizeof *found);
-    found->top = INT32_MIN, found->bottom = INT32_MAX, found->least = UINT32_MAX;
-    for (int64_t begin = 0; begin < count; begin += BLOCK) {
-        int64_t some = count - begin < BLOCK ? count - begin : BLOCK, whole = some / LANES * LANES;
-        const float *values = as_floats(memory, begin, some, kind, room);
-        find_ends((const int32_t *)values, some, found);
-        add_up(values, whole, found);
-        if (whole < some) {
-            float rest[LANES] = {0};
-            memcpy(rest, values + whole, (some - whole) * sizeof(float));
-            add_up(rest, LANES, found);
-        }
-        if (sketch)
-            sketch_some(values, some, begin, count <= FEW, sketch);
-        counts |= found->least < smallest_normal[kind];
-    }
-    counts |= found->top >= (int32_t)INFINITE || found->bottom <= ordered((int32_t)(INFINITE | SIGN));
-    for (int64_t begin = 0; health && counts && begin < count; begin += BLOCK) {
-        int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
-        const float *values = as_floats(memory, begin, some, kind, room);
-        count_unusual((const uint32_t *)values, some, smallest_normal[kind], found);
-    }
-}
-
 static double folded(const Eight *lanes)
 {
     Eight eight = lanes[0] + lanes[1];
@@ -222,6 +241,32 @@ static double folded(const Eight *lanes)
     for (int i = 0; i < 2; i++)
         two[i] = four[i] + four[i + 2];
     return two[0] + two[1];
+}
+
+static void measure(const char *memory, int64_t count, int kind, int health, double *sketch, Found *found)
+{
+    float room[BLOCK];
+    int counts = 0;
+    memset(found, 0, sizeof *found);
+    found->top = INT32_MIN, found->bottom = INT32_MAX, found->least = UINT32_MAX;
+    for (int64_t begin = 0, step = sketch ? BLOCK : TILE; begin < count; begin += step) {
+        int64_t some = count - begin < step ? count - begin : step;
+        const float *values = as_floats(memory, begin, some, kind, room);
+        ends_and_lanes(values, some, found);
+        if (health)
+            find_least((const uint32_t *)values, some, found);
+        if (sketch)
+            sketch_some(values, some, begin, count <= FEW, sketch);
+        counts |= found->least < smallest_normal[kind];
+    }
+    if (isnan(folded(found->squares)))
+        found->top = found->bottom = ordered(0x7fc00000);
+    counts |= found->top >= (int32_t)INFINITE || found->bottom <= ordered((int32_t)(INFINITE | SIGN));
+    for (int64_t begin = 0; health && counts && begin < count; begin += BLOCK) {
+        int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
+        const float *values = as_floats(memory, begin, some, kind, room);
+        count_unusual((const uint32_t *)values, some, smallest_normal[kind], found);
+    }
 }
 
 static int numbers_of(PyObject *const *args, Py_ssize_t given, int wanted, long long *numbers)
@@ -257,9 +302,6 @@ void ends_and_sums(const char *memory, int64_t count, int kind, double *numbers)
     } else {
         measure(memory, count, kind, 0, NULL, &found);
     }
-    int32_t infinite = (int32_t)INFINITE;
-    if (found.top > infinite || found.bottom < ordered((int32_t)(INFINITE | SIGN)))
-        found.top = found.bottom = ordered(0x7fc00000);
     numbers[0] = value_of(found.top), numbers[1] = value_of(found.bottom);
     numbers[2] = folded(found.sum), numbers[3] = folded(found.squares);
 }
@@ -288,8 +330,6 @@ static PyObject *everything(PyObject *self, PyObject *const *args, Py_ssize_t gi
     Py_BEGIN_ALLOW_THREADS
     measure(memory, numbers[1], (int)numbers[2], 1, buckets, &found);
     Py_END_ALLOW_THREADS
-    if (found.nan)
-        found.top = found.bottom = ordered(0x7fc00000);
     return Py_BuildValue("(ddddLLLLLd)", value_of(found.top), value_of(found.bottom),
                          folded(found.sum), folded(found.squares), (long long)found.small,
                          (long long)found.zero, (long long)found.nan, (long long)found.positive,
@@ -317,7 +357,33 @@ static PyObject *sketch(PyObject *self, PyObject *const *args, Py_ssize_t given)
     Py_RETURN_NONE;
 }
 
+static uint32_t remainders[256]; /* of each byte, by the polynomial of CRC-32 */
+
+static uint32_t next_state(const unsigned char *from, int64_t size, uint32_t state)
+{
+    for (int64_t i = 0; i < size; i++)
+        state = state >> 8 ^ remainders[(state ^ from[i]) & 0xff];
+    return state;
+}
+
+/* crc32(address, bytes) -> what zlib.crc32 gives; -1 where zlib is quicker */
+static PyObject *crc32(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    long long numbers[2], found = -1;
+    if (!numbers_of(args, given, 2, numbers))
+        return NULL;
+    const unsigned char *memory = (const unsigned char *)(uintptr_t)numbers[0];
+    unsigned char left[16];
+    Py_BEGIN_ALLOW_THREADS
+    int64_t done = folded_bytes(memory, numbers[1], 0xffffffffu, left);
+    if (done)
+        found = (uint32_t)~next_state(memory + done, numbers[1] - done, next_state(left, 16, 0));
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLongLong(found);
+}
+
 static PyMethodDef methods[] = {
+    {"crc32", (PyCFunction)(void (*)(void))crc32, METH_FASTCALL, NULL},
     {"sums", (PyCFunction)(void (*)(void))sums, METH_FASTCALL, NULL},
     {"everything", (PyCFunction)(void (*)(void))everything, METH_FASTCALL, NULL},
     {"sketch", (PyCFunction)(void (*)(void))sketch, METH_FASTCALL, NULL},
@@ -331,6 +397,12 @@ PyMODINIT_FUNC PyInit__one_pass(void)
 {
     for (int i = 0; i < BLOCK; i++)
         fixed_signs[i] = (uint32_t)((mixed(((uint64_t)1 << 62) + i / 64) >> (i % 64)) & 1) << 31;
+    for (uint32_t i = 0; i < 256; i++) {
+        remainders[i] = i;
+        for (int bit = 0; bit < 8; bit++)
+            remainders[i] = remainders[i] >> 1 ^ (remainders[i] & 1 ? 0xedb88320u : 0);
+    }
+    add_up_wide = wide_add_up();
     PyObject *made = PyModule_Create(&module);
     if (made && add_texts(made) < 0) {
         Py_DECREF(made);

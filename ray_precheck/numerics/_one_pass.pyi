@@ -1,4 +1,4 @@
-"""What `_one_pass.c` and `_texts.c` give; `one_pass` says what the numbers mean."""
+"""What `_one_pass.c`, `_texts.c` and `_x86.c` give; `one_pass` says what the numbers mean."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +8,7 @@ def everything(
     address: int, count: int, kind: int, buckets: int, /
 ) -> tuple[float, float, float, float, int, int, int, int, int, float]: ...
 def sketch(address: int, count: int, kind: int, start: int, buckets: int, /) -> None: ...
+def crc32(address: int, size: int, /) -> int: ...
 
 class Texts:
     """Writes tensors of `types`; `capture.pytorch.tensors.many` has the functions that it gets."""

@@ -18,7 +18,6 @@ add up to that of the whole. Plain tuples describe the part, so nothing here nee
 
 import functools
 import math
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,6 +38,7 @@ from ray_precheck.inputs.roles.rowwise import (
     row_count,
 )
 from ray_precheck.inputs.roles.rules import DIFFERENT, INDICES
+from ray_precheck.numerics.one_pass import crc32_of
 from ray_precheck.numerics.sketch import Array, largest_of, sketch, sketch_at, zeros
 from ray_precheck.numerics.statistics import MAX, MIN
 
@@ -87,7 +87,7 @@ def raw_bytes(values: np.ndarray[Any, Any]) -> Raw:
 
 def crc32_text(raw: Raw) -> str:
     """Return the CRC-32 of bytes, as 8 hexadecimal digits."""
-    return f'"{zlib.crc32(raw.data):08x}"'
+    return f'"{crc32_of(raw):08x}"'
 
 
 def xor_text(raw: Raw, single: object = None) -> str:

@@ -1,12 +1,13 @@
 """The compiled pass finds the ends of values bit by bit, and exact sums."""
 
 import math
+import zlib
 
 import numpy as np
 import pytest
 
 from ray_precheck.numerics import one_pass
-from ray_precheck.numerics.one_pass import BFLOAT16, FLOAT16, FLOAT32, EndsAndSums
+from ray_precheck.numerics.one_pass import BFLOAT16, FLOAT16, FLOAT32, EndsAndSums, crc32_of
 from ray_precheck.numerics.statistics import summary_of
 from ray_precheck.schema.dtypes import Array
 
@@ -127,3 +128,12 @@ def test_statistics_of_arrays_do_not_need_the_extension(
     found = summary_of(values)
     monkeypatch.setattr(one_pass, "COMPILED", None)
     assert found == pytest.approx(summary_of(values), rel=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 79, 80, 127, 128, 129, 200, 4095, 70_001])
+def test_checksums_are_those_of_zlib(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw: Array = np.random.default_rng(size).integers(0, 256, size + 1, dtype=np.uint8)
+    found = [crc32_of(raw[begin : begin + size]) for begin in (0, 1)]
+    monkeypatch.setattr(one_pass, "COMPILED", None)
+    assert found == [crc32_of(raw[begin : begin + size]) for begin in (0, 1)]
+    assert found == [zlib.crc32(raw[begin : begin + size].tobytes()) for begin in (0, 1)]

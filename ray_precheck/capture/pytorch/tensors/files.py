@@ -13,7 +13,6 @@ that of `torch.save` (44 against 81 us for the smallest; torch 2.13, one thread,
 
 import os
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack, unpack
@@ -29,6 +28,7 @@ from ray_precheck.capture.pytorch.tensors.memory import (
     is_freed,
 )
 from ray_precheck.dump.safetensors import NAMES, SUFFIX, head_of, only_tensor
+from ray_precheck.numerics.one_pass import crc32_of
 
 # The fields of larger archives have other places (zip64).
 _MOST_BYTES = 1 << 31
@@ -138,7 +138,7 @@ def _around(path: Path, tensor: torch.Tensor) -> _Around | None:
     """Return what stands around the values of a tensor in its file; None where the checksum is not told from
     other bytes."""
     values: Any = borrowed_bytes(tensor)
-    checksum = pack("<I", zlib.crc32(values))
+    checksum = pack("<I", crc32_of(values))
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         begin = next(each for each in archive.infolist() if each.filename.endswith("/data/0"))
         file.seek(begin.header_offset + _LENGTHS)
@@ -160,7 +160,7 @@ def _write_like(around: _Around, tensor: torch.Tensor, path: str) -> None:
         OSError: it cannot be written.
     """
     values: Any = borrowed_bytes(tensor)
-    own = pack("<I", zlib.crc32(values))
+    own = pack("<I", crc32_of(values))
     head, tail = (part.replace(around.checksum, own) for part in around[:2])
     _write_pieces((head, values, tail), path)
 
