@@ -1,4 +1,4 @@
-"""What `_one_pass.c`, `_texts.c` and `_x86.c` give; `one_pass` says what the numbers mean."""
+"""What `_borders.c`, `_one_pass.c`, `_texts.c` and `_x86.c` give; `one_pass` says what the numbers mean."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +8,10 @@ def everything(
     address: int, count: int, kind: int, buckets: int, /
 ) -> tuple[float, float, float, float, int, int, int, int, int, float]: ...
 def sketch(address: int, count: int, kind: int, start: int, buckets: int, /) -> None: ...
+def edges_of(tensors: list[Any], /) -> list[tuple[Any, int] | None]: ...
+def single_node(
+    edges: list[tuple[Any, int] | None], output: Any, /
+) -> tuple[Any, dict[int, int]] | None: ...
 def crc32(address: int, size: int, /) -> int: ...
 
 class Texts:

@@ -17,14 +17,14 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch.distributed as distributed
 
-from ray_precheck.capture.pytorch.calls import detour
+from ray_precheck.capture.pytorch.calls import detour_all
 from ray_precheck.capture.pytorch.elements import group_text
 from ray_precheck.capture.pytorch.functional_collectives import Finish, FunctionalCollectives
 from ray_precheck.capture.pytorch.messages import Messages
@@ -104,26 +104,29 @@ class Collectives:
         if not distributed.is_available():
             yield
             return
-        with ExitStack() as detours:
-            for name, holders in _holders(*imported()).items():
-                original = getattr(distributed, name)
-                told = self._told(name, original)
-                # The script may have put another function there, or taken one, without an import.
-                for holder in dict.fromkeys([*holders, sys.modules["__main__"]]):
-                    is_own = name in _OF_BATCHES and holder.__name__ == _HOME
-                    if vars(holder).get(name) is original and not is_own:
-                        detours.enter_context(detour(holder, name, told))
-            for word in ("__new__", "__init__"):
-                detours.enter_context(detour(distributed.P2POp, word, _unwrapping(word)))
-            for word in _ARRIVALS:
-                detours.enter_context(detour(distributed.Work, word, self._waiting(word)))
-            detours.enter_context(self._functional.watched())
+        with detour_all(self._detours()), self._functional.watched():
             try:
                 yield
             finally:
                 for _, finish in list(self._pending.values()):
                     finish(False)
                 self._pending.clear()
+
+    def _detours(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+        """Yield what takes the places of functions, one after the other."""
+        main = sys.modules["__main__"]
+        for name, holders in _holders(*imported()).items():
+            original = getattr(distributed, name)
+            told = self._told(name, original)
+            # The script may have put another function there, or taken one, without an import.
+            for holder in dict.fromkeys([*holders, main]):
+                is_own = name in _OF_BATCHES and holder.__name__ == _HOME
+                if vars(holder).get(name) is original and not is_own:
+                    yield holder, name, told
+        for word in ("__new__", "__init__"):
+            yield distributed.P2POp, word, _unwrapping(word)
+        for word in _ARRIVALS:
+            yield distributed.Work, word, self._waiting(word)
 
     @contextmanager
     def saying(self, fields: str) -> Iterator[None]:

@@ -31,6 +31,7 @@ import torch
 from ray_precheck.capture.pytorch.tensors.text import tensors_in, unwrapped
 from ray_precheck.capture.recording.recorder import GradientWait
 from ray_precheck.foreign import caught
+from ray_precheck.numerics.one_pass import COMPILED
 
 # A node of autograd's graph and the number of its output, or a leaf and `_LEAF`.
 Edge: TypeAlias = tuple[Any, int]
@@ -43,11 +44,14 @@ _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _COPY = "ToCopyBackward0"
 
 
-def edges_of(tensors: Iterable[torch.Tensor]) -> list[Edge | None]:
+def edges_of(tensors: list[torch.Tensor]) -> list[Edge | None]:
     """Return where the gradient of each tensor goes, None for those that require none.
 
     It is asked before the call, because one that changes its argument in place gives it another node.
     """
+    if COMPILED is not None:
+        found: list[Edge | None] = COMPILED.edges_of(tensors)
+        return found
     return [_edge(tensor) if tensor.requires_grad else None for tensor in tensors]
 
 
@@ -97,7 +101,7 @@ OnGradients: TypeAlias = Callable[[PassedGradients], None]
 
 def watch(
     kind: str,
-    inputs: Sequence[Edge | None],
+    inputs: list[Edge | None],
     outputs: Sequence[torch.Tensor],
     done: OnGradients,
     places: Places | None = None,
@@ -105,9 +109,13 @@ def watch(
     """Watch the gradients at the operator's border, or (`node`) those of the node of the first output,
     which is what msprobe records."""
     if kind != NODE:
+        if COMPILED is not None and kind != MODULE and len(outputs) == 1:
+            found = COMPILED.single_node(inputs, outputs[0])
+            if found is not None:
+                return NodeBorder(found[0], found[1], done)
         return watch_border(inputs, outputs, done, places, by_inputs=kind == MODULE)
     node = outputs[0].grad_fn if outputs else None
-    return None if node is None else NodeBorder(node, [], done)
+    return None if node is None else NodeBorder(node, {}, done)
 
 
 def watch_border(
@@ -145,7 +153,8 @@ def watch_border(
     found = _ways(roots, wanted, places or {}) if wanted else Ways({}, {}, True)
     if not by_inputs and not found.inner and len(roots) == 1:
         (node,) = roots
-        return NodeBorder(node, found.exits.get(node, []), done)
+        exits = found.exits.get(node, ())
+        return NodeBorder(node, {each.place: each.input for each in exits}, done)
     border = Border.of_several(roots, found, len(outputs), inputs, done)
     if places is None:
         border.add_up([indices for indices in wanted.values() if len(indices) > 1])
@@ -262,11 +271,12 @@ def _input_behind(
 
 
 class NodeBorder:
-    """Waits for the gradients at a call that is a single node."""
+    """Waits for the gradients at a call that is a single node; `indices` are the numbers of the inputs that
+    get what it passes on, by its places."""
 
-    def __init__(self, node: Any, exits: Sequence[Exit], done: OnGradients) -> None:
+    def __init__(self, node: Any, indices: dict[int, int], done: OnGradients) -> None:
         self._done: OnGradients | None = done
-        self._indices = {each.place: each.input for each in exits}
+        self._indices = indices
         self._handle = node.register_hook(self._take)
 
     def _take(self, passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:

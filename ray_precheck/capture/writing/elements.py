@@ -158,7 +158,13 @@ class PlainElements:
 
     def arguments(self, values: tuple[Any, ...], place: str) -> str:
         """Return an array of arguments."""
-        return array([self.one(value, f"{place}.{index}") for index, value in enumerate(values)])
+        tensor, of_tensor, one = self.tensor, self.of_tensor, self.one
+        return array(
+            [
+                (of_tensor if type(value) is tensor else one)(value, f"{place}.{index}")
+                for index, value in enumerate(values)
+            ]
+        )
 
     def keywords(self, values: dict[str, Any], place: str) -> str:
         """Return an object of keyword arguments."""

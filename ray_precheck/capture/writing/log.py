@@ -17,6 +17,7 @@ removal is missing.
 
 import errno
 import fcntl
+import functools
 import json
 import os
 import threading
@@ -225,7 +226,7 @@ class StepLog:
             if stack is not None:
                 if is_new:
                     self._keys[stack] = []
-                    lines = array(map(quoted, self._lines_of(stack)))
+                    lines = _lines_text(tuple(self._lines_of(stack)))
                     self._stack_log.append(f'{{"{stack}": {lines}}}\n')
                 self._keys[stack].append(key)
             self._parents[key] = parent
@@ -352,10 +353,16 @@ def remove_log(folder: Path) -> None:
 def _stacks_text(keys: Mapping[int, Sequence[str]], stacks: Mapping[int, Sequence[str]]) -> str:
     """Return stack.json: for each stack the records that it led to, and its lines."""
     entries = [
-        f'"{place}": [{array(map(quoted, keys[number]))}, {array(map(quoted, stacks[number]))}]'
+        f'"{place}": [{array(map(quoted, keys[number]))}, {_lines_text(tuple(stacks[number]))}]'
         for place, number in enumerate(sorted(keys))
     ]
     return "{" + ",\n".join(entries) + "}\n"
+
+
+@functools.lru_cache(1 << 12)
+def _lines_text(lines: tuple[str, ...]) -> str:
+    """Return the lines of a stack, most of which come again in each step."""
+    return array(map(quoted, lines))
 
 
 def _construct_text(parents: Mapping[str, str | None]) -> str:
