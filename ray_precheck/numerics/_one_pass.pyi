@@ -21,7 +21,7 @@ class Texts:
         cls,
         types: tuple[type, type],
         kind_of: Callable[[Any], tuple[bytes, bytes, int, int, int, int] | None],
-        stride_text: Callable[[tuple[int, ...], tuple[int, ...]], bytes | None],
+        stride_text: Callable[[tuple[int, ...], tuple[int, ...]], tuple[bytes, bytes] | None],
         dumps: Callable[[list[float]], bytes],
         words: Callable[[float, float, float, float], str],
         labels: tuple[bytes, bytes, bytes, bytes],

@@ -17,8 +17,12 @@
 #include <string.h>
 
 void ends_and_sums(const char *memory, int64_t count, int kind, double *numbers);
+char *gathered(const char *from, const int64_t *sizes, int dims, int all_dims, int width, char *to);
 
 enum { PIECE = 64, PIECES = 32, WHOLE = 1 << 14, MOST_KINDS = 4096, MOST_ENTRIES = 1 << 16 };
+/* How the values lie of a tensor that does not take one piece of memory: how often it repeats each (`expand`), how
+   many there are, whether they must be copied, and their sizes and strides. */
+enum { REPEATED, COUNT, IS_COPIED, SIZES };
 
 typedef struct {
     uint64_t address, glimpse;
@@ -169,12 +173,39 @@ static PyObject *told(Texts *self, PyObject *tensor)
     return text;
 }
 
-/* The statistics of values as text, which are looked at now. */
-static PyObject *looked_at(Texts *self, uint64_t address, int64_t count, int kind, int is_single)
+/* The ends and the sums of values of which a plan says how they lie; 0 where there is no memory for a copy. */
+static int planned_sums(const char *memory, int kind, const int64_t *plan, int dims, double *numbers)
+{
+    char *copy = NULL;
+    if (plan[IS_COPIED]) {
+        int width = kind ? 2 : 4;
+        if (!(copy = PyMem_Malloc(plan[COUNT] * width))) {
+            PyErr_NoMemory();
+            return 0;
+        }
+        gathered(memory, plan + SIZES, dims, dims, width, copy);
+    }
+    ends_and_sums(copy ? copy : memory, plan[COUNT], kind, numbers);
+    numbers[3] *= (double)plan[REPEATED];
+    PyMem_Free(copy);
+    return 1;
+}
+
+/* The statistics of values as text, which are looked at now; a plan says how they lie where they take no piece of
+   memory. */
+static PyObject *looked_at(Texts *self, uint64_t address, int64_t count, int kind, const int64_t *plan, int dims)
 {
     double numbers[4];
+    int is_single = !dims;
     PyObject *floats = NULL, *raw = NULL, *text = NULL;
-    ends_and_sums((const char *)(uintptr_t)address, count, kind, numbers);
+    const char *memory = (const char *)(uintptr_t)address;
+    if (plan) {
+        count = plan[COUNT];
+        if (!planned_sums(memory, kind, plan, dims, numbers))
+            return NULL;
+    } else {
+        ends_and_sums(memory, count, kind, numbers);
+    }
     numbers[2] = is_single ? numbers[0] : numbers[2] / (double)count;
     numbers[3] = is_single ? numbers[0] : sqrt(numbers[3]);
     if (!(isfinite(numbers[0]) && isfinite(numbers[1]) && isfinite(numbers[2]) && isfinite(numbers[3]))) {
@@ -239,9 +270,10 @@ static int still_holds(const Entry *entry, PyObject *tensor)
 }
 
 /* The statistics of a tensor as text, known or looked at. */
-static PyObject *statistics_of(Texts *self, PyObject *tensor, Entry new, int64_t size, PyObject *met, int dims)
+static PyObject *statistics_of(Texts *self, PyObject *tensor, Entry new, int64_t size, PyObject *met,
+                               const int64_t *plan, int dims)
 {
-    int is_kept = size > self->small;
+    int is_kept = size > self->small && !plan;
     if (is_kept) {
         PyObject *version = PyObject_GetAttr(tensor, n_version);
         new.version = version ? PyLong_AsLongLong(version) : -1;
@@ -267,7 +299,7 @@ static PyObject *statistics_of(Texts *self, PyObject *tensor, Entry new, int64_t
             return NULL;
         Py_DECREF(done);
     }
-    new.text = self->look == Py_None ? looked_at(self, new.address, new.count, new.kind, !dims)
+    new.text = self->look == Py_None ? looked_at(self, new.address, new.count, new.kind, plan, dims)
                                      : told(self, tensor);
     if (new.text && is_kept)
         remember(self, new, tensor);
@@ -325,7 +357,8 @@ static PyObject *joined(PyObject *const *parts, int many, long long offset)
 /* The fields of a tensor whose kind is known: (before, behind, kind, count, bytes, dims). */
 static PyObject *described(Texts *self, PyObject *tensor, PyObject *shape, PyObject *kind, PyObject *met)
 {
-    PyObject *parts[4] = {PyTuple_GetItem(kind, 0), NULL, PyTuple_GetItem(kind, 1), NULL};
+    PyObject *parts[4] = {PyTuple_GetItem(kind, 0), NULL, PyTuple_GetItem(kind, 1), NULL}, *layout = NULL;
+    const int64_t *plan = NULL;
     Entry new = {0};
     new.kind = (int)PyLong_AsLong(PyTuple_GetItem(kind, 2));
     new.count = PyLong_AsLongLong(PyTuple_GetItem(kind, 3));
@@ -347,24 +380,33 @@ static PyObject *described(Texts *self, PyObject *tensor, PyObject *shape, PyObj
     if (!is_flat) {
         PyObject *stride = PyObject_CallMethodObjArgs(tensor, n_stride, NULL);
         PyObject *key = stride ? PyTuple_Pack(2, shape, stride) : NULL;
-        parts[3] = key ? table_entry(self->strides, key, self->stride_text, shape, stride) : NULL;
-        Py_XINCREF(parts[3]);
+        layout = key ? table_entry(self->strides, key, self->stride_text, shape, stride) : NULL;
+        Py_XINCREF(layout);
         Py_XDECREF(key);
         Py_XDECREF(stride);
-        if (!parts[3])
+        if (!layout)
             return NULL;
-        if (parts[3] == Py_None) {
-            Py_DECREF(Py_None);
+        char *planned = NULL;
+        if (layout != Py_None) {
+            parts[3] = PyTuple_GetItem(layout, 0);
+            planned = parts[3] ? PyBytes_AsString(PyTuple_GetItem(layout, 1)) : NULL;
+        }
+        if (!planned) {
+            Py_DECREF(layout);
+            if (PyErr_Occurred())
+                return NULL;
             goto other;
         }
+        if (PyBytes_Size(PyTuple_GetItem(layout, 1)))
+            plan = (const int64_t *)planned;
     }
     new.address = (uint64_t)address;
-    parts[1] = statistics_of(self, tensor, new, size, met, dims);
+    parts[1] = statistics_of(self, tensor, new, size, met, plan, dims);
     long long offset = parts[1] ? number_from(tensor, n_offset) : -1;
     if (offset >= 0)
         text = joined(parts, 4, offset);
     Py_XDECREF(parts[1]);
-    Py_XDECREF(parts[3]);
+    Py_XDECREF(layout);
     return text;
 other:
     Py_INCREF(empty);

@@ -84,11 +84,30 @@ def test_many_tensors_have_the_statistics_of_each(quick: QuickTexts) -> None:
     assert [quick.fields(each, None) for each in tensors] == alone
 
 
+def test_values_with_gaps_and_repeated_ones_are_looked_at_in_their_order(
+    compiled: QuickTexts,
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, 50, 32)
+    tensors = [x[..., :7], x[..., 5], x[:, 1:4, ::3], x.transpose(1, 2)[..., 3:], x[1, 2, 3, ::5]]
+    tensors += [x[:, :, None].expand(4, 6, 2, 50, 32), x[0, 0, 0].expand(9, 32), x[:, :1, 2:3, 4:9]]
+    tensors += [x[:, :, :1].expand(4, 6, 50, 32), torch.randn(1).expand(500), x[..., 1:2].squeeze()]
+    tensors += [x[0, 0].as_strided((5, 9), (2, 3)), torch.randn(1, 3).expand(4, 3).t()]
+    tensors += [x.to(dtype)[..., 2:9] for dtype in (torch.float16, torch.bfloat16)]
+    tensors += [torch.tensor([1.0, each, -2.0, each])[::3] for each in (float("nan"), INF, -0.0)]
+    assert not any(each.is_contiguous() for each in tensors)
+    alone = [TensorTexts(statistics).fields(each) for each in tensors]
+    assert [compiled.fields(each, None) for each in tensors] == alone
+    assert compiled.fields_of_many(tensors) == alone
+    x.detach().mul_(2)  # nothing of them is remembered
+    alone = [TensorTexts(statistics).fields(each) for each in tensors]
+    assert [compiled.fields(each, None) for each in tensors] == alone
+
+
 @pytest.mark.parametrize(
     "tensor",
     [
-        torch.ones(3, 4)[:, 1],
-        torch.ones(3, 1).expand(3, 4),
+        torch.ones(300, 500)[:, 1:],
         torch.ones(3, dtype=torch.float64),
         torch.ones(3, dtype=torch.int32),
         torch.ones(0),

@@ -5,12 +5,14 @@ out: the fields of each, as `TensorTexts.fields` has them, with statistics that 
 `values.statistics`; "" for a tensor that needs another look. Called by the recorder for each tensor of each
 call, and for the elements of such a list.
 
-The extension (`numerics/_texts.c`) writes float32 and half types on the CPU, of any size, that lie in one
-piece of memory; the statistics of up to 32,768 float32 take less time than to know them again. Where it was
-not built, `SmallTensors` writes float32 tensors of up to 8,192 values.
+The extension (`numerics/_texts.c`) writes float32 and half types on the CPU, of any size that lie in one
+piece of memory, and smaller ones of other strides; the statistics of up to 32,768 float32 take less time than
+to know them again. Where it was not built, `SmallTensors` writes float32 tensors of up to 8,192 values.
 """
 
+import math
 import operator
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -34,6 +36,8 @@ _SMALL = torch.float32, torch.strided, True
 _WITHOUT_MEMORY = RuntimeError, NotImplementedError, TypeError
 # So many bytes are looked at in the time that it takes to know them again; numpy needs longer.
 LOOKED_AT_BYTES, SMALL_BYTES = 1 << 17, 1 << 15
+# Of so many values that do not lie side by side a copy takes less time than to know them again.
+_MOST_COPIED = 1 << 16
 _LABELS = tuple(f'{"," if place else ""}"{name}":'.encode() for place, name in enumerate(FIELDS))
 
 
@@ -79,9 +83,22 @@ def _kind(tensor: torch.Tensor) -> tuple[bytes, bytes, int, int, int, int] | Non
     return f"{before}, ".encode(), f", {behind}".encode(), kind, count, tensor.nbytes, tensor.dim()
 
 
-def _stride_text(shape: tuple[int, ...], stride: tuple[int, ...]) -> bytes | None:
-    """Return the field of the strides of a tensor that takes one piece of memory; None for another one."""
-    return f', "stride": {list(stride)}'.encode() if covers_memory(shape, stride) else None
+def _stride_text(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[bytes, bytes] | None:
+    """Return the field of the strides of a tensor, and how its values lie where it does not take one piece
+    of memory (`_texts.c` says in which order); None for one whose many values are to be known again.
+
+    Of an expanded tensor each value is looked at once, as `values.host_summary` does.
+    """
+    text = f', "stride": {list(stride)}'.encode()
+    if covers_memory(shape, stride):
+        return text, b""
+    sizes = [1 if not step else size for size, step in zip(shape, stride, strict=True)]
+    count = math.prod(sizes)
+    is_copied = not covers_memory((*sizes,), stride)
+    if is_copied and count > _MOST_COPIED:
+        return None
+    plan = (math.prod(shape) // count, count, int(is_copied), *sizes, *stride)
+    return text, struct.pack(f"={len(plan)}q", *plan)
 
 
 def _words(*numbers: float) -> str:
