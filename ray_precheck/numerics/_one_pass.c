@@ -20,6 +20,7 @@ typedef void AddUp(const float *values, int64_t count, double *lanes, float *end
 
 int add_texts(PyObject *module);   /* of _texts.c */
 int add_borders(PyObject *module); /* of _borders.c */
+int add_frames(PyObject *module);  /* of _frames.c */
 /* of _x86.c */
 AddUp *wide_add_up(void);
 int64_t folded_bytes(const unsigned char *from, int64_t size, uint32_t state, unsigned char *left);
@@ -405,7 +406,7 @@ PyMODINIT_FUNC PyInit__one_pass(void)
     }
     add_up_wide = wide_add_up();
     PyObject *made = PyModule_Create(&module);
-    if (made && (add_texts(made) < 0 || add_borders(made) < 0)) {
+    if (made && (add_texts(made) < 0 || add_borders(made) < 0 || add_frames(made) < 0)) {
         Py_DECREF(made);
         return NULL;
     }

@@ -20,6 +20,7 @@ from itertools import islice
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
+from ray_precheck.capture.recording.stacks import frames_named
 from ray_precheck.capture.writing.elements import quoted
 from ray_precheck.foreign import caught
 from ray_precheck.operators.effects import CHANGES
@@ -90,13 +91,8 @@ class GivenNames:
         A wrapper that passes on whatever it gets (DistributedDataParallel) has no names for it: then the
         model within has.
         """
-        calls = []
-        while frame is not None:
-            if frame.f_code.co_name == self._entry:
-                calls.append(frame)
-            frame = frame.f_back
         found: dict[int, str] = {}
-        for call in reversed(calls):
+        for call in reversed(frames_named(frame, self._entry)):
             local = call.f_locals
             model = local.get("self")
             if not self._is_module(model):

@@ -10,9 +10,11 @@ import linecache
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
+
+from ray_precheck.numerics.one_pass import COMPILED
 
 # Python's own files that run what a program hands to a thread.
 _THREADS = (threading.__file__, os.path.dirname(concurrent.futures.__file__))
@@ -43,7 +45,7 @@ class Stacks:
         self._again = again
         self._left_out = tuple(left_out)
         self._mark = mark
-        self._numbers: dict[tuple[int, ...], Stack] = {}
+        self._numbers: dict[Hashable, Stack] = {}
         self._inner: dict[tuple[int, ...], int] = {}
         self._lines: list[list[str]] = []
         self._kept_alive: dict[int, CodeType] = {}
@@ -54,16 +56,10 @@ class Stacks:
 
     def of(self, frame: FrameType | None) -> Stack:
         """Return the stack that ends with a frame."""
-        places: list[int] = []
-        first = frame
-        while frame is not None:
-            # A frame's code is the same object in each call, so its identity is enough.
-            places += (id(frame.f_code), frame.f_lasti)
-            frame = frame.f_back
-        key = tuple(places)
+        key = _key_of(frame)
         stack = self._numbers.get(key)
         if stack is None:
-            stack = self._numbers[key] = self._new(first)
+            stack = self._numbers[key] = self._new(frame)
         return stack
 
     def _new(self, frame: FrameType | None) -> Stack:
@@ -85,6 +81,33 @@ class Stacks:
         return Stack(len(self._lines) - 1, inner, again)
 
 
+def _key_of(frame: FrameType | None) -> Hashable:
+    """Return what tells a stack from others: a frame's code is the same object in each call, so that its
+    identity is enough."""
+    if COMPILED is not None and frame is not None:
+        key: bytes | None = COMPILED.stack_key(frame)
+        if key is not None:
+            return key
+    places: list[int] = []
+    while frame is not None:
+        places += (id(frame.f_code), frame.f_lasti)
+        frame = frame.f_back
+    return tuple(places)
+
+
+def frames_named(frame: FrameType | None, name: str) -> list[FrameType]:
+    """Return the frames from one on, the innermost first, that run a function of a name."""
+    if COMPILED is not None and frame is not None:
+        found: list[FrameType] = COMPILED.frames_named(frame, name)
+        return found
+    frames: list[FrameType] = []
+    while frame is not None:
+        if frame.f_code.co_name == name:
+            frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
 def function_source(code: CodeType) -> str:
     """Return the lines of a function, "" where there is no source."""
     lines = [line for _, _, line in code.co_lines() if line]
@@ -104,12 +127,11 @@ def line_of(code: CodeType, number: int) -> str:
 def modules_around(frame: FrameType | None, entry: str) -> list[Any]:
     """Return the modules that a frame runs in, the innermost first: `self` of the method `entry` through
     which the framework calls modules."""
-    found = []
-    while frame is not None:
-        if frame.f_code.co_name == entry and "self" in frame.f_code.co_varnames:
-            found.append(frame.f_locals.get("self"))
-        frame = frame.f_back
-    return found
+    return [
+        each.f_locals.get("self")
+        for each in frames_named(frame, entry)
+        if "self" in each.f_code.co_varnames
+    ]
 
 
 def program_frame(frame: FrameType | None, left_out: Sequence[str]) -> FrameType | None:
