@@ -245,30 +245,42 @@ static double folded(const Eight *lanes)
     return two[0] + two[1];
 }
 
+/* Look at the health of a block whose own ends were found. */
+static void find_health(const uint32_t *bits, int64_t count, uint32_t normal, Found *found)
+{
+    found->least = UINT32_MAX;
+    find_least(bits, count, found);
+    int is_unusual = found->least < normal || found->top >= (int32_t)INFINITE ||
+                     found->bottom <= ordered((int32_t)(INFINITE | SIGN)) || isnan(folded(found->squares));
+    if (is_unusual) {
+        count_unusual(bits, count, normal, found);
+        return;
+    }
+    uint32_t top = ordered(found->top) & ~SIGN, bottom = ordered(found->bottom) & ~SIGN;
+    found->largest = top > found->largest ? top : found->largest;
+    found->largest = bottom > found->largest ? bottom : found->largest;
+}
+
 static void measure(const char *memory, int64_t count, int kind, int health, double *sketch, Found *found)
 {
     float room[BLOCK];
-    int counts = 0;
+    int32_t top = INT32_MIN, bottom = INT32_MAX;
     memset(found, 0, sizeof *found);
-    found->top = INT32_MIN, found->bottom = INT32_MAX, found->least = UINT32_MAX;
     for (int64_t begin = 0, step = sketch ? BLOCK : TILE; begin < count; begin += step) {
         int64_t some = count - begin < step ? count - begin : step;
         const float *values = as_floats(memory, begin, some, kind, room);
+        found->top = INT32_MIN, found->bottom = INT32_MAX;
         ends_and_lanes(values, some, found);
         if (health)
-            find_least((const uint32_t *)values, some, found);
+            find_health((const uint32_t *)values, some, smallest_normal[kind], found);
         if (sketch)
             sketch_some(values, some, begin, count <= FEW, sketch);
-        counts |= found->least < smallest_normal[kind];
+        top = found->top > top ? found->top : top;
+        bottom = found->bottom < bottom ? found->bottom : bottom;
     }
+    found->top = top, found->bottom = bottom;
     if (isnan(folded(found->squares)))
         found->top = found->bottom = ordered(0x7fc00000);
-    counts |= found->top >= (int32_t)INFINITE || found->bottom <= ordered((int32_t)(INFINITE | SIGN));
-    for (int64_t begin = 0; health && counts && begin < count; begin += BLOCK) {
-        int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
-        const float *values = as_floats(memory, begin, some, kind, room);
-        count_unusual((const uint32_t *)values, some, smallest_normal[kind], found);
-    }
 }
 
 static int numbers_of(PyObject *const *args, Py_ssize_t given, int wanted, long long *numbers)
@@ -320,7 +332,7 @@ static PyObject *sums(PyObject *self, PyObject *const *args, Py_ssize_t given)
 }
 
 /* everything(address, count, kind, where 64 float64 are added to) -> the same, and the counts of values below the
-   smallest normal one, zeros, NaN, +inf and -inf, and the largest finite absolute value where one was counted */
+   smallest normal one, zeros, NaN, +inf and -inf, and the largest finite absolute value */
 static PyObject *everything(PyObject *self, PyObject *const *args, Py_ssize_t given)
 {
     long long numbers[4];

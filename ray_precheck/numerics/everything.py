@@ -56,8 +56,6 @@ def everything(address: int, count: int, kind: int) -> Everything | None:
     place = buckets.__array_interface__["data"][0]
     top, bottom, total, squares, *counts, finite = COMPILED.everything(address, count, kind, place)
     below, zero, nan, positive, negative = counts
-    if not (below or nan or positive or negative):  # then the others were not looked for
-        finite = max(abs(top), abs(bottom))
     is_whole = not (nan or positive or negative) and is_summed_unscaled(finite)
     found = EndsAndSums(top, bottom, total, squares)
     return Everything(
