@@ -331,23 +331,23 @@ static PyObject *sums(PyObject *self, PyObject *const *args, Py_ssize_t given)
     return Py_BuildValue("(dddd)", found[0], found[1], found[2], found[3]);
 }
 
-/* everything(address, count, kind, where 64 float64 are added to) -> the same, and the counts of values below the
-   smallest normal one, zeros, NaN, +inf and -inf, and the largest finite absolute value */
+/* everything(address, count, kind) -> the same, and the counts of values below the smallest normal one, zeros,
+   NaN, +inf and -inf, the largest finite absolute value, and 64 float64 of the sketch as bytes */
 static PyObject *everything(PyObject *self, PyObject *const *args, Py_ssize_t given)
 {
-    long long numbers[4];
+    long long numbers[3];
+    double buckets[BUCKETS] = {0};
     Found found;
-    if (!numbers_of(args, given, 4, numbers) || !is_readable(numbers[0], numbers[1], numbers[2]))
+    if (!numbers_of(args, given, 3, numbers) || !is_readable(numbers[0], numbers[1], numbers[2]))
         return NULL;
     const char *memory = (const char *)(uintptr_t)numbers[0];
-    double *buckets = (double *)(uintptr_t)numbers[3];
     Py_BEGIN_ALLOW_THREADS
     measure(memory, numbers[1], (int)numbers[2], 1, buckets, &found);
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("(ddddLLLLLd)", value_of(found.top), value_of(found.bottom),
-                         folded(found.sum), folded(found.squares), (long long)found.small,
-                         (long long)found.zero, (long long)found.nan, (long long)found.positive,
-                         (long long)found.negative, value_of((int32_t)found.largest));
+    return Py_BuildValue("(ddddLLLLLdy#)", value_of(found.top), value_of(found.bottom), folded(found.sum),
+                         folded(found.squares), (long long)found.small, (long long)found.zero,
+                         (long long)found.nan, (long long)found.positive, (long long)found.negative,
+                         value_of((int32_t)found.largest), (const char *)buckets, (Py_ssize_t)sizeof buckets);
 }
 
 /* sketch(address, count, kind, global index of the first, where 64 float64 are added to) */

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ray_precheck.numerics.one_pass import COMPILED, EndsAndSums
-from ray_precheck.numerics.sketch import BUCKETS, Array, is_summed_unscaled
+from ray_precheck.numerics.sketch import Array, is_summed_unscaled
 from ray_precheck.numerics.statistics import Health, headroom, largest_finite
 
 
@@ -33,6 +33,11 @@ class Everything(NamedTuple):
     buckets: Array | None
 
     @property
+    def is_usual(self) -> bool:
+        """Whether all values are finite and none is zero or subnormal."""
+        return not (self.below or self.nan or self.positive or self.negative)
+
+    @property
     def largest(self) -> float:
         """The largest absolute value, NaN or infinity if not all are finite."""
         top, bottom = self.sums.max, self.sums.min
@@ -51,13 +56,16 @@ def everything(address: int, count: int, kind: int) -> Everything | None:
     extension."""
     if COMPILED is None:
         return None
-    buckets = np.zeros(BUCKETS)
-    # `ctypes.data` makes an object of Python's first.
-    place = buckets.__array_interface__["data"][0]
-    top, bottom, total, squares, *counts, finite = COMPILED.everything(address, count, kind, place)
-    below, zero, nan, positive, negative = counts
+    found = COMPILED.everything(address, count, kind)
+    below, zero, nan, positive, negative, finite, buckets = found[4:]
     is_whole = not (nan or positive or negative) and is_summed_unscaled(finite)
-    found = EndsAndSums(top, bottom, total, squares)
     return Everything(
-        found, below, zero, nan, positive, negative, finite, buckets if is_whole else None
+        EndsAndSums(*found[:4]),
+        below,
+        zero,
+        nan,
+        positive,
+        negative,
+        finite,
+        np.frombuffer(buckets) if is_whole else None,
     )

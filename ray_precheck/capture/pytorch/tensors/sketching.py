@@ -134,6 +134,8 @@ class Sketching:
             buckets = found.buckets
             if buckets is None:
                 buckets = sketch(host_values(tensor)[0], 0, found.largest)
+            if found.is_usual:
+                return self._written(buckets, "")
             return self._written(buckets, health_field(found.health(str(tensor.dtype)[6:])))
         values, dtype = host_values(tensor)
         if values.dtype.kind != "f":
