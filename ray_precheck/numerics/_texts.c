@@ -12,18 +12,13 @@
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-void ends_and_sums(const char *memory, int64_t count, int kind, double *numbers);
-char *gathered(const char *from, const int64_t *sizes, int dims, int all_dims, int width, char *to);
+/* of _looks.c */
+PyObject *looked_at(const char *memory, int64_t count, int kind, const int64_t *plan, int dims, PyObject **words);
 
 enum { PIECE = 64, PIECES = 32, WHOLE = 1 << 14, MOST_KINDS = 4096, MOST_ENTRIES = 1 << 16 };
-/* How the values lie of a tensor that does not take one piece of memory: how often it repeats each (`expand`), how
-   many there are, whether they must be copied, and their sizes and strides. */
-enum { REPEATED, COUNT, IS_COPIED, SIZES };
-
 typedef struct {
     uint64_t address, glimpse;
     int64_t count;
@@ -173,79 +168,6 @@ static PyObject *told(Texts *self, PyObject *tensor)
     return text;
 }
 
-/* The ends and the sums of values of which a plan says how they lie; 0 where there is no memory for a copy. */
-static int planned_sums(const char *memory, int kind, const int64_t *plan, int dims, double *numbers)
-{
-    char *copy = NULL;
-    if (plan[IS_COPIED]) {
-        int width = kind ? 2 : 4;
-        if (!(copy = PyMem_Malloc(plan[COUNT] * width))) {
-            PyErr_NoMemory();
-            return 0;
-        }
-        gathered(memory, plan + SIZES, dims, dims, width, copy);
-    }
-    ends_and_sums(copy ? copy : memory, plan[COUNT], kind, numbers);
-    numbers[3] *= (double)plan[REPEATED];
-    PyMem_Free(copy);
-    return 1;
-}
-
-/* The statistics of values as text, which are looked at now; a plan says how they lie where they take no piece of
-   memory. */
-static PyObject *looked_at(Texts *self, uint64_t address, int64_t count, int kind, const int64_t *plan, int dims)
-{
-    double numbers[4];
-    int is_single = !dims;
-    PyObject *floats = NULL, *raw = NULL, *text = NULL;
-    const char *memory = (const char *)(uintptr_t)address;
-    if (plan) {
-        count = plan[COUNT];
-        if (!planned_sums(memory, kind, plan, dims, numbers))
-            return NULL;
-    } else {
-        ends_and_sums(memory, count, kind, numbers);
-    }
-    numbers[2] = is_single ? numbers[0] : numbers[2] / (double)count;
-    numbers[3] = is_single ? numbers[0] : sqrt(numbers[3]);
-    if (!(isfinite(numbers[0]) && isfinite(numbers[1]) && isfinite(numbers[2]) && isfinite(numbers[3]))) {
-        PyObject *words = PyObject_CallFunction(self->words, "dddd", numbers[0], numbers[1], numbers[2],
-                                                numbers[3]);
-        text = words ? PyUnicode_AsUTF8String(words) : NULL;
-        Py_XDECREF(words);
-        return text;
-    }
-    if (!(floats = PyList_New(4)))
-        return NULL;
-    for (int i = 0; i < 4; i++) {
-        PyObject *each = PyFloat_FromDouble(numbers[i]);
-        if (!each || PyList_SetItem(floats, i, each) < 0)
-            goto done;
-    }
-    char *own, room[512], *to = room;
-    Py_ssize_t length;
-    if (!(raw = PyObject_CallFunctionObjArgs(self->dumps, floats, NULL)) ||
-        PyBytes_AsStringAndSize(raw, &own, &length) < 0)
-        goto done;
-    /* [1.0,2.0,3.0,4.0] */
-    char *from = own + 1;
-    for (int i = 0; i < 4 && length < 256; i++) {
-        char *label;
-        Py_ssize_t some;
-        if (PyBytes_AsStringAndSize(PyTuple_GetItem(self->labels, i), &label, &some) < 0 || some > 32)
-            goto done;
-        memcpy(to, label, some), to += some;
-        while (from < own + length - 1 && *from != ',')
-            *to++ = *from++;
-        from++;
-    }
-    text = PyBytes_FromStringAndSize(room, to - room);
-done:
-    Py_DECREF(floats);
-    Py_XDECREF(raw);
-    return text;
-}
-
 /* Whether torch may give the memory of a tensor to nobody else: numpy or a file may not have it, too. */
 static int is_resizable(PyObject *tensor)
 {
@@ -299,7 +221,9 @@ static PyObject *statistics_of(Texts *self, PyObject *tensor, Entry new, int64_t
             return NULL;
         Py_DECREF(done);
     }
-    new.text = self->look == Py_None ? looked_at(self, new.address, new.count, new.kind, plan, dims)
+    PyObject *words[] = {self->words, self->dumps, self->labels};
+    const char *memory = (const char *)(uintptr_t)new.address;
+    new.text = self->look == Py_None ? looked_at(memory, new.count, new.kind, plan, dims, words)
                                      : told(self, tensor);
     if (new.text && is_kept)
         remember(self, new, tensor);
