@@ -12,7 +12,7 @@ said by `Metrics.mismatch`.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,8 +37,12 @@ _SAFE_LARGE, _SAFE_SMALL = 1e140, 1e-140
 
 
 @dataclass(slots=True)
-class _Sums:
-    """Running values over the chunks."""
+class MetricSums:
+    """Running values over the pieces of two arrays, from which `Metrics` are made.
+
+    `worst_at` is the flat place of the largest error, where the bench has the magnitude `bench_at_worst`;
+    `mismatch_at` is that of the first NaN or infinity of one side alone, -1 for none.
+    """
 
     dot: float = 0.0
     device_square: float = 0.0
@@ -46,8 +50,61 @@ class _Sums:
     max_abs_err: float = -1.0
     max_rel_err: float = 0.0
     worst_at: int = 0
+    bench_at_worst: float = 0.0
+    bench_largest: float = 0.0
     left_out: int = 0
     mismatch_at: int = -1
+
+    def add_tile(
+        self, device: Array, bench: Array, start: int, smallest_normal: float
+    ) -> bool | None:
+        """Add a tile, two `(N,)` arrays of real numbers whose first element is at the flat place `start`.
+
+        Returns whether both are equal; None, and nothing is added, where squares would over- or underflow.
+        """
+        device_largest, device_finite = _range(device)
+        bench_largest, bench_finite = _range(bench)
+        if _scale(device_largest) != 1.0 or _scale(bench_largest) != 1.0:
+            return None
+        self.bench_largest = max(self.bench_largest, bench_largest)
+        are_finite = device_finite and bench_finite
+        return self.add(device, bench, start, (1.0, 1.0), smallest_normal, are_finite=are_finite)
+
+    def add(
+        self,
+        device: Array,
+        bench: Array,
+        start: int,
+        scales: tuple[float, float],
+        smallest_normal: float,
+        *,
+        are_finite: bool,
+    ) -> bool:
+        """Add a piece; return whether both sides are equal in all elements that are finite."""
+        device, bench = _wide(device), _wide(bench)
+        if "c" in (device.dtype.kind, bench.dtype.kind):
+            device, bench = device.astype(np.complex128), bench.astype(np.complex128)
+        if not are_finite:
+            device, bench = _finite(self, device, bench, start)
+        is_comparable = device.dtype == bench.dtype and scales[0] == scales[1]
+        if is_comparable and bool((device == bench).all()):
+            _add_equal(self, device, start, scales[0])
+            return True
+        with np.errstate(over="ignore"):
+            _add_chunk(self, device, bench, start, scales, smallest_normal)
+        return False
+
+    def metrics(self, shape: tuple[int, ...]) -> Metrics:
+        """Return the metrics of two arrays of a shape without a mismatch; they have an element."""
+        return Metrics(
+            cosine=_cosine(self) if math.prod(shape) > 1 else None,
+            max_abs_err=max(self.max_abs_err, 0.0),
+            max_rel_err=self.max_rel_err,
+            worst_index=unravelled(self.worst_at, shape),
+            bench_at_worst=self.bench_at_worst,
+            bench_largest=self.bench_largest,
+            left_out=self.left_out,
+        )
 
 
 def metrics_of(device_out: Array, bench_out: Array, smallest_normal: float) -> Metrics:
@@ -73,20 +130,12 @@ def metrics_of(device_out: Array, bench_out: Array, smallest_normal: float) -> M
     device_largest, device_finite = _range(device_flat)
     bench_largest, bench_finite = _range(bench_flat)
     scales = _scale(device_largest), _scale(bench_largest)
-    sums = _Sums()
+    sums = MetricSums(bench_largest=bench_largest)
+    are_finite = device_finite and bench_finite
     for chunk in pieces(len(device_flat)):
-        device, bench = _wide(device_flat[chunk]), _wide(bench_flat[chunk])
-        if "c" in (device.dtype.kind, bench.dtype.kind):
-            device, bench = device.astype(np.complex128), bench.astype(np.complex128)
-        if not (device_finite and bench_finite):
-            device, bench = _finite(sums, device, bench, chunk.start)
-        is_comparable = device.dtype == bench.dtype and scales[0] == scales[1]
-        if is_comparable and bool((device == bench).all()):
-            _add_equal(sums, device, chunk.start, scales[0])
-        else:
-            with np.errstate(over="ignore"):
-                _add_chunk(sums, device, bench, chunk.start, scales, smallest_normal)
-    return _metrics(sums, device_out.shape, device_flat, bench_flat, bench_largest)
+        device, bench = device_flat[chunk], bench_flat[chunk]
+        sums.add(device, bench, chunk.start, scales, smallest_normal, are_finite=are_finite)
+    return _metrics(sums, device_out.shape, device_flat, bench_flat)
 
 
 def _wide(values: Array) -> Array:
@@ -98,7 +147,7 @@ def _wide(values: Array) -> Array:
     return np.asarray(values, np.float64)
 
 
-def _finite(sums: _Sums, device: Array, bench: Array, start: int) -> tuple[Array, Array]:
+def _finite(sums: MetricSums, device: Array, bench: Array, start: int) -> tuple[Array, Array]:
     """Return both with 0 where one of them is not finite; count where they agree in that, and note
     where they do not."""
     finite = np.isfinite(device) & np.isfinite(bench)
@@ -112,10 +161,11 @@ def _finite(sums: _Sums, device: Array, bench: Array, start: int) -> tuple[Array
     return np.where(finite, device, 0), np.where(finite, bench, 0)
 
 
-def _add_equal(sums: _Sums, values: Array, start: int, scale: float) -> None:
+def _add_equal(sums: MetricSums, values: Array, start: int, scale: float) -> None:
     """Add a chunk that both sides have alike, as most outputs are: what `_add_chunk` adds then."""
     if sums.max_abs_err < 0.0:
         sums.max_abs_err, sums.worst_at = 0.0, start
+        sums.bench_at_worst = float(magnitudes(values[:1])[0])
     parts = _scaled(values, scale)
     square = float(np.dot(parts, parts))
     sums.dot += square
@@ -124,7 +174,7 @@ def _add_equal(sums: _Sums, values: Array, start: int, scale: float) -> None:
 
 
 def _add_chunk(
-    sums: _Sums,
+    sums: MetricSums,
     device: Array,
     bench: Array,
     start: int,
@@ -135,6 +185,7 @@ def _add_chunk(
     worst = int(np.argmax(error))
     if error[worst] > sums.max_abs_err:
         sums.max_abs_err, sums.worst_at = float(error[worst]), start + worst
+        sums.bench_at_worst = float(magnitudes(bench[worst : worst + 1])[0])
     relative = magnitudes(bench)
     np.maximum(relative, smallest_normal, out=relative)
     np.divide(error, relative, out=relative)
@@ -210,29 +261,24 @@ def _scale(largest: float) -> float:
     return float(2.0 ** -max(min(np.frexp(largest)[1], 1022), -1022))
 
 
-def _metrics(
-    sums: _Sums, shape: tuple[int, ...], device: Array, bench: Array, largest: float
-) -> Metrics:
+def _metrics(sums: MetricSums, shape: tuple[int, ...], device: Array, bench: Array) -> Metrics:
     if not len(bench):
         return Metrics(None, 0.0, 0.0)
-    at = sums.worst_at if sums.mismatch_at < 0 else sums.mismatch_at
+    found, at = sums.metrics(shape), sums.mismatch_at
+    if at < 0:
+        return found
     index = unravelled(at, shape)
-    mismatch = ""
-    if sums.mismatch_at >= 0:
-        mismatch = f"at index {list(index)} it is {device[at]} where the bench has {bench[at]}"
-    return Metrics(
-        cosine=_cosine(sums) if len(bench) > 1 else None,
-        max_abs_err=float("inf") if mismatch else max(sums.max_abs_err, 0.0),
-        max_rel_err=float("inf") if mismatch else sums.max_rel_err,
+    return replace(
+        found,
+        max_abs_err=float("inf"),
+        max_rel_err=float("inf"),
         worst_index=index,
         bench_at_worst=float(magnitudes(bench[at : at + 1])[0]),
-        bench_largest=largest,
-        left_out=sums.left_out,
-        mismatch=mismatch,
+        mismatch=f"at index {list(index)} it is {device[at]} where the bench has {bench[at]}",
     )
 
 
-def _cosine(sums: _Sums) -> float:
+def _cosine(sums: MetricSums) -> float:
     if 0.0 in (sums.device_square, sums.bench_square):
         return float(sums.device_square == sums.bench_square)
     cosine = sums.dot / (math.sqrt(sums.device_square) * math.sqrt(sums.bench_square))
@@ -260,8 +306,8 @@ class Chunk:
     finite: Array
 
 
-def chunks(device_out: Array, bench_out: Array, dtype: str) -> Iterator[Chunk]:
-    """Yield both arrays piece by piece, in float64 or complex128.
+def chunks(device_out: Array, bench_out: Array, dtype: str, start: int = 0) -> Iterator[Chunk]:
+    """Yield both arrays piece by piece, in float64 or complex128; `start` is the place of the first element.
 
     Raises:
         ValueError: the shapes differ.
@@ -286,7 +332,7 @@ def chunks(device_out: Array, bench_out: Array, dtype: str) -> Iterator[Chunk]:
             stays = magnitude < beyond if is_real else np.isfinite(rounded_bench(bench, dtype))
             finite = np.isfinite(device) & stays
             error, magnitude = np.where(finite, error, 0.0), np.where(finite, magnitude, 0.0)
-        yield Chunk(piece.start, device, bench, magnitude, error, finite)
+        yield Chunk(start + piece.start, device, bench, magnitude, error, finite)
 
 
 def rounded_bench(bench_out: Array, dtype: str) -> Array:
@@ -319,46 +365,71 @@ class Errors:
     worst_index: tuple[int, ...] = ()
 
 
+@dataclass(slots=True)
+class ErrorSums:
+    """Running values over the chunks of an output of `dtype`, from which `Errors` are made."""
+
+    dtype: str
+    elements: int = 0
+    normal: int = 0
+    small: int = 0
+    small_wrong: int = 0
+    worst_at: int = 0
+    max_rel: float = -1.0
+    sum_rel: float = 0.0
+    scale: float = 0.0
+    squares: float = 0.0
+
+    def add(self, chunk: Chunk) -> None:
+        """Add a chunk."""
+        self.elements += len(chunk.abs_err)
+        is_normal = chunk.magnitude > limit_of(SMALL_VALUE, self.dtype)
+        error, count = chunk.abs_err, int(np.count_nonzero(is_normal))
+        has_small = count < len(error)
+        if has_small:
+            # What is not finite has a magnitude and an error of 0.
+            self.small += int(np.count_nonzero(chunk.finite)) - count
+            atol = limit_of(BENCHMARK_SMALL_VALUE_ATOL, self.dtype)
+            self.small_wrong += int(np.count_nonzero((error > atol) & ~is_normal))
+        if not count:
+            return
+        self.normal += count
+        relative = relative_errors(chunk, self.dtype)
+        if has_small:
+            relative, error = np.where(is_normal, relative, -1.0), np.where(is_normal, error, 0.0)
+        at = int(np.argmax(relative))
+        if relative[at] > self.max_rel:
+            self.max_rel, self.worst_at = float(relative[at]), chunk.start + at
+        if has_small:
+            np.maximum(relative, 0.0, out=relative)
+        self.sum_rel += float(np.sum(relative))
+        self.scale, self.squares = add_squares(self.scale, self.squares, error)
+
+    def errors(self, shape: tuple[int, ...]) -> Errors:
+        """Return the errors of an output of a shape."""
+        normal = self.normal
+        return Errors(
+            elements=self.elements,
+            normal=normal,
+            small=self.small,
+            max_rel_err=max(self.max_rel, 0.0),
+            mean_rel_err=self.sum_rel / normal if normal else 0.0,
+            rmse=self.scale * math.sqrt(self.squares / normal) if normal else 0.0,
+            small_value_err=self.small_wrong / self.small if self.small else 0.0,
+            worst_index=unravelled(self.worst_at, shape) if normal else (),
+        )
+
+
 def measure_errors(device_out: Array, bench_out: Array, dtype: str) -> Errors:
     """Measure an output of `dtype`; float and complex ones only.
 
     Raises:
         ValueError: the shapes differ.
     """
-    small_value, atol = limit_of(SMALL_VALUE, dtype), limit_of(BENCHMARK_SMALL_VALUE_ATOL, dtype)
-    normal = small = small_wrong = worst_at = 0
-    max_rel, sum_rel, scale, squares = -1.0, 0.0, 0.0, 0.0
+    sums = ErrorSums(dtype)
     for chunk in chunks(device_out, bench_out, dtype):
-        is_normal = chunk.magnitude > small_value
-        error, count = chunk.abs_err, int(np.count_nonzero(is_normal))
-        has_small = count < len(error)
-        if has_small:
-            # What is not finite has a magnitude and an error of 0.
-            small += int(np.count_nonzero(chunk.finite)) - count
-            small_wrong += int(np.count_nonzero((error > atol) & ~is_normal))
-        if not count:
-            continue
-        normal += count
-        relative = relative_errors(chunk, dtype)
-        if has_small:
-            relative, error = np.where(is_normal, relative, -1.0), np.where(is_normal, error, 0.0)
-        at = int(np.argmax(relative))
-        if relative[at] > max_rel:
-            max_rel, worst_at = float(relative[at]), chunk.start + at
-        if has_small:
-            np.maximum(relative, 0.0, out=relative)
-        sum_rel += float(np.sum(relative))
-        scale, squares = add_squares(scale, squares, error)
-    return Errors(
-        elements=device_out.size,
-        normal=normal,
-        small=small,
-        max_rel_err=max(max_rel, 0.0),
-        mean_rel_err=sum_rel / normal if normal else 0.0,
-        rmse=scale * math.sqrt(squares / normal) if normal else 0.0,
-        small_value_err=small_wrong / small if small else 0.0,
-        worst_index=unravelled(worst_at, device_out.shape) if normal else (),
-    )
+        sums.add(chunk)
+    return sums.errors(device_out.shape)
 
 
 def relative_errors(chunk: Chunk, dtype: str) -> Array:

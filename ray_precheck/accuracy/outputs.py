@@ -63,23 +63,23 @@ def check_output(
     """
     if isinstance(bench, Uncompared):
         reason = f"not compared: {bench.reason}"
-        return _row(name, tested, bench, judge.framework, Verdict.SKIP, reason)
+        return row_of(name, tested, bench, judge.framework, Verdict.SKIP, reason)
     if isinstance(tested, HostTensor) and isinstance(bench, _NUMBERS):
         bench = _number(bench)
     if isinstance(bench, HostTensor) and isinstance(tested, _NUMBERS):
         tested = _number(tested)
     if not isinstance(tested, HostTensor) or not isinstance(bench, HostTensor):
-        return _row(name, tested, bench, judge.framework, *_compared_values(tested, bench))
+        return row_of(name, tested, bench, judge.framework, *_compared_values(tested, bench))
     differs = _stored_otherwise(tested, bench)
     if not differs and tested.shape != bench.shape:
         differs = f"shape {list(tested.shape)} where the bench has {list(bench.shape)}"
     if differs:
-        return _row(name, tested, bench, judge.framework, Verdict.ERROR, differs)
+        return row_of(name, tested, bench, judge.framework, Verdict.ERROR, differs)
     judged = _judged(tested, _comparison(tested, bench, judge, implementations), judge)
-    return _row(name, tested, bench, judge.framework, *judged)
+    return row_of(name, tested, bench, judge.framework, *judged)
 
 
-def _row(
+def row_of(
     name: str,
     tested: Any,
     bench: Any,
@@ -89,6 +89,7 @@ def _row(
     metrics: Metrics | None = None,
     columns: Cells = (),
 ) -> OutputCheck:
+    """Return the detail row of two leaves, which have been compared."""
     is_alone = isinstance(bench, Uncompared)
     has_shape = isinstance(tested, HostTensor) and isinstance(bench, _COMPARABLE)
     return OutputCheck(
@@ -122,7 +123,7 @@ def check_with_limits(
     (`Auto.limits`) if it passes."""
     comparison = _comparison(tested, bench, judge, implementations)
     found = _judged(tested, comparison, judge)
-    check = _row(name, tested, bench, judge.framework, *found)
+    check = row_of(name, tested, bench, judge.framework, *found)
     if not isinstance(judge.standard, Auto) or check.verdict is not Verdict.PASS:
         return check, None
     return check, judge.standard.limits(comparison)

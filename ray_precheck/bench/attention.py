@@ -53,14 +53,15 @@ def sums_of_attention(
         flow = _flat(incoming, dtype)
         few_flow = torch.from_numpy(sums_of_rows(flow.numpy(), 2, depth))
         grads = tuple(map(torch.zeros_like, few))
+    behind = torch.ones((_TILE, _TILE), dtype=torch.bool).triu(1)
     for head in range(len(query)):
         for first in range(0, query.shape[1], _TILE):
             rows = slice(first, min(first + _TILE, query.shape[1]))
             seen = slice(0, min(rows.stop, key.shape[1]) if is_causal else key.shape[1])
             scores = (query[head, rows] * factor) @ key[head, seen].T
-            if is_causal:
-                places = torch.arange(rows.start, rows.stop)[:, None]
-                scores.masked_fill_(torch.arange(seen.stop) > places, -math.inf)
+            if is_causal:  # Only the last columns are partly behind the diagonal.
+                last = scores[:, rows.start :]
+                last.masked_fill_(behind[: last.shape[0], : last.shape[1]], -math.inf)
             shares = torch.softmax(scores, -1)
             output[head, rows] = shares @ few[2][head, seen]
             if flow is None or few_flow is None:

@@ -330,13 +330,14 @@ class Checker:
             return replace(judged, inputs=transposed_inputs(tested.inputs) or tested.inputs)
 
     def _sampled(self, tested: UnderTest) -> tuple[DirectionCheck, DirectionCheck] | None:
-        """Return the checks of a large product that a sample shows to be right, else None."""
+        """Return the checks of a large call that parts of the bench show to be right, else None."""
         wanted = self._settings.options.bench
-        if wanted == EXACT or tested.inputs.is_random:
+        if tested.inputs.is_random:
             return None
         run = self._device.run_gradients
+        of = {"samples": wanted != EXACT, "is_final": wanted == SAMPLED}
         try:
-            return judge_sampled(self.bench, tested, self.terms, run, is_final=wanted == SAMPLED)
+            return judge_sampled(self.bench, tested, self.terms, run, **of)
         except NotCheckable:
             return None  # The whole bench says why.
 

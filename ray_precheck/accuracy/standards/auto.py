@@ -95,7 +95,7 @@ _NO_CHANCE = 1.0 - 1e-9
 # A table of flags that stays in the core's cache.
 _HASH_BITS = 16
 # Larger outputs are read at so many evenly spaced places.
-_MOST_ELEMENTS = 1 << 21
+MOST_ELEMENTS = 1 << 21
 # Of few elements so many may be at a step. Of values spread over a binade of bfloat16, 1 in 128 is within
 # half a unit of a step; if 1 in 100 is, 3 of 40 elements (of which 5 % are 2) are in one output of 130.
 _FEW_AT_STEPS = 2
@@ -132,11 +132,29 @@ class Auto:
         finding = biased(comparison) if found.verdict is Verdict.PASS else None
         return found if finding is None else conclude(comparison, [finding], found.columns)
 
+    @property
+    def measure(self) -> Measure:
+        """How many times the error of honest results an error may be."""
+        return Measure(self.rmse, self.max_abs_err, self.max_rel_err)
+
+    def settled(
+        self, comparison: Comparison, own: Distance, honest: Distance, scale: Distance
+    ) -> Judgement | None:
+        """Return the judgement of a result, some elements of which are in `comparison`, if the errors of all
+        its elements, `own`, are those of rounding once, `honest`; None where more is to be asked.
+
+        `scale` are the root mean square and the largest magnitude of the bench.
+        """
+        if comparison.metrics.max_abs_err == 0.0:
+            return conclude(comparison, [], [])
+        limits = self.measure.limits(comparison, honest, scale)
+        is_doubtful = comparison.is_exact or not limits.admits(own) or biased(comparison)
+        return None if is_doubtful else conclude(comparison, [], _cells(honest))
+
     def limits(self, comparison: Comparison) -> Iterator[Distance]:
         """Yield the limits of the errors of an output, each wider than the one before: those of rounding
         once, those by the norms of a product, then by one implementation after the other."""
-        measure = Measure(self.rmse, self.max_abs_err, self.max_rel_err)
-        honest = rounded_once(comparison)
+        measure, honest = self.measure, rounded_once(comparison)
         yield measure.limits(comparison, honest)
         coarse, _ = coarse_implementations(comparison.implementations())
         if has_any(coarse):
@@ -151,8 +169,7 @@ class Auto:
 
     def _judge_elements(self, comparison: Comparison) -> Judgement:
         """Judge by the size of the errors of elements."""
-        measure = Measure(self.rmse, self.max_abs_err, self.max_rel_err)
-        honest = rounded_once(comparison)
+        measure, honest = self.measure, rounded_once(comparison)
         own = measure.own_distance(comparison, honest)
         if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
             return conclude(comparison, [], _cells(honest))
@@ -430,7 +447,7 @@ def _sample(comparison: Comparison) -> _Sample | None:
     once_alone = dtype == "float32" and ROUNDED_ONCE.of(comparison.type_name, comparison.framework)
     if not (is_half or once_alone) or comparison.device_out.size < _LEAST:
         return None
-    step = -(-comparison.device_out.size // _MOST_ELEMENTS)
+    step = -(-comparison.device_out.size // MOST_ELEMENTS)
     bench, once, device = (
         values.reshape(-1)[::step]
         for values in (comparison.bench_out, comparison.bench_once, comparison.device_out)

@@ -12,7 +12,13 @@ from typing import Protocol
 import numpy as np
 
 from ray_precheck.accuracy.cause import likely_cause
-from ray_precheck.accuracy.metrics import is_measurable, measure_errors, rounded_bench, unravelled
+from ray_precheck.accuracy.metrics import (
+    Errors,
+    is_measurable,
+    measure_errors,
+    rounded_bench,
+    unravelled,
+)
 from ray_precheck.numerics.arrays import smallest_normal, spacing
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics, Verdict
@@ -289,13 +295,20 @@ def added_headings(standard: Standard) -> tuple[str, ...]:
 
 def added_cells(standard: Standard, comparison: Comparison, own: Cells) -> Cells:
     """Return the cells of the added columns, with those that the standard has made of its own."""
+    errors = None
+    if standard.name != "msprobe" and is_measurable(comparison.dtype):
+        errors = measure_errors(comparison.device_out, comparison.bench_out, comparison.dtype)
+    return cells_of(standard, errors, own)
+
+
+def cells_of(standard: Standard, errors: Errors | None, own: Cells) -> Cells:
+    """Return the cells of the added columns, of errors that have been measured (None: there are none)."""
     if standard.name == "msprobe":
         return ()
     cells: list[tuple[str, float | str]] = [(STANDARD_HEADING, standard.name)]
     if BENCH_HEADING in standard.columns:
         cells.append((BENCH_HEADING, WHOLE))
-    if is_measurable(comparison.dtype):
-        errors = measure_errors(comparison.device_out, comparison.bench_out, comparison.dtype)
+    if errors is not None:
         cells += [(heading, getattr(errors, field)) for heading, field in ERROR_HEADINGS.items()]
     return tuple(dict([*cells, *own]).items())
 

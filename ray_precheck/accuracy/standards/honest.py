@@ -96,15 +96,23 @@ class Measure:
     ) -> Distance:
         """Measure the device; to be far from an element's own magnitude, an error must also be
         larger than all of the honest ones, as those of sums are where much cancels."""
-        rule = _allowed(comparison)
-        added = rule.share * _scale(comparison).largest if rule.adds else 0.0
-        least = max(honest.largest, added + rule.flushed)
+        scale = _scale(comparison).largest if _allowed(comparison).adds else 0.0
+        least = self.least(comparison, honest.largest, scale)
         return distance(
             comparison.device_out, comparison.bench_out, comparison.dtype, excused, least
         )
 
-    def limits(self, comparison: Comparison, honest: Distance) -> Distance:
-        """Return the limits of the errors; 0 if honest results are exact."""
+    def least(self, comparison: Comparison, honest: float, scale: float) -> float:
+        """Return the largest error that is never far from an element's own magnitude: of honest results whose
+        largest error is `honest`, and whose largest magnitude is `scale`."""
+        rule = _allowed(comparison)
+        return max(honest, (rule.share * scale if rule.adds else 0.0) + rule.flushed)
+
+    def limits(
+        self, comparison: Comparison, honest: Distance, scale: Distance | None = None
+    ) -> Distance:
+        """Return the limits of the errors; 0 if honest results are exact. `scale` are the root mean square
+        and the largest magnitude of the bench, where `comparison` does not hold all of it."""
         rule = _allowed(comparison)
         wider = 1.0 + rule.scatter / math.sqrt(honest.count)
         rmse = wider * (self.rmse or rule.rmse) * honest.rmse
@@ -115,7 +123,7 @@ class Measure:
             dtype = _REAL.get(comparison.dtype, comparison.dtype)
             least = rule.units * ulp(comparison.metrics.bench_largest, dtype)
             rmse, largest = max(rmse, least / math.sqrt(honest.count)), max(largest, least)
-        scale = _scale(comparison)
+        scale = scale or _scale(comparison)
         return Distance(
             rmse + rule.share * scale.rmse + rule.flushed,
             largest + rule.share * scale.largest + rule.flushed,
@@ -206,33 +214,61 @@ def distance(
     `excused`, `(N,)` bool, are elements that do not count; errors up to `least` do not count for
     the relative one.
     """
-    floor = _SUBNORMAL_UNITS * smallest_subnormal(dtype)
-    norm, largest, relative, at, relative_at, count, strange = 0.0, 0.0, 0.0, -1, -1, 0, 0
+    sums = DistanceSums(dtype)
     for chunk in chunks(out, bench, dtype):
-        error, counted = chunk.abs_err, None
+        counted = None
         if excused is not None:
-            counted = ~excused[chunk.start : chunk.start + len(error)]
-            error = np.where(counted, error, 0.0)
-        count += len(error) if counted is None else int(np.count_nonzero(counted))
+            counted = ~excused[chunk.start : chunk.start + len(chunk.abs_err)]
+        sums.add(chunk, least, counted)
+    return sums.distance()
+
+
+@dataclass(slots=True)
+class DistanceSums:
+    """Running values over the chunks of a result of `dtype`, from which its `Distance` is made; `norm` is the
+    root of the sum of the squares of its errors."""
+
+    dtype: str
+    norm: float = 0.0
+    largest: float = 0.0
+    relative: float = 0.0
+    at: int = -1
+    relative_at: int = -1
+    count: int = 0
+    strange: int = 0
+
+    def add(self, chunk: Chunk, least: float = 0.0, counted: Array | None = None) -> float:
+        """Add a chunk, or the elements of it that are `counted`; return its largest error.
+
+        Errors up to `least` do not count for the relative one.
+        """
+        error = chunk.abs_err if counted is None else np.where(counted, chunk.abs_err, 0.0)
+        self.count += len(error) if counted is None else int(np.count_nonzero(counted))
         if not chunk.finite.all():
-            odd = is_strange(chunk, dtype)
-            strange += int(np.count_nonzero(odd if counted is None else counted & odd))
+            odd = is_strange(chunk, self.dtype)
+            self.strange += int(np.count_nonzero(odd if counted is None else counted & odd))
         worst = int(np.argmax(error))
-        if error[worst] > 0.0:
-            norm = math.hypot(norm, _norm(error, float(error[worst])))
-        if error[worst] > largest:
-            largest, at = float(error[worst]), chunk.start + worst
-        if not error[worst] > least:
-            continue
-        shares = chunk.magnitude + floor
+        largest = float(error[worst])
+        if largest > 0.0:
+            self.norm = math.hypot(self.norm, _norm(error, largest))
+        if largest > self.largest:
+            self.largest, self.at = largest, chunk.start + worst
+        if not largest > least:
+            return largest
+        shares = chunk.magnitude + _SUBNORMAL_UNITS * smallest_subnormal(self.dtype)
         np.divide(error, shares, out=shares)
         if least:
             shares *= error > least
         worst = int(np.argmax(shares))
-        if shares[worst] > relative:
-            relative, relative_at = float(shares[worst]), chunk.start + worst
-    rmse = norm / math.sqrt(max(count, 1))
-    return Distance(rmse, largest, relative, count, strange, at, relative_at)
+        if shares[worst] > self.relative:
+            self.relative, self.relative_at = float(shares[worst]), chunk.start + worst
+        return largest
+
+    def distance(self) -> Distance:
+        """Return the distance of all chunks."""
+        rmse = self.norm / math.sqrt(max(self.count, 1))
+        largest = self.largest, self.relative, self.count, self.strange
+        return Distance(rmse, *largest, self.at, self.relative_at)
 
 
 def _norm(errors: Array, largest: float) -> float:

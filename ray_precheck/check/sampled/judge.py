@@ -23,6 +23,7 @@ from ray_precheck.check.judge import Compared, DirectionCheck
 from ray_precheck.check.sampled.attention import attention_of
 from ray_precheck.check.sampled.parts import DTYPES_SEEN, LargeCall, SampledCall
 from ray_precheck.check.sampled.products import SampledProduct
+from ray_precheck.check.sampled.tiles import tiled_of, tiles_in
 from ray_precheck.check.settings import Terms
 from ray_precheck.check.tested import UnderTest, captured_gradients, has_captured_gradients
 from ray_precheck.descriptors.descriptor import find_framework
@@ -40,19 +41,21 @@ def judge_sampled(
     terms: Terms,
     run_gradients: Callable[[UnderTest], UnderTest],
     *,
+    samples: bool = True,
     is_final: bool = False,
 ) -> tuple[DirectionCheck, DirectionCheck] | None:
-    """Return the checks of both directions where a sample shows that all results are right; None where it
-    does not, and for calls that are no large product.
+    """Return the checks of both directions where parts of the bench show that all results are right; None
+    where they do not, and for calls that are not large, or that are not known to have such parts.
 
-    `run_gradients` returns the call with the gradients of the device. `is_final`: the whole bench is not
-    computed where there is doubt, so that there are rows of errors, too.
+    `run_gradients` returns the call with the gradients of the device. Without `samples` each element of each
+    result is compared. `is_final`: the whole bench of a product is not computed where there is doubt, so that
+    there are rows of errors, too.
 
     Raises:
         NotCheckable: there is no bench, or the gradients cannot be tested.
     """
     call = _large_call(bench, tested, terms)
-    if call is None:
+    if call is None or not (samples or tiles_in(call)):
         return None
     call = replace(call, is_final=is_final)
     gradients = _Gradients((), None)
@@ -62,7 +65,7 @@ def judge_sampled(
             return None
         call, gradients = found
     incoming = gradients.incoming
-    sampled = _sampled(call, incoming)
+    sampled = tiled_of(call, incoming, gradients.asked) or _sampled(call, incoming)
     name = tested.inputs.output_name("forward", 0)
     row = None if sampled is None else sampled.output(name, call.output)
     if sampled is None or row is None:
