@@ -60,6 +60,8 @@ DETAIL_COLUMNS: dict[str, DetailCell] = {
 
 # The last part of the name of the row that judges all calls of a random operator: `X.distribution`.
 DISTRIBUTION = "distribution"
+# The columns that standards add and that hold text; all others hold numbers.
+ADDED_TEXTS = ("Standard", "Reference", "Bench", "HonestBy")
 # The setting of a run that lists the columns that its standard adds to the details; missing: none.
 ADDED_SETTING = "added columns"
 
