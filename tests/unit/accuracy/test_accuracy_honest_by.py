@@ -67,6 +67,16 @@ def wrong_at_a_step() -> Comparison:
     return comparison(tested, BENCH, api=API, implementations=found)
 
 
+def wrong_where_it_is_steep() -> Comparison:
+    """An implementation with the larger RMSE, and moved inputs with the larger error in one place."""
+    sizes = np.where(np.arange(4096) == 7, 0.016, 1e-3)
+    moved = [BENCH + sizes * share for share in (1.0, -1.0, 2.0**-6, -(2.0**-6))]
+    found = Implementations(off(BENCH, 1.5e-3, "float32"), moved=moved)
+    tested = off(BENCH, 1e-3, "float32", seed=2)
+    tested[7] += 0.06
+    return comparison(tested, BENCH, api=API, implementations=found)
+
+
 ROUNDED = round_to_dtype(BENCH, "float32")
 
 
@@ -80,6 +90,7 @@ ROUNDED = round_to_dtype(BENCH, "float32")
             single(1e-4, ROUNDED, least=(1e-4, 2e-4)), True, "operand norms", id="least errors"
         ),
         pytest.param(single(7e-3, ROUNDED, moved=steep(1e-3)), True, "moved inputs", id="steep"),
+        pytest.param(wrong_where_it_is_steep(), True, "moved inputs", id="steep in one place"),
         pytest.param(
             single(1e-3, ROUNDED, coarse=[off(BENCH, 1e-3, "float32")]),
             True,
