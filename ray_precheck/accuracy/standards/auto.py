@@ -101,12 +101,12 @@ _NO_CHANCE = 1.0 - 1e-9
 _HASH_BITS = 16
 # Larger outputs are read at so many evenly spaced places.
 _MOST_ELEMENTS = 1 << 21
-# The other words of `HonestBy`: equality with the bench, the published standard, and elements whose errors
-# honest implementations have, too, so that they do not count.
-_EQUALITY, _PUBLISHED, _LEFT_OUT = "equality", "published", "left-out elements"
 # Of few elements so many may be at a step. Of values spread over a binade of bfloat16, 1 in 128 is within
 # half a unit of a step; if 1 in 100 is, 3 of 40 elements (of which 5 % are 2) are in one output of 130.
 _FEW_AT_STEPS = 2
+# The other words of `HonestBy`: equality with the bench, the published standard, and elements whose errors
+# honest implementations have, too, so that they do not count.
+_EQUALITY, _PUBLISHED, _LEFT_OUT = "equality", "published", "left-out elements"
 
 
 @dataclass(frozen=True, slots=True)
