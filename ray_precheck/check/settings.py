@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray_precheck.accuracy.outputs import Judge
-from ray_precheck.accuracy.standards.base import Standard
+from ray_precheck.accuracy.standards.base import Standard, added_headings
 from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.bench.declared import BenchModule
 from ray_precheck.check.options import CheckOptions
@@ -26,7 +26,8 @@ class CheckSettings:
     the result. `memory_limit_bytes` is the limit for the tensors of one record, 0 for no limit.
     `device_type` is the kind of the run's devices, which a bench worker cannot see itself.
     `knows_layouts`: a tensor of the dump without strides was contiguous. `float32` are the formats of
-    the operands of the program's float32 products.
+    the operands of the program's float32 products. `columns` are those that the details of the run have for
+    its standard, None for all that the standard adds.
     """
 
     framework: str
@@ -42,6 +43,12 @@ class CheckSettings:
     device_type: str = ""
     knows_layouts: bool = False
     float32: Float32 = FULL_FLOAT32
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The headings of the columns behind the default ones."""
+        return added_headings(self.standard) if self.columns is None else self.columns
 
     def tests_own_kernel(self, kind: str) -> bool:
         """Return whether the tested results come from torch's CPU kernels, which the bench uses too, in

@@ -14,7 +14,6 @@ from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from ray_precheck.accuracy.standards.base import added_headings
 from ray_precheck.check.decode import needed_bytes
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.decode import decode_record
@@ -119,7 +118,6 @@ class PrecheckJob:
     def __init__(self, dump: Dump, settings: CheckSettings, *, shared_fs: bool = False) -> None:
         self._dump = dump
         self._settings = settings
-        self._added = added_headings(settings.standard)
         self._shares_files = settings.task == "tensor" and shared_fs
         self.names = [call.name for call in dump.calls]
         self.tables: Tables = API_TABLES
@@ -186,7 +184,7 @@ class PrecheckOpener:
 
         checker = Checker(self.settings, slot.kind, tell)
         checker.prove()
-        return PrecheckRunner(checker, added_headings(self.settings.standard))
+        return PrecheckRunner(checker, self.settings.added)
 
 
 class PrecheckRunner:

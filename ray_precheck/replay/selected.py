@@ -37,7 +37,7 @@ from ray_precheck.runtime.places.choice import Places, find_places
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.schema.environment import Environment
 from ray_precheck.store.resume import error_folder
-from ray_precheck.store.settings import Reads
+from ray_precheck.store.settings import Reads, load_settings
 from ray_precheck.store.tables import API_TABLES, RunFiles, Tables, added_setting
 
 
@@ -103,6 +103,7 @@ class SelectedCalls:
     def check_settings(self, files: RunFiles) -> CheckSettings:
         """Return the settings of the check, the same for every worker of the run."""
         config = self.asked.config
+        made_with = load_settings(files.settings)
         machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return CheckSettings(
             framework=self.framework,
@@ -117,6 +118,7 @@ class SelectedCalls:
             device_type=self.places.request.kind,
             knows_layouts=self.dump.knows_layouts,
             float32=self.dump.float32,
+            columns=None if made_with is None else made_with.added_columns,
         )
 
     def plan(self, done: set[str], progress: Progress) -> TaskPlan:

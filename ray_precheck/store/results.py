@@ -22,6 +22,7 @@ from ray_precheck.foreign import open_file, open_text
 from ray_precheck.schema.result import MACHINE_REASONS, Verdict, call_verdict, verdict_in
 from ray_precheck.store.journal import rows_below
 from ray_precheck.store.tables import (
+    ADDED_TEXTS,
     API_TABLES,
     BOM,
     DETAIL_COLUMNS,
@@ -280,8 +281,8 @@ def _whole_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 _METRICS = ("Cosine", "MaxAbsErr", "MaxRelativeErr")
-# Every other column of ours is text, and so are these two that standards add.
-_TEXTS = frozenset([*RESULT_COLUMNS, *DETAIL_COLUMNS, "Standard", "Reference"])
+# Every other column of ours is text.
+_TEXTS = frozenset([*RESULT_COLUMNS, *DETAIL_COLUMNS, *ADDED_TEXTS])
 
 
 def read_table(path: Path) -> "pandas.DataFrame":

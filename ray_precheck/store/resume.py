@@ -38,6 +38,7 @@ from ray_precheck.store.tables import (
     API_TABLES,
     BOM,
     ERROR_FOLDER,
+    LATER_COLUMNS,
     MSPROBE_ERROR_FOLDER,
     RESULT_STEM,
     RunFiles,
@@ -235,6 +236,7 @@ def _resume_locked(
     retry: Collection[str],
 ) -> set[str]:
     settings = _read_settings(files, tables)
+    fingerprint = _with_columns_of(settings, fingerprint)
     done = load_done(files, names, settings, retry, tables)
     tables = replace(tables, details=(*tables.details, *added_columns(fingerprint)))
     foreign = done - names
@@ -319,6 +321,16 @@ def _read_settings(files: RunFiles, tables: Tables) -> RunSettings | None:
             f"cannot read {files.settings}, which says how {files.result.name} was made:"
             f" {error.strerror}"
         ) from None
+
+
+def _with_columns_of(settings: RunSettings | None, fingerprint: dict[str, str]) -> dict[str, str]:
+    """Return the settings of a resumed run with the added columns that its details have, where a former
+    version began it, whose standard did not add all of these yet."""
+    if settings is None:
+        return fingerprint
+    before, now = settings.added_columns, added_columns(fingerprint)
+    known = tuple(each for each in now if each in before or each not in LATER_COLUMNS)
+    return {**fingerprint, **added_setting(before)} if before == known else fingerprint
 
 
 def _lost_settings(files: RunFiles, tables: Tables) -> RunSettings | None:

@@ -60,6 +60,10 @@ DETAIL_COLUMNS: dict[str, DetailCell] = {
 
 # The last part of the name of the row that judges all calls of a random operator: `X.distribution`.
 DISTRIBUTION = "distribution"
+# The columns that standards add and that hold text; all others hold numbers.
+ADDED_TEXTS = ("Standard", "Reference", "Bench", "HonestBy")
+# Those that details of former versions lack; a run goes on without them where it began without them.
+LATER_COLUMNS = ("Bench", "HonestBy")
 # The setting of a run that lists the columns that its standard adds to the details; missing: none.
 ADDED_SETTING = "added columns"
 

@@ -146,6 +146,7 @@ def test_a_product_that_is_clearly_right_needs_no_other_implementation() -> None
     found = Auto().judge(comparison(tested, bench, ways))
     assert found.verdict is Verdict.PASS
     assert not implementations._runs
+    assert dict(found.columns)["HonestBy"] == "operand norms"
     assert float(dict(found.columns)["HonestRMSE"]) <= distance(ways[0], bench, "float32").rmse
     implementations._runs.clear()
     tested[3, 5] += 0.05 * np.sqrt(np.mean(bench**2))

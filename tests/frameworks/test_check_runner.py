@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from records import call, raising, replace_kernel, row_of, statistics_checker, tensor
 
+from ray_precheck.accuracy.standards.auto import Auto
 from ray_precheck.check.attempt import Measured
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
@@ -13,6 +14,7 @@ from ray_precheck.replay.job import PrecheckOpener, PrecheckRunner, done_of
 from ray_precheck.runtime.scheduling.commands import Stage
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import BENCH, Cause, DeviceSlot, Done, Phase
+from ray_precheck.store.tables import DETAIL_COLUMNS, decode_row
 
 pytestmark = pytest.mark.frameworks
 NEG = call("Torch.neg", tensor(3))
@@ -37,6 +39,15 @@ def test_an_opener_opens_one_that_has_proven_its_device_and_tells_its_phases() -
     assert {Phase.DEVICE, Phase.BENCH} <= set(told)
     assert done.began_s > 1.6e9  # seconds since the epoch
     assert runner.damage() is None
+
+
+def test_an_opened_one_makes_the_columns_of_the_details() -> None:
+    settings = CheckSettings("pytorch", "statistics", Path(), standard=Auto())
+    for last, cell in (("RMSE", "0.0"), ("HonestBy", "equality")):
+        kept = replace(settings, columns=("Standard", last))
+        runner = PrecheckOpener(kept).open(DeviceSlot("cpu", 0, "", "", ""), lambda phase: None)
+        cells = decode_row(runner.run(NEG, Stage.CHECK).details.splitlines()[0])
+        assert cells[len(DETAIL_COLUMNS) :] == ["auto", cell]
 
 
 def test_both_halves_give_the_rows_of_a_whole_call(checker: Checker) -> None:

@@ -8,7 +8,7 @@ the device, or be the code under test: by a composed implementation in float64 t
 step, and by the bench for inputs that are half a unit in the last place off. The CPU's own kernel counts
 after them, if it is not the kernel under test and its own error is within the same limits. The
 implementations are computed one by one until the output passes. An error that cannot be estimated is judged
-by the standard that is published for the API and the dtype.
+by the standard that is published for the API and the dtype. `HonestBy` says which of these decided.
 
 Errors that are within their limits element by element must also have the shape of rounding: no bias, no
 factor, no dither. That is looked at for half types, where a unit in the last place is coarse: sums over many
@@ -34,6 +34,7 @@ from ray_precheck.accuracy.metrics import chunks
 from ray_precheck.accuracy.standards.base import (
     BENCH_HEADING,
     EXACT,
+    HONEST_BY_HEADING,
     ROUNDING,
     Comparison,
     Finding,
@@ -48,6 +49,10 @@ from ray_precheck.accuracy.standards.base import (
     narrowed_implementations,
 )
 from ray_precheck.accuracy.standards.honest import (
+    BY_KERNEL,
+    BY_MOVES,
+    BY_NORMS,
+    BY_STEPS,
     MOST_JUMPS,
     Distance,
     Measure,
@@ -99,6 +104,9 @@ MOST_ELEMENTS = 1 << 21
 # Of few elements so many may be at a step. Of values spread over a binade of bfloat16, 1 in 128 is within
 # half a unit of a step; if 1 in 100 is, 3 of 40 elements (of which 5 % are 2) are in one output of 130.
 _FEW_AT_STEPS = 2
+# The other words of `HonestBy`: equality with the bench, the published standard, and elements whose errors
+# honest implementations have, too, so that they do not count.
+_EQUALITY, _PUBLISHED, _LEFT_OUT = "equality", "published", "left-out elements"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +121,7 @@ class Auto:
         BENCH_HEADING,
         "HonestRMSE",
         "HonestMaxAbsErr",
+        HONEST_BY_HEADING,
         *Published.columns,
     )
 
@@ -123,11 +132,11 @@ class Auto:
     def judge(self, comparison: Comparison) -> Judgement:
         """Judge by equality where honest results are equal, else by the size of their errors."""
         if comparison.is_exact:
-            return _judge_exact(comparison)
+            return _with_basis(_judge_exact(comparison), _EQUALITY)
         if comparison.device_out.dtype.kind not in "fc":
             return _judge_whole(comparison)
         if not comparison.metrics.mismatch and comparison.metrics.max_abs_err == 0.0:
-            return conclude(comparison, [], [])
+            return _with_basis(conclude(comparison, [], []), _EQUALITY)
         found = self._judge_elements(comparison)
         finding = biased(comparison) if found.verdict is Verdict.PASS else None
         return found if finding is None else conclude(comparison, [finding], found.columns)
@@ -159,12 +168,11 @@ class Auto:
         coarse, _ = coarse_implementations(comparison.implementations())
         if has_any(coarse):
             comparison = replace(comparison, implementations=lambda: coarse, is_coarse=True)
-        bench, dtype = comparison.bench_out, comparison.dtype
-        least = least_errors_of(comparison.implementations(), bench)
+        least = least_errors_of(comparison.implementations(), comparison.bench_out)
         if least is not None:
             yield measure.limits(comparison, worse(honest, Distance(*least)))
-        for implementation in estimates(comparison):
-            honest = worse(honest, distance(implementation, bench, dtype))
+        for estimate in estimates(comparison):
+            honest = worse(honest, estimate)
             yield measure.limits(comparison, honest)
 
     def _judge_elements(self, comparison: Comparison) -> Judgement:
@@ -172,7 +180,7 @@ class Auto:
         measure, honest = self.measure, rounded_once(comparison)
         own = measure.own_distance(comparison, honest)
         if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
-            return conclude(comparison, [], _cells(honest))
+            return conclude(comparison, [], _cells(honest, honest.by))
         coarse, formats = coarse_implementations(comparison.implementations())
         if not has_any(coarse):
             return _by_implementations(measure, comparison, own, honest)
@@ -197,20 +205,20 @@ def _by_implementations(
     if least is not None:
         at_least = worse(honest, Distance(*least))
         if measure.passes(comparison, own, at_least, measure.limits(comparison, at_least)):
-            return conclude(comparison, [], _cells(at_least))
+            return conclude(comparison, [], _cells(at_least, BY_NORMS))
     if not has_any(comparison.implementations()):
-        return Published().judge(comparison)
-    for implementation in estimates(comparison):
-        honest = worse(honest, distance(implementation, bench, dtype))
+        return _with_basis(Published().judge(comparison), _PUBLISHED)
+    for estimate in estimates(comparison):
+        honest = worse(honest, estimate)
         if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
-            return conclude(comparison, [], _cells(honest))
+            return conclude(comparison, [], _cells(honest, estimate.by))
     kernel = kernel_of(comparison.implementations())
     if kernel is None:
         return _concluded(measure, comparison, honest)
     note = measure.refutation(comparison, kernel, honest)
     if note:
         return _concluded(measure, comparison, honest, note=note)
-    honest = worse(honest, distance(kernel, bench, dtype))
+    honest = worse(honest, replace(distance(kernel, bench, dtype), by=BY_KERNEL))
     return _concluded(measure, comparison, honest, [kernel])
 
 
@@ -241,11 +249,15 @@ def _concluded(
     own = measure.excused_distance(comparison, honest, kernels)
     limits = measure.limits(comparison, honest)
     if limits.admits(own):
-        return conclude(comparison, [], _cells(honest))
+        # Where every element counts, the limits are wider by the kernel's error.
+        by = BY_KERNEL if kernels and own.count == honest.count else _LEFT_OUT
+        return conclude(comparison, [], _cells(honest, by))
     found = mismatched(comparison) if own.strange else None
     if found is None:
         findings = error_findings(comparison, own, honest, limits)
-        found = conclude(comparison, findings, _cells(honest))
+        found = conclude(comparison, findings, _cells(honest, honest.by))
+    else:
+        found = _with_basis(found, _EQUALITY)
     return replace(found, message="; ".join(filter(None, [found.message, note])))
 
 
@@ -275,17 +287,19 @@ def _judge_whole(comparison: Comparison) -> Judgement:
     The moved inputs part equal values in both orders. The CPU's own kernel does not count, because only the
     bench could prove that it is right.
     """
-    found = Binary().judge(comparison)
+    found = _with_basis(Binary().judge(comparison), _EQUALITY)
     if comparison.metrics.max_abs_err == 0.0 and not comparison.metrics.mismatch:
         return found
     differs = comparison.device_out != comparison.bench_out
     if np.count_nonzero(differs) > max(_FEW_AT_STEPS, MOST_JUMPS * differs.size):
         return found
     implementations = comparison.implementations()
-    for implementation in chain(implementations, moved_benches(implementations)):
+    by_steps = ((each, BY_STEPS) for each in implementations)
+    by_moves = ((each, BY_MOVES) for each in moved_benches(implementations))
+    for implementation, by in chain(by_steps, by_moves):
         differs &= comparison.device_out != implementation
         if not differs.any():
-            return conclude(comparison, [], [])
+            return _with_basis(conclude(comparison, [], []), by)
     return found
 
 
@@ -324,8 +338,14 @@ def _basis(theirs: float) -> str:
     return f"the worst honest implementation's is {theirs:.4g}"
 
 
-def _cells(honest: Distance) -> list[tuple[str, float | str]]:
-    return [("HonestRMSE", honest.rmse), ("HonestMaxAbsErr", honest.largest)]
+def _cells(honest: Distance, by: str) -> list[tuple[str, float | str]]:
+    errors = [("HonestRMSE", honest.rmse), ("HonestMaxAbsErr", honest.largest)]
+    return [*errors, (HONEST_BY_HEADING, by)]
+
+
+def _with_basis(found: Judgement, by: str) -> Judgement:
+    """Return a judgement without honest errors with the word for what decided it."""
+    return replace(found, columns=(*found.columns, (HONEST_BY_HEADING, by)))
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ Cells = tuple[tuple[str, float | str], ...]
 STANDARD_HEADING = "Standard"
 # How `auto` saw the bench: "exact", whole, or the share of a sample.
 BENCH_HEADING, WHOLE = "Bench", "exact"
+# By which honest implementation `auto` decided.
+HONEST_BY_HEADING = "HonestBy"
 ERROR_HEADINGS = {
     "MaxRelErrAboveSmall": "max_rel_err",
     "MeanRelErrAboveSmall": "mean_rel_err",

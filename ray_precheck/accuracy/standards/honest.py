@@ -43,6 +43,9 @@ _STEEPER_THAN_MOST = 16.0
 # error is no accident of rounding.
 MOST_JUMPS = 0.05
 _REAL = {"complex64": "float32", "complex128": "float64"}
+# The words of the column `HonestBy` for the implementations whose errors are known.
+BY_ROUNDING, BY_NORMS, BY_STEPS = "rounding once", "operand norms", "rounded steps"
+BY_OPERANDS, BY_MOVES, BY_KERNEL = "rounded operands", "moved inputs", "CPU kernel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ class Distance:
 
     `rmse` is the root mean square; `largest` the largest error, at the flat position `at` (-1:
     nowhere); `relative` the largest share of an element's own magnitude, at `relative_at`. `count`
-    elements are compared, of which `strange` are NaN or infinite in another way than the bench.
+    elements are compared, of which `strange` are NaN or infinite in another way than the bench. `by` are the
+    words for the honest implementation that has this RMSE, "" for an error of something else.
     """
 
     rmse: float = 0.0
@@ -61,6 +65,7 @@ class Distance:
     strange: int = 0
     at: int = -1
     relative_at: int = -1
+    by: str = ""
 
     def admits(self, other: "Distance") -> bool:
         """Return whether another distance is within this one; a distance with a NaN is not."""
@@ -171,23 +176,28 @@ class Measure:
 def rounded_once(comparison: Comparison) -> Distance:
     """Return the error of the bench rounded once, which is that of a kernel that computes
     exactly."""
-    return distance(comparison.bench_once, comparison.bench_out, comparison.dtype)
+    found = distance(comparison.bench_once, comparison.bench_out, comparison.dtype)
+    return replace(found, by=BY_ROUNDING)
 
 
 def explained(comparison: Comparison) -> Distance:
     """Return the worst error that rounding explains, by all estimates."""
     honest = rounded_once(comparison)
-    for implementation in estimates(comparison):
-        honest = worse(honest, distance(implementation, comparison.bench_out, comparison.dtype))
+    for estimate in estimates(comparison):
+        honest = worse(honest, estimate)
     return honest
 
 
-def estimates(comparison: Comparison) -> Iterator[Array]:
-    """Yield the results of honest implementations, as far as they can be estimated without their
-    kernels: arrays of the tested output's shape, each made when it is asked for."""
-    yield from comparison.implementations()
-    if comparison.dtype in COMPUTED_IN:
-        yield steep_result(comparison, 2.0 * _allowed(comparison).input_units)
+def estimates(comparison: Comparison) -> Iterator[Distance]:
+    """Yield the errors of honest implementations, as far as they can be estimated without their
+    kernels; an implementation is computed when its error is asked for."""
+    bench, dtype = comparison.bench_out, comparison.dtype
+    by = BY_OPERANDS if comparison.is_coarse else BY_STEPS
+    for implementation in comparison.implementations():
+        yield replace(distance(implementation, bench, dtype), by=by)
+    if dtype in COMPUTED_IN:
+        steep = steep_result(comparison, 2.0 * _allowed(comparison).input_units)
+        yield replace(distance(steep, bench, dtype), by=BY_MOVES)
 
 
 def _scale(comparison: Comparison) -> Distance:
@@ -289,12 +299,13 @@ def is_strange(chunk: Chunk, dtype: str) -> Array:
 
 
 def worse(one: Distance, other: Distance) -> Distance:
-    """Return the larger of each number of two distances."""
+    """Return the larger of each number of two distances; of equal RMSEs it is `by` the first."""
     return Distance(
         max(one.rmse, other.rmse),
         max(one.largest, other.largest),
         max(one.relative, other.relative),
         max(one.count, other.count),
+        by=other.by if other.rmse > one.rmse else one.by,
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ray_precheck.accuracy.heat import Heat, bin_edges
-from ray_precheck.accuracy.standards.base import ROUNDING, STANDARD_HEADING
+from ray_precheck.accuracy.standards.base import HONEST_BY_HEADING, ROUNDING, STANDARD_HEADING
 from ray_precheck.accuracy.standards.published import RATIO_HEADINGS, ratio_limits
 from ray_precheck.accuracy.thresholds import (
     COSINE_LIMIT,
@@ -64,7 +64,7 @@ _LIKELY = "likely cause: "
 _CAUSE = re.compile(rf"; (?={_LIKELY}|{ROUNDING})")
 # Cells of the details that are no metrics.
 _WORDS = ("API Name", "Bench Dtype", "Tested Dtype", "Shape", "Status", "Message", STANDARD_HEADING)
-_SETTINGS = ("Reference", "HonestRMSE", "HonestMaxAbsErr")
+_SETTINGS = ("Reference", "HonestRMSE", "HonestMaxAbsErr", HONEST_BY_HEADING)
 _FACTS = ("Tested Dtype", "Bench Dtype", "Shape", STANDARD_HEADING, *_SETTINGS)
 _SHOWN_FACTS = (
     "Dtype",
@@ -74,6 +74,7 @@ _SHOWN_FACTS = (
     "Reference",
     "RMSE of the worst honest implementation",
     "Largest error of the worst honest implementation",
+    "Judged by",
 )
 
 

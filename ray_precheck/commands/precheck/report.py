@@ -94,6 +94,7 @@ from ray_precheck.store.results import (
 from ray_precheck.store.resume import error_folder
 from ray_precheck.store.settings import RunSettings
 from ray_precheck.store.tables import (
+    ADDED_TEXTS,
     RESULT_COLUMNS,
     call_of_detail,
     decode_name,
@@ -130,7 +131,7 @@ _MOST_DUMPS = 64
 _MOST_IN_ERROR = 10_000
 _LONGEST = 2_000
 _NOT_RUN = "could not be run"
-_TEXTS = ("Bench Dtype", "Tested Dtype", "Shape", "Message", "Standard", "Reference")
+_TEXTS = ("Bench Dtype", "Tested Dtype", "Shape", "Message", *ADDED_TEXTS)
 
 
 def view(found: Sequence[FoundRun]) -> View:

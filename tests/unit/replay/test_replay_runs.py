@@ -15,7 +15,8 @@ from ray_precheck.replay.config import RunConfig
 from ray_precheck.replay.selected import SelectedCalls, find_selected, read_options
 from ray_precheck.running.run import session_of_one
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.store.tables import run_files
+from ray_precheck.store.settings import RunSettings, save_settings
+from ray_precheck.store.tables import added_setting, run_files
 
 pytestmark = pytest.mark.unit
 
@@ -49,6 +50,14 @@ def test_workers_get_the_options_that_the_user_gave(found: Find) -> None:
     assert settings.options == CheckOptions(**options)  # type: ignore[arg-type]
     assert settings.standard.name == "ulp"
     assert (settings.device_type, settings.tests_dump) == ("cpu", False)
+
+
+def test_workers_make_the_columns_that_the_run_has_begun_with(found: Find, tmp_path: Path) -> None:
+    selected = found(standard="auto")
+    files = run_files(tmp_path / "accuracy_checking_result_1.csv")
+    assert "HonestBy" in selected.check_settings(files).added
+    save_settings(files.settings, RunSettings(added_setting(["Standard", "HonestRMSE"])))
+    assert selected.check_settings(files).added == ("Standard", "HonestRMSE")
 
 
 @pytest.mark.parametrize("saves", [True, False])

@@ -176,3 +176,28 @@ def test_msprobes_own_details_are_set_aside_for_a_run_with_added_columns(tmp_pat
     assert not files.details.exists()
     Journal.open(files.result, files.details).close()
     assert files.details.read_bytes() == header((*DETAIL_COLUMNS, *ADDED))
+
+
+@pytest.mark.parametrize("lacks", [("HonestBy",), ("Bench", "HonestBy")])
+def test_a_run_that_a_former_version_began_goes_on_without_its_later_columns(
+    tmp_path: Path, lacks: tuple[str, ...]
+) -> None:
+    added = ("Standard", "Bench", "RMSE", "HonestBy")
+    before = tuple(each for each in added if each not in lacks)
+    was = {"dump": "d1", "standard": "auto", **added_setting(before)}
+    files = started(tmp_path, was, rated(0, "Mint.a.0"), rated(1, "Mint.b.0"))
+    assert resume_run(files, NAMES, {**was, **added_setting(added)}) == {"Mint.a.0"}
+    settings = load_settings(files.settings)
+    assert settings is not None
+    assert settings.added_columns == before
+    Journal.open(files.result, files.details).close()
+    assert files.details.read_bytes().startswith(header((*DETAIL_COLUMNS, *before)))
+
+
+def test_a_run_with_later_columns_does_not_go_on_in_a_standard_that_lacks_them(
+    tmp_path: Path,
+) -> None:
+    was = {"dump": "d1", "standard": "auto", **added_setting(["Standard", "HonestBy"])}
+    files = started(tmp_path, was, rated(0, "Mint.a.0"))
+    with pytest.raises(ResumeError, match="added columns Standard, HonestBy, not Standard;"):
+        resume_run(files, NAMES, {**was, **added_setting(["Standard"])})

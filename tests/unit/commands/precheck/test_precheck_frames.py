@@ -16,7 +16,7 @@ from ray_precheck.store.tables import added_setting
 
 pytestmark = pytest.mark.unit
 
-ADDED = ("HonestRMSE", "Standard", "Reference")
+ADDED = ("HonestRMSE", "Standard", "Reference", "Bench", "HonestBy")
 
 
 def check(number: int, metrics: Metrics | None, *added: tuple[str, float | str]) -> OutputCheck:
@@ -57,6 +57,7 @@ def test_text_stays_text_also_where_it_looks_like_a_number(report: PrecheckRepor
     details = report.details
     assert details["Message"].tolist() == ["1", "1", "1"]
     assert details["Standard"].tolist() == ["ulp", "", ""]
-    assert details["Reference"].tolist() == ["", "", ""]
+    for heading in ("Reference", "Bench", "HonestBy"):
+        assert details[heading].tolist() == ["", "", ""], heading
     assert report.results["Message"].tolist() == ["12"]
     assert report.results["Backward Test Success"].tolist() == [""]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ray_precheck.schema.result import (
     skipped,
 )
 from ray_precheck.schema.view import (
+    CellKind,
     HeatMap,
     LineChart,
     ModuleTree,
@@ -41,7 +43,7 @@ from ray_precheck.store.heat import heat_line
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import start_run
 from ray_precheck.store.settings import RunSettings, note_environment
-from ray_precheck.store.tables import RunFiles
+from ray_precheck.store.tables import RunFiles, added_setting
 
 pytestmark = pytest.mark.unit
 
@@ -410,6 +412,23 @@ def test_the_measure_of_each_standard_has_its_name(
     worst = worst_measure(row, beyond_limit(row))
     assert worst.bars[0].name.startswith(name)
     assert (worst.times, worst.unit) == (pytest.approx(times, rel=1e-5), unit)
+
+
+def test_a_card_and_the_details_say_by_which_implementation_it_was_judged(tmp_path: Path) -> None:
+    added = ("Standard", "HonestRMSE", "HonestBy")
+    wrong = result("Torch.a.0")
+    cells = (("Standard", "auto"), ("HonestRMSE", 0.1), ("HonestBy", "rounded steps"))
+    wrong = replace(wrong, checks=(replace(wrong.checks[0], columns=cells),))
+    files = start_run(tmp_path, STAMP, RunSettings(added_setting(added)))
+    journal = Journal.open(files.result, files.details)
+    journal.append([done_of(wrong, added)])
+    journal.close()
+    found = seen(files)
+    (by,) = (fact.value for fact in found.cards[0].facts if fact.name == "Judged by")
+    kinds = {each.heading: each.kind for table in found.tables for each in table.columns}
+    assert (by, kinds["HonestBy"], kinds["HonestRMSE"]) == (
+        "rounded steps", CellKind.TEXT, CellKind.NUMBER,
+    )  # fmt: skip
 
 
 def test_what_is_in_error_is_the_first_table_the_worst_first(tmp_path: Path) -> None:
