@@ -52,6 +52,7 @@ from ray_precheck.accuracy.standards.honest import (
     BY_KERNEL,
     BY_MOVES,
     BY_NORMS,
+    BY_ROUNDING,
     BY_STEPS,
     MOST_JUMPS,
     Distance,
@@ -155,10 +156,10 @@ class Auto:
         `scale` are the root mean square and the largest magnitude of the bench.
         """
         if comparison.metrics.max_abs_err == 0.0:
-            return conclude(comparison, [], [])
+            return _with_basis(conclude(comparison, [], []), _EQUALITY)
         limits = self.measure.limits(comparison, honest, scale)
         is_doubtful = comparison.is_exact or not limits.admits(own) or biased(comparison)
-        return None if is_doubtful else conclude(comparison, [], _cells(honest))
+        return None if is_doubtful else conclude(comparison, [], _cells(honest, BY_ROUNDING))
 
     def limits(self, comparison: Comparison) -> Iterator[Distance]:
         """Yield the limits of the errors of an output, each wider than the one before: those of rounding
