@@ -12,8 +12,9 @@ import numpy as np
 
 from ray_precheck.accuracy.metrics import ErrorSums, MetricSums, chunks, rounded_bench
 from ray_precheck.accuracy.outputs import Judge, row_of
-from ray_precheck.accuracy.standards.auto import MOST_ELEMENTS, Auto
-from ray_precheck.accuracy.standards.base import Comparison, cells_of
+from ray_precheck.accuracy.standards.auto import Auto
+from ray_precheck.accuracy.standards.base import Comparison, error_cells
+from ray_precheck.accuracy.standards.bias import MOST_ELEMENTS
 from ray_precheck.accuracy.standards.honest import Distance, DistanceSums
 from ray_precheck.numerics.arrays import pieces, smallest_normal
 from ray_precheck.schema.dtypes import Array
@@ -103,7 +104,7 @@ class TiledComparison:
         if judgement is None:
             return None
         errors = self._errors.errors(self.tested.shape)
-        columns = cells_of(self.standard, errors, judgement.columns)
+        columns = error_cells(self.standard, errors, judgement.columns)
         bench = HostTensor("float64", kept.bench_out)
         found = judgement.verdict, judgement.message, metrics, columns
         return row_of(self.name, self.tested, bench, self.judge.framework, *found)

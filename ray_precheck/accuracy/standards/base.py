@@ -300,10 +300,10 @@ def added_cells(standard: Standard, comparison: Comparison, own: Cells) -> Cells
     errors = None
     if standard.name != "msprobe" and is_measurable(comparison.dtype):
         errors = measure_errors(comparison.device_out, comparison.bench_out, comparison.dtype)
-    return cells_of(standard, errors, own)
+    return error_cells(standard, errors, own)
 
 
-def cells_of(standard: Standard, errors: Errors | None, own: Cells) -> Cells:
+def error_cells(standard: Standard, errors: Errors | None, own: Cells) -> Cells:
     """Return the cells of the added columns, of errors that have been measured (None: there are none)."""
     if standard.name == "msprobe":
         return ()

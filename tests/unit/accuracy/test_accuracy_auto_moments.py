@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from standard_cases import comparison, normal
 
-from ray_precheck.accuracy.standards.auto import Auto, _first_of_equals
+from ray_precheck.accuracy.standards.auto import Auto
+from ray_precheck.accuracy.standards.bias import _first_of_equals
 from ray_precheck.numerics.arrays import round_to_dtype, spacing
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
