@@ -1,5 +1,6 @@
 """Rules of a watch on honest trainings, and on such with a planted jump; in full `scripts.watch.trial`."""
 
+import math
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 from scripts.watch import planted
-from scripts.watch.asked import found_jumps, rows_of
+from scripts.watch.asked import fired, found_jumps, rows_of
 from scripts.watch.trainings import JUMPS, TRAININGS
 from scripts.watch.trial import RULES, found_jump, watched
 
@@ -35,6 +36,11 @@ def test_no_rule_fires_in_honest_steps(name: str) -> None:
 )
 def test_a_planted_jump_is_found(name: str, jump: str, rule: str) -> None:
     assert rule in found_jump(name, jump, RULES)
+
+
+def test_no_rule_fires_where_losses_are_negative() -> None:
+    rows: list[dict[str, float | None]] = [{"Loss": -1 - 0.1 * math.sin(n)} for n in range(600)]
+    assert not set.union(*fired(rows, RULES))
 
 
 PROGRAM = """
