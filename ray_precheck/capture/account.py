@@ -205,7 +205,10 @@ def _why_nothing(settings: CaptureSettings, accounts: Sequence[Account]) -> str:
         there = f"rank {ranges_of(ranks)}" if ranks else "no rank"
         return f"ranks {ranges_of(settings.ranks)} were asked for, and there was {there}"
     calls = f"a model was called {seen.model_calls} times"
-    return f"{framework.title} was imported, {calls}, and no step was reached"
+    said = f"{framework.title} was imported, {calls}, and no step was reached"
+    if settings.step_by != BY_OPTIMIZER:
+        return said
+    return f"{said}: no optimizer has stepped; --step-by forward lets the next call of the model end a step"
 
 
 def _made(settings: CaptureSettings, steps: int) -> str:

@@ -24,7 +24,7 @@ FIRST = "grad_norm > 10 * median"
 RULES = (
     "grad_norm > 5 * max(grad_norm, 200)",
     "nan > 0 or inf > 0",
-    "loss > 10 * max(loss, 500)",
+    "max(loss, 500) > 0 and loss > 10 * max(loss, 500)",
     "step > 100 and (param_norm > 1.1 * last or param_norm < 0.9 * last)",
 )
 # At which step a jump happens, after which a training ends, and within how many steps a rule finds it.

@@ -57,6 +57,10 @@ from ray_precheck.capture.settings import CaptureSettings
 # Frames of these files are no part of the program that is looked at.
 _OWN = (str(Path(__file__).parents[1]), torch.overrides.__file__)
 _RECOMPUTES = "torch/utils/checkpoint.py"
+# A watch goes on with another optimizer when that has stepped so often since the first one did: that phase of
+# the training is over. Adversaries step 5 times for one of the other; the first WGANs' critics 100 times, but
+# these step first.
+_NEXT_PHASE = 50
 
 
 class TorchProbe:
@@ -71,6 +75,9 @@ class TorchProbe:
         # What steps first: the optimizer, and what a gradient scaler is given for it, which may be another.
         self._optimizer: int | None = None
         self._scaled: int | None = None
+        # Whether the first one is still there, and how often others have stepped since it did.
+        self._alive: weakref.ref[Optimizer] | None = None
+        self._others: dict[int, int] = {}
         self._updates = self._ended = 0
         self._model: weakref.ref[torch.nn.Module] | None = None
         self._stacks = Stacks(_OWN, _RECOMPUTES)
@@ -171,10 +178,24 @@ class TorchProbe:
                 else:
                     self._step.forget_all()
                 self._step.note("update_skipped", lambda: is_skipped(optimizer) or None)
-            if self._optimizer is None:
-                self._optimizer = id(optimizer)
+            if self._optimizer is None or self._is_next_phase(optimizer):
+                self._optimizer, self._alive = id(optimizer), weakref.ref(optimizer)
             if self._optimizer == id(optimizer):
                 self._end_step()
+
+    def _is_next_phase(self, optimizer: Optimizer) -> bool:
+        """Return whether a watch, which is to see the whole training, goes on with another optimizer."""
+        if self._measures is None:
+            return False
+        if self._optimizer == id(optimizer):
+            self._others.clear()
+            return False
+        count = self._others[id(optimizer)] = self._others.get(id(optimizer), 0) + 1
+        is_gone = self._alive is not None and self._alive() is None
+        if not is_gone and count < _NEXT_PHASE:
+            return False
+        self._others.clear()
+        return True
 
     def _end_step(self) -> None:
         self._ended += 1

@@ -280,6 +280,33 @@ def test_a_new_optimizer_takes_the_parameters_of_the_one_before(tmp_path: Path) 
     assert {row["Param Norm"] for row in rows} == {rows[0]["Param Norm"]}
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_rows_go_on_with_the_optimizer_of_the_next_phase(tmp_path: Path, is_kept: bool) -> None:
+    models, kept = [model_of(2, 2), model_of(2, 2)], []
+    with watched(tmp_path) as rows:
+        for model in models:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            kept += [optimizer] if is_kept else []
+            for step in range(60):
+                optimizer.zero_grad()
+                (model(torch.ones(1, 2)).sum() * (step + 1)).backward()
+                optimizer.step()
+            del optimizer
+    # One that still is might come back: until it is known not to, there is no row.
+    assert len(rows) == (60 + 11 if is_kept else 120)
+    assert float(rows[-1]["Grad Norm"]) > float(rows[-2]["Grad Norm"]) > 0
+
+
+def test_an_optimizer_that_steps_more_often_than_the_first_ends_no_step(tmp_path: Path) -> None:
+    model = model_of(2, 2)
+    first, second = (torch.optim.SGD(model.parameters(), lr=0.0) for _ in range(2))
+    with watched(tmp_path) as rows:
+        for step in range(200):
+            model(torch.ones(1, 2)).sum().backward()
+            (first if step % 20 == 0 else second).step()
+    assert len(rows) == 10
+
+
 def test_modules_are_told_apart_as_deep_as_columns_allow() -> None:
     deep = [f"layers.{n}.{part}.weight" for n in range(4) for part in ("attn", "mlp")]
     assert {*module_groups(["embed.weight", *deep]).values()} == {

@@ -83,6 +83,16 @@ def test_without_a_rule_and_steps_nothing_is_captured(tmp_path: Path) -> None:
     assert run.rows[2]["Grad Norm"] == "nan"
 
 
+def test_a_training_without_an_optimizer_is_told_how_its_steps_can_end(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    for _ in range(3):
+        watched.probe.called()
+    assert watched.end() == (
+        "nothing was captured: PyTorch was imported, a model was called 3 times, and no step was reached: no"
+        " optimizer has stepped; --step-by forward lets the next call of the model end a step"
+    )
+
+
 def test_steps_are_captured_beside_those_of_rules(tmp_path: Path) -> None:
     run = Watched(tmp_path, triggers=JUMP, steps="0")
     run.train(1, 1, 50, 1)
