@@ -16,13 +16,16 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef void AddUp(const float *values, int64_t count, double *lanes, float *ends);
+typedef int AddUp(const float *values, int64_t count, double *lanes, float *ends, uint32_t *least);
+typedef void AddRows(const float *values, const uint16_t (*signs)[32], int rows, uint64_t word, uint32_t flips,
+                     double *buckets);
 
 int add_texts(PyObject *module);   /* of _texts.c */
 int add_borders(PyObject *module); /* of _borders.c */
 int add_frames(PyObject *module);  /* of _frames.c */
 /* of _x86.c */
 AddUp *wide_add_up(void);
+AddRows *wide_add_rows(void);
 int64_t folded_bytes(const unsigned char *from, int64_t size, uint32_t state, unsigned char *left);
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
@@ -49,6 +52,7 @@ typedef struct {
 } Found;
 
 static uint32_t fixed_signs[BLOCK + 3];
+static uint16_t signs_of_rows[ROWS][32]; /* the same, a bit for each column */
 
 static uint64_t mixed(uint64_t number)
 {
@@ -87,9 +91,8 @@ CLONES static void find_ends(const int32_t *bits, int64_t count, Found *found)
     found->top = top, found->bottom = bottom;
 }
 
-CLONES static void find_least(const uint32_t *bits, int64_t count, Found *found)
+CLONES static void find_least(const uint32_t *bits, int64_t count, uint32_t least, Found *found)
 {
-    uint32_t least = found->least;
     for (int64_t i = 0; i < count; i++) {
         uint32_t size = bits[i] & ~SIGN;
         least = size < least ? size : least;
@@ -115,12 +118,13 @@ CLONES static void add_up(const float *values, int64_t count, Found *found)
 /* Both in one loop, with ends whose zeros have any sign; NULL where the machine has none. */
 static AddUp *add_up_wide;
 
-static void ends_and_lanes(const float *values, int64_t count, Found *found)
+static void ends_and_lanes(const float *values, int64_t count, int health, Found *found)
 {
-    int64_t whole = count / LANES * LANES, is_done = 0;
+    int64_t whole = count / LANES * LANES, is_done = 0, has_least = 0;
+    uint32_t least = UINT32_MAX;
     if (add_up_wide && whole) {
         float ends[2];
-        add_up_wide(values, whole, (double *)found->sum, ends);
+        has_least = add_up_wide(values, whole, (double *)found->sum, ends, &least) ? whole : 0;
         int32_t top = key_of(ends[0]), bottom = key_of(ends[1]);
         /* A zero may have the other sign; with a NaN ends say nothing. */
         if (ends[0] != 0 && ends[1] != 0) {
@@ -132,6 +136,8 @@ static void ends_and_lanes(const float *values, int64_t count, Found *found)
         add_up(values, whole, found);
     }
     find_ends((const int32_t *)values + is_done, count - is_done, found);
+    if (health)
+        find_least((const uint32_t *)values + has_least, count - has_least, least, found);
     if (whole < count) {
         float rest[LANES] = {0};
         memcpy(rest, values + whole, (count - whole) * sizeof(float));
@@ -169,10 +175,17 @@ CLONES static void add_rows(const uint32_t *bits, int first, int last, uint32_t 
     }
 }
 
+/* The same to the end, and buckets; NULL where the machine has none. */
+static AddRows *add_rows_wide;
+
 static void sketch_rows(const float *values, int64_t block, int first, int last, double *buckets)
 {
     float sums[ROW] = {0};
     uint64_t word = mixed((uint64_t)block);
+    if (add_rows_wide) {
+        add_rows_wide(values, signs_of_rows + first, last - first, word, (uint32_t)(word >> 48) >> first, buckets);
+        return;
+    }
     add_rows((const uint32_t *)values, first, last, (uint32_t)(word >> 48), sums);
     for (int column = 0; column < ROW; column++)
         buckets[(column + (word >> (column / BUCKETS * 6))) % BUCKETS] += sums[column];
@@ -248,8 +261,6 @@ static double folded(const Eight *lanes)
 /* Look at the health of a block whose own ends were found. */
 static void find_health(const uint32_t *bits, int64_t count, uint32_t normal, Found *found)
 {
-    found->least = UINT32_MAX;
-    find_least(bits, count, found);
     int is_unusual = found->least < normal || found->top >= (int32_t)INFINITE ||
                      found->bottom <= ordered((int32_t)(INFINITE | SIGN)) || isnan(folded(found->squares));
     if (is_unusual) {
@@ -270,7 +281,7 @@ static void measure(const char *memory, int64_t count, int kind, int health, dou
         int64_t some = count - begin < step ? count - begin : step;
         const float *values = as_floats(memory, begin, some, kind, room);
         found->top = INT32_MIN, found->bottom = INT32_MAX;
-        ends_and_lanes(values, some, found);
+        ends_and_lanes(values, some, health, found);
         if (health)
             find_health((const uint32_t *)values, some, smallest_normal[kind], found);
         if (sketch)
@@ -411,12 +422,14 @@ PyMODINIT_FUNC PyInit__one_pass(void)
 {
     for (int i = 0; i < BLOCK; i++)
         fixed_signs[i] = (uint32_t)((mixed(((uint64_t)1 << 62) + i / 64) >> (i % 64)) & 1) << 31;
+    for (int i = 0; i < BLOCK; i++)
+        signs_of_rows[i / ROW][i % ROW / 16] |= (uint16_t)(fixed_signs[i] >> 31 << i % ROW % 16);
     for (uint32_t i = 0; i < 256; i++) {
         remainders[i] = i;
         for (int bit = 0; bit < 8; bit++)
             remainders[i] = remainders[i] >> 1 ^ (remainders[i] & 1 ? 0xedb88320u : 0);
     }
-    add_up_wide = wide_add_up();
+    add_up_wide = wide_add_up(), add_rows_wide = wide_add_rows();
     PyObject *made = PyModule_Create(&module);
     if (made && (add_texts(made) < 0 || add_borders(made) < 0 || add_frames(made) < 0)) {
         Py_DECREF(made);
