@@ -19,6 +19,7 @@
 typedef int AddUp(const float *values, int64_t count, double *lanes, float *ends, uint32_t *least);
 typedef void AddRows(const float *values, const uint16_t (*signs)[32], int rows, uint64_t word, uint32_t flips,
                      double *buckets);
+typedef void CountUnusual(const uint32_t *bits, int64_t count, uint32_t normal, int64_t *counts, uint32_t *largest);
 
 int add_texts(PyObject *module);   /* of _texts.c */
 int add_borders(PyObject *module); /* of _borders.c */
@@ -26,6 +27,7 @@ int add_frames(PyObject *module);  /* of _frames.c */
 /* of _x86.c */
 AddUp *wide_add_up(void);
 AddRows *wide_add_rows(void);
+CountUnusual *wide_count_unusual(void);
 int64_t folded_bytes(const unsigned char *from, int64_t size, uint32_t state, unsigned char *left);
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
@@ -47,7 +49,7 @@ typedef struct {
     int32_t top, bottom;     /* in the order of the values, NaN beyond the infinities */
     uint32_t least;          /* the bits of the smallest absolute value */
     Eight sum[2], squares[2];
-    int64_t small, zero, nan, positive, negative;
+    int64_t counts[5];       /* below the smallest normal number, zero, NaN, +inf, -inf */
     uint32_t largest;        /* the bits of the largest finite absolute value */
 } Found;
 
@@ -145,6 +147,9 @@ static void ends_and_lanes(const float *values, int64_t count, int health, Found
     }
 }
 
+/* The same where the machine has it, else NULL. */
+static CountUnusual *count_unusual_wide;
+
 CLONES static void count_unusual(const uint32_t *bits, int64_t count, uint32_t normal, Found *found)
 {
     uint32_t small = 0, zero = 0, nan = 0, positive = 0, negative = 0, largest = found->largest;
@@ -158,8 +163,10 @@ CLONES static void count_unusual(const uint32_t *bits, int64_t count, uint32_t n
         negative += bits[i] == (INFINITE | SIGN);
         largest = finite > largest ? finite : largest;
     }
-    found->small += small, found->zero += zero, found->nan += nan;
-    found->positive += positive, found->negative += negative, found->largest = largest;
+    int64_t some[] = {small, zero, nan, positive, negative};
+    for (int i = 0; i < 5; i++)
+        found->counts[i] += some[i];
+    found->largest = largest;
 }
 
 /* Add the columns of whole rows, with the signs of elements and of rows. */
@@ -264,7 +271,10 @@ static void find_health(const uint32_t *bits, int64_t count, uint32_t normal, Fo
     int is_unusual = found->least < normal || found->top >= (int32_t)INFINITE ||
                      found->bottom <= ordered((int32_t)(INFINITE | SIGN)) || isnan(folded(found->squares));
     if (is_unusual) {
-        count_unusual(bits, count, normal, found);
+        if (count_unusual_wide)
+            count_unusual_wide(bits, count, normal, found->counts, &found->largest);
+        else
+            count_unusual(bits, count, normal, found);
         return;
     }
     uint32_t top = ordered(found->top) & ~SIGN, bottom = ordered(found->bottom) & ~SIGN;
@@ -316,19 +326,25 @@ static int is_readable(long long address, long long count, long long kind)
     return 0;
 }
 
-/* The largest and the smallest value, the sum and the sum of squares. */
-void ends_and_sums(const char *memory, int64_t count, int kind, double *numbers)
+/* The largest and the smallest value, the sum and the sum of squares; where 64 zeros are given for a sketch, too, also
+   the largest finite absolute value, and how many are below the smallest normal one, zero, NaN, +inf and -inf. */
+void ends_and_sums(const char *memory, int64_t count, int kind, double *sketch, double *numbers)
 {
     Found found;
     if (count > FREE_LOCK) {
         Py_BEGIN_ALLOW_THREADS
-        measure(memory, count, kind, 0, NULL, &found);
+        measure(memory, count, kind, sketch != NULL, sketch, &found);
         Py_END_ALLOW_THREADS
     } else {
-        measure(memory, count, kind, 0, NULL, &found);
+        measure(memory, count, kind, sketch != NULL, sketch, &found);
     }
     numbers[0] = value_of(found.top), numbers[1] = value_of(found.bottom);
     numbers[2] = folded(found.sum), numbers[3] = folded(found.squares);
+    if (sketch) {
+        numbers[4] = value_of((int32_t)found.largest);
+        for (int i = 0; i < 5; i++)
+            numbers[5 + i] = (double)found.counts[i];
+    }
 }
 
 /* sums(address, count, kind) -> (max, min, sum, sum of squares) */
@@ -338,7 +354,7 @@ static PyObject *sums(PyObject *self, PyObject *const *args, Py_ssize_t given)
     double found[4];
     if (!numbers_of(args, given, 3, numbers) || !is_readable(numbers[0], numbers[1], numbers[2]))
         return NULL;
-    ends_and_sums((const char *)(uintptr_t)numbers[0], numbers[1], (int)numbers[2], found);
+    ends_and_sums((const char *)(uintptr_t)numbers[0], numbers[1], (int)numbers[2], NULL, found);
     return Py_BuildValue("(dddd)", found[0], found[1], found[2], found[3]);
 }
 
@@ -356,8 +372,8 @@ static PyObject *everything(PyObject *self, PyObject *const *args, Py_ssize_t gi
     measure(memory, numbers[1], (int)numbers[2], 1, buckets, &found);
     Py_END_ALLOW_THREADS
     return Py_BuildValue("(ddddLLLLLdy#)", value_of(found.top), value_of(found.bottom), folded(found.sum),
-                         folded(found.squares), (long long)found.small, (long long)found.zero,
-                         (long long)found.nan, (long long)found.positive, (long long)found.negative,
+                         folded(found.squares), (long long)found.counts[0], (long long)found.counts[1],
+                         (long long)found.counts[2], (long long)found.counts[3], (long long)found.counts[4],
                          value_of((int32_t)found.largest), (const char *)buckets, (Py_ssize_t)sizeof buckets);
 }
 
@@ -430,6 +446,7 @@ PyMODINIT_FUNC PyInit__one_pass(void)
             remainders[i] = remainders[i] >> 1 ^ (remainders[i] & 1 ? 0xedb88320u : 0);
     }
     add_up_wide = wide_add_up(), add_rows_wide = wide_add_rows();
+    count_unusual_wide = wide_count_unusual();
     PyObject *made = PyModule_Create(&module);
     if (made && (add_texts(made) < 0 || add_borders(made) < 0 || add_frames(made) < 0)) {
         Py_DECREF(made);

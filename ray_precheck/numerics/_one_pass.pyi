@@ -30,6 +30,7 @@ class Texts:
         labels: tuple[bytes, bytes, bytes, bytes],
         small_bytes: int,
         look: Callable[[Any], str] | None,
+        take: Callable[[int, float, int, int, int, int, int, float, bytes], str | None] | None,
         /,
     ) -> Texts: ...
     def fields(self, tensor: Any, met: Callable[[Any], object] | None, /) -> str: ...

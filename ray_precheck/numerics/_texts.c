@@ -17,6 +17,7 @@
 
 /* of _looks.c */
 PyObject *looked_at(const char *memory, int64_t count, int kind, const int64_t *plan, int dims, PyObject **words);
+PyObject *sketched_at(const char *memory, int64_t count, int kind, int dims, PyObject *take, PyObject **words);
 
 enum { PIECE = 64, PIECES = 32, WHOLE = 1 << 14, MOST_KINDS = 4096, MOST_ENTRIES = 1 << 16 };
 typedef struct {
@@ -29,7 +30,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels, *look;
+    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels, *look, *take;
     PyObject *kinds, *strides;
     long long small;
     Entry *entries;
@@ -223,8 +224,15 @@ static PyObject *statistics_of(Texts *self, PyObject *tensor, Entry new, int64_t
     }
     PyObject *words[] = {self->words, self->dumps, self->labels};
     const char *memory = (const char *)(uintptr_t)new.address;
-    new.text = self->look == Py_None ? looked_at(memory, new.count, new.kind, plan, dims, words)
-                                     : told(self, tensor);
+    if (self->look == Py_None) {
+        new.text = looked_at(memory, new.count, new.kind, plan, dims, words);
+    } else {
+        new.text = sketched_at(memory, new.count, new.kind, dims, self->take, words);
+        if (new.text == Py_None) {
+            Py_DECREF(Py_None);
+            new.text = told(self, tensor);
+        }
+    }
     if (new.text && is_kept)
         remember(self, new, tensor);
     return new.text;
@@ -424,10 +432,10 @@ static PyObject *forget_all(PyObject *object, PyObject *nothing)
 
 static PyObject *new_texts(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels, *look;
+    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels, *look, *take;
     long long small;
-    if (!PyArg_ParseTuple(args, "O!OOOOO!LO", &PyTuple_Type, &types, &kind_of, &stride_text, &dumps, &words,
-                          &PyTuple_Type, &labels, &small, &look))
+    if (!PyArg_ParseTuple(args, "O!OOOOO!LOO", &PyTuple_Type, &types, &kind_of, &stride_text, &dumps, &words,
+                          &PyTuple_Type, &labels, &small, &look, &take))
         return NULL;
     if (PyTuple_Size(types) != 2 || PyTuple_Size(labels) != 4) {
         PyErr_SetString(PyExc_ValueError, "two types and four labels were expected");
@@ -438,10 +446,10 @@ static PyObject *new_texts(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!self)
         return NULL;
     self->kinds = PyDict_New(), self->strides = PyDict_New();
-    PyObject *given[] = {types, kind_of, stride_text, dumps, words, labels, look};
+    PyObject *given[] = {types, kind_of, stride_text, dumps, words, labels, look, take};
     PyObject **own[] = {&self->types, &self->kind_of, &self->stride_text, &self->dumps, &self->words,
-                        &self->labels, &self->look};
-    for (int i = 0; i < 7; i++)
+                        &self->labels, &self->look, &self->take};
+    for (int i = 0; i < 8; i++)
         Py_INCREF(*own[i] = given[i]);
     self->small = small;
     if (!self->kinds || !self->strides) {
@@ -455,12 +463,12 @@ static void free_texts(PyObject *object)
 {
     Texts *self = (Texts *)object;
     PyTypeObject *type = Py_TYPE(object);
-    PyObject *own[] = {self->types,  self->kind_of, self->stride_text, self->dumps,  self->words,
-                       self->labels, self->look,    self->kinds,       self->strides};
+    PyObject *own[] = {self->types, self->kind_of, self->stride_text, self->dumps, self->words,
+                       self->labels, self->look, self->take, self->kinds, self->strides};
     for (size_t i = 0; i < self->room; i++)
         drop(&self->entries[i]);
     PyMem_Free(self->entries);
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < 10; i++)
         Py_XDECREF(own[i]);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);

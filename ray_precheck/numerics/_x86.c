@@ -8,6 +8,7 @@
 typedef int AddUp(const float *values, int64_t count, double *lanes, float *ends, uint32_t *least);
 typedef void AddRows(const float *values, const uint16_t (*signs)[32], int rows, uint64_t word, uint32_t flips,
                      double *buckets);
+typedef void CountUnusual(const uint32_t *bits, int64_t count, uint32_t normal, int64_t *counts, uint32_t *largest);
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
 #include <immintrin.h>
@@ -108,6 +109,38 @@ __attribute__((target("avx512f"))) static void add_rows_avx512(const float *valu
         _mm512_storeu_pd(buckets + 8 * i, all[i]);
 }
 
+/* Count what is below the smallest normal number, zero, NaN, +inf and -inf, and find the largest finite size. */
+__attribute__((target("avx512f,popcnt"))) static void count_unusual_avx512(const uint32_t *bits, int64_t count,
+                                                                    uint32_t normal, int64_t *counts,
+                                                                    uint32_t *largest)
+{
+    const __m512i all = _mm512_set1_epi32(0x7fffffff), infinite = _mm512_set1_epi32(0x7f800000);
+    const __m512i least = _mm512_set1_epi32((int)normal), none = _mm512_setzero_si512();
+    __m512i most = none;
+    for (int64_t i = 0; i < count; i += 16) {
+        __mmask16 given = count - i < 16 ? (__mmask16)((1u << (count - i)) - 1) : 0xffff;
+        __m512i own = _mm512_maskz_loadu_epi32(given, bits + i), size = _mm512_and_si512(own, all);
+        __mmask16 is_special = _mm512_cmpge_epu32_mask(size, infinite);
+        counts[0] += __builtin_popcount(_mm512_mask_cmplt_epu32_mask(given, size, least));
+        counts[1] += __builtin_popcount(_mm512_mask_cmpeq_epu32_mask(given, size, none));
+        most = _mm512_mask_max_epu32(most, (__mmask16)~is_special, most, size);
+        if (is_special) {
+            __mmask16 is_infinite = _mm512_cmpeq_epu32_mask(size, infinite);
+            __mmask16 is_positive = _mm512_cmpeq_epu32_mask(own, infinite);
+            counts[2] += __builtin_popcount(is_special & ~is_infinite);
+            counts[3] += __builtin_popcount(is_positive);
+            counts[4] += __builtin_popcount(is_infinite & ~is_positive);
+        }
+    }
+    uint32_t found = _mm512_reduce_max_epu32(most);
+    *largest = found > *largest ? found : *largest;
+}
+
+CountUnusual *wide_count_unusual(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("popcnt") ? count_unusual_avx512 : NULL;
+}
+
 AddRows *wide_add_rows(void) { return __builtin_cpu_supports("avx512f") ? add_rows_avx512 : NULL; }
 
 AddUp *wide_add_up(void)
@@ -162,6 +195,8 @@ int64_t folded_bytes(const unsigned char *from, int64_t size, uint32_t state, un
     return is_able && size >= 64 ? fold(from, size, state, left) : 0;
 }
 #else
+CountUnusual *wide_count_unusual(void) { return NULL; }
+
 AddRows *wide_add_rows(void) { return NULL; }
 
 AddUp *wide_add_up(void) { return NULL; }

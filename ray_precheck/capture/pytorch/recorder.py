@@ -145,7 +145,9 @@ class TorchRecorder(StepRecorder):
         is_sketched = self._look is statistics and not (
             self.settings.saves_tensors or self.settings.slices
         )
-        return quick_texts(self._sketching.look) if self._sketching and is_sketched else None
+        if self._sketching is None or not is_sketched:
+            return None
+        return quick_texts(self._sketching.look, self._sketching.take)
 
     def call(self, call: SeenCall) -> Any:
         """Make a call, record it, and return what it gives."""
