@@ -23,6 +23,7 @@ typedef void CountUnusual(const uint32_t *bits, int64_t count, uint32_t normal, 
 
 int add_texts(PyObject *module);   /* of _texts.c */
 int add_borders(PyObject *module); /* of _borders.c */
+int add_elements(void);            /* of _elements.c */
 int add_frames(PyObject *module);  /* of _frames.c */
 /* of _x86.c */
 AddUp *wide_add_up(void);
@@ -448,7 +449,7 @@ PyMODINIT_FUNC PyInit__one_pass(void)
     add_up_wide = wide_add_up(), add_rows_wide = wide_add_rows();
     count_unusual_wide = wide_count_unusual();
     PyObject *made = PyModule_Create(&module);
-    if (made && (add_texts(made) < 0 || add_borders(made) < 0 || add_frames(made) < 0)) {
+    if (made && (add_elements() < 0 || add_texts(made) < 0 || add_borders(made) < 0 || add_frames(made) < 0)) {
         Py_DECREF(made);
         return NULL;
     }

@@ -318,13 +318,13 @@ class Aside:
         self._trace = find(private_parts.TRACE) or _nothing
         self._set_trace = find(private_parts.SET_TRACE)
 
-    def __call__(self, action: Callable[[], T]) -> Callable[[], T]:
+    def __call__(self, action: Callable[..., T]) -> Callable[..., T]:
         """Return an action as it is where nothing looks on, else one that steps aside while it runs."""
         transform, trace, watched = self._transform(), self._trace(), self._modes()
         if transform is None and trace is None and not watched:
             return action
 
-        def unseen() -> T:
+        def unseen(*args: Any) -> T:
             with ExitStack() as hidden:
                 if trace is not None and self._set_trace is not None:
                     hidden.callback(self._set_trace, trace)
@@ -333,7 +333,7 @@ class Aside:
                     hidden.enter_context(self._without_modes())
                 if transform is not None and self._without_transforms is not None:
                     hidden.enter_context(self._without_transforms())
-                return action()
+                return action(*args)
 
         return unseen
 

@@ -84,15 +84,15 @@ class TorchOrigins(Origins):
             anchor = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
             return super().meet(tensor)
-        found = self._known.get(id(anchor))
+        found = self.known.get(id(anchor))
         if found is not None and found() is anchor:
             return True
-        self._known[id(anchor)] = weakref.ref(anchor)
+        self.known[id(anchor)] = weakref.ref(anchor)
         return False
 
     def met_first(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Take note of tensors with memory of their own, and return those that were not known."""
-        known, new = self._known, []
+        known, new = self.known, []
         for tensor in tensors:
             anchor = tensor.untyped_storage()
             found = known.get(id(anchor))
@@ -152,6 +152,11 @@ class Darkness(Strangers):
         """Take a tensor that is looked at, which is what a call got."""
         if not self._origins.meet(tensor) and self.asks and type(tensor) is torch.Tensor:
             self.unknown.append(tensor)
+
+    @property
+    def known(self) -> dict[int, Any]:
+        """The storages that were met, each behind a weak reference by its identity."""
+        return self._origins.known
 
     def know(self, value: Any) -> None:
         """Take note of tensors that torch itself has made where nothing is recorded."""

@@ -272,14 +272,17 @@ def _input_behind(
 
 class NodeBorder:
     """Waits for the gradients at a call that is a single node; `indices` are the numbers of the inputs that
-    get what it passes on, by its places."""
+    get what it passes on, by its places. It is the node's hook itself."""
+
+    __slots__ = ("_done", "_handle", "_indices")
 
     def __init__(self, node: Any, indices: dict[int, int], done: OnGradients) -> None:
         self._done: OnGradients | None = done
         self._indices = indices
-        self._handle = node.register_hook(self._take)
+        self._handle = node.register_hook(self)
 
-    def _take(self, passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
+    def __call__(self, passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
+        """Hand over what has passed the first time."""
         done, self._done = self._done, None
         if done is not None:
             find = self._indices.get
@@ -355,19 +358,25 @@ class Border(GradientWait):
         self._handles.append(node.register_hook(hook))
 
     def _watch(self, node: Any, outputs: dict[int, int], exits: Sequence[Exit]) -> None:
-        def take(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
-            for number, index in outputs.items():
-                self._arrived[index] = arrived[number]
-            for place, found, dtype in exits:
-                index = self._first_of.get(found, found)
-                gradient, before = passed_on[place], self._passed_on[index]
-                if gradient is None:
-                    continue
-                if dtype is not None:
-                    gradient = gradient.to(dtype)
-                self._passed_on[index] = gradient if before is None else before + gradient
+        self.wait_for(node.register_hook, functools.partial(self._take, outputs, exits))
 
-        self.wait_for(node.register_hook, take)
+    def _take(
+        self,
+        outputs: dict[int, int],
+        exits: Sequence[Exit],
+        passed_on: tuple[Any, ...],
+        arrived: tuple[Any, ...],
+    ) -> None:
+        for number, index in outputs.items():
+            self._arrived[index] = arrived[number]
+        for place, found, dtype in exits:
+            index = self._first_of.get(found, found)
+            gradient, before = passed_on[place], self._passed_on[index]
+            if gradient is None:
+                continue
+            if dtype is not None:
+                gradient = gradient.to(dtype)
+            self._passed_on[index] = gradient if before is None else before + gradient
 
     def hand_over(self) -> None:
         """Hand over what has arrived so far."""

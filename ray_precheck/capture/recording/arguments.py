@@ -43,6 +43,44 @@ def without_names(fields: str) -> str:
     return _FIELD.sub("", fields)
 
 
+@functools.lru_cache(1 << 10)
+def name_field(name: str) -> str:
+    """Return the field of what a model calls its input."""
+    return f', "{ARGUMENT}": {quoted(name)}'
+
+
+class CallNames:
+    """The names of what a call gets.
+
+    `states` are fields by the identities of parameters and buffers, each behind a weak reference: another
+    tensor may have got the place in memory of one that has gone.
+    """
+
+    __slots__ = ("_find", "_inputs", "states")
+
+    def __init__(
+        self, find: Callable[[], dict[int, str]], states: dict[int, tuple[weakref.ref[Any], str]]
+    ) -> None:
+        self._find = find
+        self._inputs: dict[int, str] | None = None
+        self.states = states
+
+    @property
+    def inputs(self) -> dict[int, str]:
+        """The names of the model's inputs by identity; it is looked for the model when they are asked for."""
+        if self._inputs is None:
+            self._inputs = self._find()
+        return self._inputs
+
+    def field(self, tensor: Any) -> str:
+        """Return the field of a tensor, "" for one without a name."""
+        name = self.inputs.get(id(tensor))
+        if name is not None:
+            return name_field(name)
+        found = self.states.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else ""
+
+
 class GivenNames:
     """Names the tensors that operators get.
 
@@ -66,24 +104,9 @@ class GivenNames:
         self._models: dict[int, weakref.ref[Any]] = {}
         self._signatures: dict[type, list[str] | None] = {}
 
-    def around(self, frame: FrameType | None) -> Callable[[Any], str]:
-        """Return a function that gives the field of a tensor that a call in that frame gets, "" for one
-        without a name. It looks for the model that runs when it is asked first."""
-        inputs: dict[int, str] | None = None
-
-        def field(tensor: Any) -> str:
-            nonlocal inputs
-            if inputs is None:
-                inputs = self._inputs(frame)
-            name = inputs.get(id(tensor))
-            return self._state(tensor) if name is None else f', "{ARGUMENT}": {quoted(name)}'
-
-        return field
-
-    def _state(self, tensor: Any) -> str:
-        found = self._states.get(id(tensor))
-        # Another tensor may have got the place in memory of one that has gone.
-        return found[1] if found is not None and found[0]() is tensor else ""
+    def around(self, frame: FrameType | None) -> "CallNames":
+        """Return the names of the tensors that a call in that frame gets."""
+        return CallNames(functools.partial(self._inputs, frame), self._states)
 
     def _inputs(self, frame: FrameType | None) -> dict[int, str]:
         """Return the names of the inputs of the outermost model in which a frame runs, by identity.
@@ -166,7 +189,7 @@ class Given(NamedTuple):
     @property
     def root(self) -> str:
         """The place of the argument that it is, or is in."""
-        return ".".join(self.place.split(".", 2)[:2])
+        return root_of(self.place)
 
     @property
     def path(self) -> str:
@@ -179,8 +202,15 @@ class Given(NamedTuple):
         return f"changed.{self.place.partition('.')[2]}"
 
 
-# Given(tensor, ...) takes three times as long as tuple.__new__, and each tensor of each call is noted.
-given_of = functools.partial(tuple.__new__, Given)
+def root_of(place: str) -> str:
+    """Return the place of the argument that a place is, or is in: "input.1" of "input.1.0"."""
+    return ".".join(place.split(".", 2)[:2])
+
+
+@functools.lru_cache(1 << 10)
+def shared_field(place: str) -> str:
+    """Return the field of an argument that lies in the memory of the one at a place."""
+    return f', "shares": {quoted(argument_path(place))}'
 
 
 @functools.lru_cache(1 << 12)

@@ -64,8 +64,8 @@ def quick_texts(
     """Return what writes the tensors of a step; None where nothing is quick.
 
     Where `look` is given it says of a tensor its statistics, and behind `MORE` what follows the other fields
-    and depends on the order of the values: such text stands behind `MORE` in what is written, too. `take` says
-    this of what the extension has found in a tensor, None where `look` is needed (`Sketching.take`).
+    and depends on the order of the values: such text stands behind `MORE` in what is written, too. `take`
+    says this of what the extension has found in a tensor, None where `look` is needed (`Sketching.take`).
     """
     if COMPILED is None:
         return SmallTensors() if look is None else None

@@ -120,8 +120,9 @@ class Sketching:
         largest: float,
         row: bytes,
     ) -> str | None:
-        """Return the fields of a tensor in which the extension has found these numbers of an `Everything`, and
-        a sketch, 64 float32 with the largest absolute one before rounding; None where it must be scaled."""
+        """Return the fields of a tensor in which the extension has found these numbers of an `Everything`,
+        and a sketch, 64 float32 with the largest absolute one before rounding; None where it must be
+        scaled."""
         if nan or positive or negative or not is_summed_unscaled(largest_finite):
             return None
         sketched = self._file.append_row(row, largest)
