@@ -195,13 +195,19 @@ static int still_holds(const Entry *entry, PyObject *tensor)
     return (uint64_t)found == address;
 }
 
-/* Whether the storage of a tensor is known: by identity, each behind a weak reference. */
-static int is_known(PyObject *tensor, PyObject *known)
+/* Whether the storage of a tensor was known: by identity, each behind a weak reference. It is from now on. */
+static int was_known(PyObject *tensor, PyObject *known)
 {
     PyObject *storage = PyObject_CallMethodObjArgs(tensor, n_storage, NULL);
     PyObject *key = storage ? PyLong_FromVoidPtr(storage) : NULL;
     PyObject *found = key ? PyDict_GetItemWithError(known, key) : NULL;
     int is_same = found && PyWeakref_GetObject(found) == storage;
+    if (key && !is_same && !PyErr_Occurred()) {
+        PyObject *behind = PyWeakref_NewRef(storage, NULL);
+        if (behind)
+            PyDict_SetItem(known, key, behind);
+        Py_XDECREF(behind);
+    }
     Py_XDECREF(key);
     Py_XDECREF(storage);
     return is_same;
@@ -231,9 +237,10 @@ static PyObject *statistics_of(Texts *self, PyObject *tensor, Entry new, int64_t
             PyErr_Clear();
         }
     }
-    if (met != Py_None && !(known != Py_None && is_known(tensor, known))) {
-        if (PyErr_Occurred())
-            return NULL;
+    int is_met = known != Py_None && was_known(tensor, known);
+    if (PyErr_Occurred())
+        return NULL;
+    if (met != Py_None && !is_met) {
         PyObject *done = PyObject_CallFunctionObjArgs(met, tensor, NULL);
         if (!done)
             return NULL;

@@ -104,16 +104,16 @@ def watch(
     inputs: list[Edge | None],
     outputs: Sequence[torch.Tensor],
     done: OnGradients,
-    places: Places | None = None,
+    find_places: Callable[[], Places | None],
 ) -> "Border | NodeBorder | None":
     """Watch the gradients at the operator's border, or (`node`) those of the node of the first output,
-    which is what msprobe records."""
+    which is what msprobe records. `find_places` gives the `places` of `watch_border`, where it matters."""
     if kind != NODE:
         if COMPILED is not None and kind != MODULE and len(outputs) == 1:
             found = COMPILED.single_node(inputs, outputs[0])
             if found is not None:
                 return NodeBorder(found[0], found[1], done)
-        return watch_border(inputs, outputs, done, places, by_inputs=kind == MODULE)
+        return watch_border(inputs, outputs, done, find_places(), by_inputs=kind == MODULE)
     node = outputs[0].grad_fn if outputs else None
     return None if node is None else NodeBorder(node, {}, done)
 

@@ -51,7 +51,7 @@ from ray_precheck.capture.recording.arguments import (
 )
 from ray_precheck.capture.recording.recorder import CallName, SeenCall, StepRecorder, T
 from ray_precheck.capture.recording.stacks import Stacks
-from ray_precheck.capture.settings import STATISTICS, STRUCTURE, CaptureSettings
+from ray_precheck.capture.settings import RAISE, STATISTICS, STRUCTURE, CaptureSettings
 from ray_precheck.capture.writing.elements import (
     HAS_NAN,
     NULL,
@@ -90,6 +90,7 @@ class TorchRecorder(StepRecorder):
         super().__init__(settings, folder, stacks, on_failure)
         self.mode: CallMode | None = None
         self.resharding = Resharding()
+        self._raises_born = settings.overflow == RAISE
         self.knows_compiled = False
         self._device = DeviceValues(self._arrived)
         self._look, ordered = values_look(settings.summary_mode)
@@ -128,6 +129,7 @@ class TorchRecorder(StepRecorder):
         self._accelerators: set[str] = set()
         self._float32 = {kind: formats_of(kind) for kind in KINDS.values()}
         self._changed = False
+        self._says_changed = settings.wants("forward", "output")
         self.given_names = GivenNames(
             self.module_call,
             lambda value: isinstance(value, torch.nn.Module),
@@ -142,7 +144,8 @@ class TorchRecorder(StepRecorder):
         self._in_backward = private_parts.find(private_parts.GRAPH_TASK)
         # `quiet` alone would do, but each question to a tensor would still ask the mode.
         self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
-        self._aside = Aside()
+        self._aside = aside = Aside()
+        self._transform, self._trace, self._dispatch_modes = aside.onlookers
         self.note_origins(None)
 
     def _quick_texts(self, is_plain: bool) -> QuickTexts | None:
@@ -167,14 +170,21 @@ class TorchRecorder(StepRecorder):
         if self.darkness:
             self.darkness.begin_asking(call)
         before = self.guarded(forward, self._before_noted, forward, call, given)
-        if self.darkness:
-            self.darkness.end_asking(call)
+        darkness = self.darkness
+        if darkness:
+            darkness.asks = False
+            if darkness.unknown:
+                darkness.name_unknown(call)
         edges = self.edges(forward, call.args, call.kwargs)
         drawn = ""
         if self.settings.task != STRUCTURE and draws(call):
             drawn = self.guarded(forward, generator_field, call) or ""
-        with self.resharding:
+        resharding = self.resharding
+        resharding.is_on = True
+        try:
             result = call.run()
+        finally:
+            resharding.is_on = False
         if not self.stopped:
             self.guarded(
                 forward, self._called, call, key, before or "", edges, result, given, drawn
@@ -205,7 +215,7 @@ class TorchRecorder(StepRecorder):
         found = self._stacks.of(frame)
         stack = found.number if self.settings.stacks else None
         fields = before + self.after(f"{key}.forward", output, changed=name.in_place)
-        if touched and self.settings.wants("forward", "output"):
+        if touched and self._says_changed:
             fields += self._changes(
                 touched, _outputs_among(name, args, kwargs, output), bool(name.silent)
             )
@@ -216,7 +226,7 @@ class TorchRecorder(StepRecorder):
             fields += self.recomputed(region, f"{key}.forward", again=again)
         fields += autocast_field(result) + index_field(name.key, args) + drawn
         self.write(f"{key}.forward", fields, stack, self.parent)
-        if any(edges) and self.settings.wants("backward"):
+        if any(edges) and self.wants_backward:
             self.watch(f"{key}.backward", edges, output, stack, run)
 
     def _before_noted(self, key: str, call: SeenCall, given: list[GivenParts]) -> str:
@@ -261,13 +271,15 @@ class TorchRecorder(StepRecorder):
         quiet = mode is not None and mode.quiet
         if mode is not None:
             mode.quiet = True
+        if self._transform() is not None or self._trace() is not None or self._dispatch_modes():
+            action = self._aside(action)
         with self._unseen():
-            result, error = attempted(self._aside(action), *args)
+            result, error = attempted(action, *args)
         if mode is not None:
             mode.quiet = quiet
         if error is not None:
             self.fault(key, error)
-        if not quiet:
+        if not quiet and self._raises_born:
             self._log.raise_born()
         return result
 
@@ -305,7 +317,7 @@ class TorchRecorder(StepRecorder):
             edges,
             outputs,
             functools.partial(self._passed, key, stack, parent),
-            input_places(run, edges, outputs),
+            functools.partial(input_places, run, edges, outputs),
         )
         if border is not None:
             self._borders.append(border)
@@ -357,7 +369,7 @@ class TorchRecorder(StepRecorder):
             self._memory,
             None if names is None else names.inputs,
             None if names is None else names.states,
-            None if darkness is None else darkness.met_itself,
+            darkness.met_new if darkness is not None and darkness.asks else None,
             None if darkness is None else darkness.known,
             self._changed,
             name_field,

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ray_precheck.capture.recording.stacks import frames_named
 from ray_precheck.capture.writing.elements import quoted
 from ray_precheck.foreign import caught
+from ray_precheck.numerics.one_pass import COMPILED
 from ray_precheck.operators.effects import CHANGES
 
 Kind: TypeAlias = type | tuple[type, ...]
@@ -118,22 +119,25 @@ class GivenNames:
         for call in reversed(frames_named(frame, self._entry)):
             local = call.f_locals
             model = local.get("self")
-            if not self._is_module(model):
+            kind = type(model)
+            if kind not in self._signatures and not self._is_module(model):
                 continue
-            self._learn(model)
-            names = self._names_of(model)
+            learned = self._models.get(id(model))
+            if learned is None or learned() is not model:
+                self._learn(model)
+            names = self._signatures[kind] if kind in self._signatures else self._names_of(model)
             args, kwargs = local.get("args", ()), local.get("kwargs", {})
             for name, value in (*zip(names or (), args, strict=False), *kwargs.items()):
-                _add(found, name, value)
+                if hasattr(value, "requires_grad") and len(found) < _MOST_INPUTS:  # a tensor
+                    found.setdefault(id(value), name)
+                else:
+                    _add(found, name, value)
             if names is not None or not args:
                 break
         return found
 
     def _learn(self, model: Any) -> None:
         """Take note of the parameters and buffers of a model that is met the first time."""
-        learned = self._models.get(id(model))
-        if learned is not None and learned() is model:
-            return
         self._models[id(model)] = weakref.ref(model)
         for kind, name, tensor in self._states_of(model):
             known = self._states.get(id(tensor))
@@ -143,16 +147,14 @@ class GivenNames:
 
     def _names_of(self, model: Any) -> list[str] | None:
         """Return the names of a model's arguments by position, None where it takes any."""
-        kind = type(model)
-        if kind not in self._signatures:
-            signature, error = caught(lambda: inspect.signature(self._forward_of(model)))
-            names: list[str] | None = []
-            if signature is not None and error is None:
-                given = signature.parameters.values()
-                any_number = any(each.kind is _VARIADIC for each in given)
-                names = None if any_number else list(signature.parameters)
-            self._signatures[kind] = names
-        return self._signatures[kind]
+        signature, error = caught(lambda: inspect.signature(self._forward_of(model)))
+        names: list[str] | None = []
+        if signature is not None and error is None:
+            given = signature.parameters.values()
+            any_number = any(each.kind is _VARIADIC for each in given)
+            names = None if any_number else list(signature.parameters)
+        self._signatures[type(model)] = names
+        return names
 
 
 @functools.lru_cache(1 << 10)
@@ -238,6 +240,9 @@ def argument_places(arguments: Iterable[tuple[int, str]]) -> frozenset[str]:
 
 def found_in(value: Any, kind: Kind) -> list[Any]:
     """Return the objects of a kind in a nested value, in the order in which they are written."""
+    if COMPILED is not None:
+        in_order: list[Any] = COMPILED.found_in(value, kind)
+        return in_order
     found: list[Any] = []
     if type(value) is tuple:
         _collect(value, kind, found, 1)

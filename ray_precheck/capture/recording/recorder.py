@@ -107,6 +107,13 @@ class StepRecorder(ABC):
         self.stopped, self._stopped_by = False, ""
         self.scope = Scope(settings.scope, settings.chosen, settings.risk_level)
         self.records = 0
+        # Which parts of records are wanted, which each call asks for.
+        has_values, wants = settings.task != STRUCTURE, settings.wants
+        self.wants_given = has_values and wants("forward", "input")
+        self.wants_output = has_values and wants("forward", "output")
+        self.wants_backward = wants("backward")
+        self._wants_arrived = has_values and wants("backward", "input")
+        self._wants_passed_on = has_values and wants("backward", "output")
         # What ran in this step without a record.
         self.dark = DarkPlaces()
         # What a sentence calls the first of nested modules; the probe knows their names.
@@ -152,7 +159,7 @@ class StepRecorder(ABC):
         frame: FrameType | None = None,
     ) -> str:
         """Return the fields of what a call gets that a frame makes; without a frame tensors have no names."""
-        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "input"):
+        if not self.wants_given:
             return ""
         self.place = key
         self._looks = looks_of(key.rsplit(".", 2)[0], self.framework)
@@ -215,20 +222,18 @@ class StepRecorder(ABC):
 
     def after(self, key: str, output: Any) -> str:
         """Return the fields of what a call gave, which follow those of `before`."""
-        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "output"):
+        if not self.wants_output:
             return ""
         self.place = key
         return f', "output": {self.elements.outputs(output)}'
 
     def around(self, key: str, arrived: Sequence[Any], passed_on: Sequence[Any]) -> str:
         """Return the fields of the gradients that arrived at the outputs of a call, and that it passed on."""
-        if self.settings.task == STRUCTURE:
-            return ""
         self.place = key
         fields = ""
-        if self.settings.wants("backward", "input"):
+        if self._wants_arrived:
             fields += f', "input": {self.elements.arguments(tuple(arrived), "input")}'
-        if self.settings.wants("backward", "output"):
+        if self._wants_passed_on:
             fields += f', "output": {self.elements.arguments(tuple(passed_on), "output")}'
         return fields
 
