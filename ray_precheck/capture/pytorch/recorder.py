@@ -27,7 +27,12 @@ from ray_precheck.capture.pytorch.gradients import (
 )
 from ray_precheck.capture.pytorch.randomness import draws, generator_field
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
-from ray_precheck.capture.pytorch.tensors.many import MORE, QuickTexts, quick_texts
+from ray_precheck.capture.pytorch.tensors.many import (
+    MORE,
+    QuickTexts,
+    SmallTensors,
+    quick_texts,
+)
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of, tensors_in
@@ -63,7 +68,6 @@ from ray_precheck.capture.writing.elements import (
 from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.foreign import attempted
 from ray_precheck.frameworks.pytorch.switches import KINDS, computed_in, formats_of
-from ray_precheck.numerics.one_pass import COMPILED
 from ray_precheck.schema.dtypes import Float32, header_field
 
 _NO_VERSION = -1  # of inference tensors
@@ -138,7 +142,7 @@ class TorchRecorder(StepRecorder):
         )
         # Where the tensors are noted that the call at hand gets.
         self._given: list[GivenParts] | None = None
-        if COMPILED is not None and self._quick is not None:  # it saves none, and takes no parts
+        if self._quick is not None and not isinstance(self._quick, SmallTensors):
             self.elements.compiled = self._quick
         self._written: torch.Tensor | None = None
         self._in_backward = private_parts.find(private_parts.GRAPH_TASK)
