@@ -42,6 +42,10 @@ Places: TypeAlias = Mapping[tuple[Any, int], int]
 MODULE, NODE = "module", "node"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _COPY = "ToCopyBackward0"
+# The nodes of C that are neither, by their classes: a module is walked through once for each that it is in. A
+# script may define any number of functions of Python, whose classes are not to be kept.
+_OTHER_KINDS: set[type] = set()
+_OF_PYTHON = torch.autograd.function.BackwardCFunction
 
 
 def edges_of(tensors: list[torch.Tensor]) -> list[Edge | None]:
@@ -261,12 +265,18 @@ def _input_behind(
 
     Autocast casts a leaf once and keeps the copy for further calls; their gradients are added up there.
     """
-    if (id(node), number) in wanted:
-        return (id(node), number), None
-    is_copy = node.name() == _COPY
+    key = id(node), number
+    if type(node) in _OTHER_KINDS or key in wanted:
+        return key, None
+    name = node.name()
+    if name not in (_COPY, _ACCUMULATE):
+        if not isinstance(node, _OF_PYTHON):
+            _OTHER_KINDS.add(type(node))
+        return key, None
+    is_copy = name == _COPY
     leaf = node.next_functions[0][0] if is_copy else node
     if leaf is None or leaf.name() != _ACCUMULATE:
-        return (id(node), number), None
+        return key, None
     return (id(leaf.variable), _LEAF), leaf.variable.dtype if is_copy else None
 
 
