@@ -41,6 +41,15 @@ def caught(action: Callable[[], T], *through: type[Exception]) -> tuple[T | None
         return None, error
 
 
+def attempted(action: Callable[..., T], *args: Any) -> tuple[T | None, Exception | None]:
+    """Return what `caught` does, of an action with arguments: for actions of which there are many, to whom a
+    function of their own for each would cost as much as they do."""
+    try:
+        return action(*args), None
+    except Exception as error:
+        return None, error
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, "" where it says nothing."""
     return str(error).strip().split("\n", maxsplit=1)[0]

@@ -478,10 +478,22 @@ class SketchFile:
             OSError: it cannot be written; the file ends with the row before.
         """
         row, exponent = stored(buckets)
-        self._write(row.tobytes(), self.size)
-        self.rows += 1
-        fields = f'"sketch": {self.rows - 1}'
+        fields = self._added(row.tobytes())
         return f'{fields}, "sketch_exponent": {exponent}' if exponent else fields
+
+    def append_row(self, row: bytes, largest: float) -> str | None:
+        """Write 64 buckets that are little-endian float32 already, and `largest` in size, as `append` does;
+        return None, and write nothing, where they need an exponent.
+
+        Raises:
+            OSError: it cannot be written; the file ends with the row before.
+        """
+        return self._added(row) if _is_plain(largest) else None
+
+    def _added(self, row: bytes) -> str:
+        self._write(row, self.size)
+        self.rows += 1
+        return f'"sketch": {self.rows - 1}'
 
     def close(self) -> None:
         """Close the file as it is."""
@@ -502,12 +514,17 @@ def stored(buckets: Array) -> tuple[Array, int]:
     """Return a sketch as it is stored: 64 little-endian float32, and the exponent, mostly 0."""
     largest = float(np.maximum.reduce(np.abs(buckets)))
     exponent = 0
-    if largest and not _SMALL < largest < _LARGE:
+    if not _is_plain(largest):
         exponent = math.frexp(largest)[1]
         # Sums of the largest float64 numbers are infinite.
         with np.errstate(all="ignore"):
             return np.ldexp(buckets, -exponent).astype("<f4"), exponent
     return buckets.astype("<f4"), exponent
+
+
+def _is_plain(largest: float) -> bool:
+    """Return whether float32 holds a sketch of this largest size without an exponent."""
+    return not largest or _SMALL < largest < _LARGE
 
 
 def read_sketches(folder: Path) -> Array:

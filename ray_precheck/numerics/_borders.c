@@ -6,7 +6,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-enum { LEAF = -1, MOST = 32 };
+enum { LEAF = -1, MOST = 32, DEEPEST = 10 };
 
 static PyObject *n_requires_grad, *n_grad_fn, *n_output_nr, *n_next, *n_variable, *without_variable;
 
@@ -52,6 +52,41 @@ static PyObject *edges_of(PyObject *self, PyObject *tensors)
         }
     }
     return found;
+}
+
+/* Append the objects of a kind in a nested value, in the order in which they are written. */
+static int collect(PyObject *value, PyObject *kind, PyObject *found, int depth)
+{
+    if (value == Py_None || PyLong_Check(value) || PyFloat_CheckExact(value) || PyUnicode_CheckExact(value))
+        return 1;
+    int is_one = PyObject_IsInstance(value, kind), is_done = 1;
+    if (is_one)
+        return is_one > 0 && PyList_Append(found, value) == 0;
+    if (depth > DEEPEST)
+        return 1;
+    if (PyTuple_Check(value)) {
+        for (Py_ssize_t i = 0; is_done && i < PyTuple_Size(value); i++)
+            is_done = collect(PyTuple_GetItem(value, i), kind, found, depth + 1);
+    } else if (PyList_Check(value) || PyDict_Check(value)) {
+        PyObject *values = PyList_Check(value) ? PyList_GetSlice(value, 0, PY_SSIZE_T_MAX) : PyDict_Values(value);
+        is_done = values != NULL;
+        for (Py_ssize_t i = 0; is_done && i < PyList_Size(values); i++)
+            is_done = collect(PyList_GetItem(values, i), kind, found, depth + 1);
+        Py_XDECREF(values);
+    }
+    return is_done;
+}
+
+/* found_in(value, kind) -> list, as `capture.recording.arguments` has it */
+static PyObject *found_in(PyObject *self, PyObject *args)
+{
+    PyObject *value, *kind, *found;
+    if (!PyArg_UnpackTuple(args, "found_in", 2, 2, &value, &kind) || !(found = PyList_New(0)))
+        return NULL;
+    if (collect(value, kind, found, 0))
+        return found;
+    Py_DECREF(found);
+    return NULL;
 }
 
 static int place_of(const Edge *edges, int many, PyObject *owner, long number)
@@ -157,6 +192,7 @@ static PyObject *single_node(PyObject *self, PyObject *args)
 
 static PyMethodDef functions[] = {
     {"edges_of", edges_of, METH_O, NULL},
+    {"found_in", found_in, METH_VARARGS, NULL},
     {"single_node", single_node, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,4 @@
-/* The statistics of the values in a tensor's memory as text.
+/* The statistics of the values in a tensor's memory as text, and their sketch.
 
    Comes in: where they begin, how many there are, how they are stored, and a plan where they take no piece
    of memory. Goes out: the text, as bytes. `_texts.c` asks. */
@@ -9,7 +9,9 @@
 #include <stdint.h>
 #include <string.h>
 
-void ends_and_sums(const char *memory, int64_t count, int kind, double *numbers);
+void ends_and_sums(const char *memory, int64_t count, int kind, double *sketch, double *numbers);
+
+enum { BUCKETS = 64, NUMBERS = 10 };
 
 /* How the values lie of a tensor that does not take one piece of memory: how often it repeats each (`expand`), how
    many there are, whether they must be copied, and their sizes and strides. */
@@ -48,27 +50,17 @@ static int planned_sums(const char *memory, int kind, const int64_t *plan, int d
         }
         gathered(memory, plan + SIZES, dims, dims, width, copy);
     }
-    ends_and_sums(copy ? copy : memory, plan[COUNT], kind, numbers);
+    ends_and_sums(copy ? copy : memory, plan[COUNT], kind, NULL, numbers);
     numbers[3] *= (double)plan[REPEATED];
     PyMem_Free(copy);
     return 1;
 }
 
-/* The statistics of values as text, which are looked at now; a plan says how they lie where they take no piece of
-   memory. `words` are two functions, which make JSON of four numbers that are not all finite, and of a list, and what
-   stands before each number. */
-PyObject *looked_at(const char *memory, int64_t count, int kind, const int64_t *plan, int dims, PyObject **words)
+/* Four statistics as text, of a tensor with or without dimensions. `words` are two functions, which make JSON of
+   four numbers that are not all finite, and of a list, and what stands before each number. */
+static PyObject *text_of(double *numbers, int64_t count, int is_single, PyObject **words)
 {
-    double numbers[4];
-    int is_single = !dims;
     PyObject *floats = NULL, *raw = NULL, *text = NULL;
-    if (plan) {
-        count = plan[COUNT];
-        if (!planned_sums(memory, kind, plan, dims, numbers))
-            return NULL;
-    } else {
-        ends_and_sums(memory, count, kind, numbers);
-    }
     numbers[2] = is_single ? numbers[0] : numbers[2] / (double)count;
     numbers[3] = is_single ? numbers[0] : sqrt(numbers[3]);
     if (!(isfinite(numbers[0]) && isfinite(numbers[1]) && isfinite(numbers[2]) && isfinite(numbers[3]))) {
@@ -106,5 +98,48 @@ PyObject *looked_at(const char *memory, int64_t count, int kind, const int64_t *
 done:
     Py_DECREF(floats);
     Py_XDECREF(raw);
+    return text;
+}
+
+/* The statistics of values as text, which are looked at now; a plan says how they lie where they take no piece of
+   memory. */
+PyObject *looked_at(const char *memory, int64_t count, int kind, const int64_t *plan, int dims, PyObject **words)
+{
+    double numbers[4];
+    if (plan) {
+        count = plan[COUNT];
+        if (!planned_sums(memory, kind, plan, dims, numbers))
+            return NULL;
+    } else {
+        ends_and_sums(memory, count, kind, NULL, numbers);
+    }
+    return text_of(numbers, count, !dims, words);
+}
+
+/* The same of values whose sketch is wanted, too: behind a zero byte follows what `take` gives, a function of Python,
+   for the kind, what `ends_and_sums` counts, the largest bucket and the 64 buckets as float32. None where it cannot
+   say it of these. */
+PyObject *sketched_at(const char *memory, int64_t count, int kind, int dims, PyObject *take, PyObject **words)
+{
+    double numbers[NUMBERS], buckets[BUCKETS] = {0}, largest = 0;
+    float row[BUCKETS];
+    ends_and_sums(memory, count, kind, buckets, numbers);
+    for (int i = 0; i < BUCKETS; i++) {
+        double size = fabs(buckets[i]);
+        row[i] = (float)buckets[i];
+        largest = size > largest || isnan(size) ? size : largest;
+    }
+    PyObject *more = PyObject_CallFunction(
+        take, "idLLLLLdy#", kind, numbers[4], (long long)numbers[5], (long long)numbers[6], (long long)numbers[7],
+        (long long)numbers[8], (long long)numbers[9], largest, (const char *)row, (Py_ssize_t)sizeof row);
+    if (!more || more == Py_None)
+        return more;
+    PyObject *rest = PyUnicode_AsUTF8String(more), *text = NULL;
+    Py_DECREF(more);
+    PyObject *statistics = rest ? text_of(numbers, count, !dims, words) : NULL;
+    if (statistics)
+        text = PyBytes_FromFormat("%s%c%s", PyBytes_AsString(statistics), 0, PyBytes_AsString(rest));
+    Py_XDECREF(statistics);
+    Py_XDECREF(rest);
     return text;
 }

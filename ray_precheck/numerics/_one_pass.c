@@ -16,13 +16,19 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef void AddUp(const float *values, int64_t count, double *lanes, float *ends);
+typedef int AddUp(const float *values, int64_t count, double *lanes, float *ends, uint32_t *least);
+typedef void AddRows(const float *values, const uint16_t (*signs)[32], int rows, uint64_t word, uint32_t flips,
+                     double *buckets);
+typedef void CountUnusual(const uint32_t *bits, int64_t count, uint32_t normal, int64_t *counts, uint32_t *largest);
 
 int add_texts(PyObject *module);   /* of _texts.c */
 int add_borders(PyObject *module); /* of _borders.c */
+int add_elements(void);            /* of _elements.c */
 int add_frames(PyObject *module);  /* of _frames.c */
 /* of _x86.c */
 AddUp *wide_add_up(void);
+AddRows *wide_add_rows(void);
+CountUnusual *wide_count_unusual(void);
 int64_t folded_bytes(const unsigned char *from, int64_t size, uint32_t state, unsigned char *left);
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
@@ -44,11 +50,12 @@ typedef struct {
     int32_t top, bottom;     /* in the order of the values, NaN beyond the infinities */
     uint32_t least;          /* the bits of the smallest absolute value */
     Eight sum[2], squares[2];
-    int64_t small, zero, nan, positive, negative;
+    int64_t counts[5];       /* below the smallest normal number, zero, NaN, +inf, -inf */
     uint32_t largest;        /* the bits of the largest finite absolute value */
 } Found;
 
 static uint32_t fixed_signs[BLOCK + 3];
+static uint16_t signs_of_rows[ROWS][32]; /* the same, a bit for each column */
 
 static uint64_t mixed(uint64_t number)
 {
@@ -87,9 +94,8 @@ CLONES static void find_ends(const int32_t *bits, int64_t count, Found *found)
     found->top = top, found->bottom = bottom;
 }
 
-CLONES static void find_least(const uint32_t *bits, int64_t count, Found *found)
+CLONES static void find_least(const uint32_t *bits, int64_t count, uint32_t least, Found *found)
 {
-    uint32_t least = found->least;
     for (int64_t i = 0; i < count; i++) {
         uint32_t size = bits[i] & ~SIGN;
         least = size < least ? size : least;
@@ -115,12 +121,13 @@ CLONES static void add_up(const float *values, int64_t count, Found *found)
 /* Both in one loop, with ends whose zeros have any sign; NULL where the machine has none. */
 static AddUp *add_up_wide;
 
-static void ends_and_lanes(const float *values, int64_t count, Found *found)
+static void ends_and_lanes(const float *values, int64_t count, int health, Found *found)
 {
-    int64_t whole = count / LANES * LANES, is_done = 0;
+    int64_t whole = count / LANES * LANES, is_done = 0, has_least = 0;
+    uint32_t least = UINT32_MAX;
     if (add_up_wide && whole) {
         float ends[2];
-        add_up_wide(values, whole, (double *)found->sum, ends);
+        has_least = add_up_wide(values, whole, (double *)found->sum, ends, &least) ? whole : 0;
         int32_t top = key_of(ends[0]), bottom = key_of(ends[1]);
         /* A zero may have the other sign; with a NaN ends say nothing. */
         if (ends[0] != 0 && ends[1] != 0) {
@@ -132,12 +139,17 @@ static void ends_and_lanes(const float *values, int64_t count, Found *found)
         add_up(values, whole, found);
     }
     find_ends((const int32_t *)values + is_done, count - is_done, found);
+    if (health)
+        find_least((const uint32_t *)values + has_least, count - has_least, least, found);
     if (whole < count) {
         float rest[LANES] = {0};
         memcpy(rest, values + whole, (count - whole) * sizeof(float));
         add_up(rest, LANES, found);
     }
 }
+
+/* The same where the machine has it, else NULL. */
+static CountUnusual *count_unusual_wide;
 
 CLONES static void count_unusual(const uint32_t *bits, int64_t count, uint32_t normal, Found *found)
 {
@@ -152,8 +164,10 @@ CLONES static void count_unusual(const uint32_t *bits, int64_t count, uint32_t n
         negative += bits[i] == (INFINITE | SIGN);
         largest = finite > largest ? finite : largest;
     }
-    found->small += small, found->zero += zero, found->nan += nan;
-    found->positive += positive, found->negative += negative, found->largest = largest;
+    int64_t some[] = {small, zero, nan, positive, negative};
+    for (int i = 0; i < 5; i++)
+        found->counts[i] += some[i];
+    found->largest = largest;
 }
 
 /* Add the columns of whole rows, with the signs of elements and of rows. */
@@ -169,10 +183,17 @@ CLONES static void add_rows(const uint32_t *bits, int first, int last, uint32_t 
     }
 }
 
+/* The same to the end, and buckets; NULL where the machine has none. */
+static AddRows *add_rows_wide;
+
 static void sketch_rows(const float *values, int64_t block, int first, int last, double *buckets)
 {
     float sums[ROW] = {0};
     uint64_t word = mixed((uint64_t)block);
+    if (add_rows_wide) {
+        add_rows_wide(values, signs_of_rows + first, last - first, word, (uint32_t)(word >> 48) >> first, buckets);
+        return;
+    }
     add_rows((const uint32_t *)values, first, last, (uint32_t)(word >> 48), sums);
     for (int column = 0; column < ROW; column++)
         buckets[(column + (word >> (column / BUCKETS * 6))) % BUCKETS] += sums[column];
@@ -248,12 +269,13 @@ static double folded(const Eight *lanes)
 /* Look at the health of a block whose own ends were found. */
 static void find_health(const uint32_t *bits, int64_t count, uint32_t normal, Found *found)
 {
-    found->least = UINT32_MAX;
-    find_least(bits, count, found);
     int is_unusual = found->least < normal || found->top >= (int32_t)INFINITE ||
                      found->bottom <= ordered((int32_t)(INFINITE | SIGN)) || isnan(folded(found->squares));
     if (is_unusual) {
-        count_unusual(bits, count, normal, found);
+        if (count_unusual_wide)
+            count_unusual_wide(bits, count, normal, found->counts, &found->largest);
+        else
+            count_unusual(bits, count, normal, found);
         return;
     }
     uint32_t top = ordered(found->top) & ~SIGN, bottom = ordered(found->bottom) & ~SIGN;
@@ -270,7 +292,7 @@ static void measure(const char *memory, int64_t count, int kind, int health, dou
         int64_t some = count - begin < step ? count - begin : step;
         const float *values = as_floats(memory, begin, some, kind, room);
         found->top = INT32_MIN, found->bottom = INT32_MAX;
-        ends_and_lanes(values, some, found);
+        ends_and_lanes(values, some, health, found);
         if (health)
             find_health((const uint32_t *)values, some, smallest_normal[kind], found);
         if (sketch)
@@ -305,19 +327,25 @@ static int is_readable(long long address, long long count, long long kind)
     return 0;
 }
 
-/* The largest and the smallest value, the sum and the sum of squares. */
-void ends_and_sums(const char *memory, int64_t count, int kind, double *numbers)
+/* The largest and the smallest value, the sum and the sum of squares; where 64 zeros are given for a sketch, too, also
+   the largest finite absolute value, and how many are below the smallest normal one, zero, NaN, +inf and -inf. */
+void ends_and_sums(const char *memory, int64_t count, int kind, double *sketch, double *numbers)
 {
     Found found;
     if (count > FREE_LOCK) {
         Py_BEGIN_ALLOW_THREADS
-        measure(memory, count, kind, 0, NULL, &found);
+        measure(memory, count, kind, sketch != NULL, sketch, &found);
         Py_END_ALLOW_THREADS
     } else {
-        measure(memory, count, kind, 0, NULL, &found);
+        measure(memory, count, kind, sketch != NULL, sketch, &found);
     }
     numbers[0] = value_of(found.top), numbers[1] = value_of(found.bottom);
     numbers[2] = folded(found.sum), numbers[3] = folded(found.squares);
+    if (sketch) {
+        numbers[4] = value_of((int32_t)found.largest);
+        for (int i = 0; i < 5; i++)
+            numbers[5 + i] = (double)found.counts[i];
+    }
 }
 
 /* sums(address, count, kind) -> (max, min, sum, sum of squares) */
@@ -327,7 +355,7 @@ static PyObject *sums(PyObject *self, PyObject *const *args, Py_ssize_t given)
     double found[4];
     if (!numbers_of(args, given, 3, numbers) || !is_readable(numbers[0], numbers[1], numbers[2]))
         return NULL;
-    ends_and_sums((const char *)(uintptr_t)numbers[0], numbers[1], (int)numbers[2], found);
+    ends_and_sums((const char *)(uintptr_t)numbers[0], numbers[1], (int)numbers[2], NULL, found);
     return Py_BuildValue("(dddd)", found[0], found[1], found[2], found[3]);
 }
 
@@ -345,8 +373,8 @@ static PyObject *everything(PyObject *self, PyObject *const *args, Py_ssize_t gi
     measure(memory, numbers[1], (int)numbers[2], 1, buckets, &found);
     Py_END_ALLOW_THREADS
     return Py_BuildValue("(ddddLLLLLdy#)", value_of(found.top), value_of(found.bottom), folded(found.sum),
-                         folded(found.squares), (long long)found.small, (long long)found.zero,
-                         (long long)found.nan, (long long)found.positive, (long long)found.negative,
+                         folded(found.squares), (long long)found.counts[0], (long long)found.counts[1],
+                         (long long)found.counts[2], (long long)found.counts[3], (long long)found.counts[4],
                          value_of((int32_t)found.largest), (const char *)buckets, (Py_ssize_t)sizeof buckets);
 }
 
@@ -411,14 +439,17 @@ PyMODINIT_FUNC PyInit__one_pass(void)
 {
     for (int i = 0; i < BLOCK; i++)
         fixed_signs[i] = (uint32_t)((mixed(((uint64_t)1 << 62) + i / 64) >> (i % 64)) & 1) << 31;
+    for (int i = 0; i < BLOCK; i++)
+        signs_of_rows[i / ROW][i % ROW / 16] |= (uint16_t)(fixed_signs[i] >> 31 << i % ROW % 16);
     for (uint32_t i = 0; i < 256; i++) {
         remainders[i] = i;
         for (int bit = 0; bit < 8; bit++)
             remainders[i] = remainders[i] >> 1 ^ (remainders[i] & 1 ? 0xedb88320u : 0);
     }
-    add_up_wide = wide_add_up();
+    add_up_wide = wide_add_up(), add_rows_wide = wide_add_rows();
+    count_unusual_wide = wide_count_unusual();
     PyObject *made = PyModule_Create(&module);
-    if (made && (add_texts(made) < 0 || add_borders(made) < 0 || add_frames(made) < 0)) {
+    if (made && (add_elements() < 0 || add_texts(made) < 0 || add_borders(made) < 0 || add_frames(made) < 0)) {
         Py_DECREF(made);
         return NULL;
     }

@@ -17,6 +17,10 @@
 
 /* of _looks.c */
 PyObject *looked_at(const char *memory, int64_t count, int kind, const int64_t *plan, int dims, PyObject **words);
+PyObject *sketched_at(const char *memory, int64_t count, int kind, int dims, PyObject *take, PyObject **words);
+/* of _elements.c */
+PyObject *arguments(PyObject *texts, PyObject *args);
+PyObject *element(PyObject *texts, PyObject *args);
 
 enum { PIECE = 64, PIECES = 32, WHOLE = 1 << 14, MOST_KINDS = 4096, MOST_ENTRIES = 1 << 16 };
 typedef struct {
@@ -29,7 +33,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels, *look;
+    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels, *look, *take;
     PyObject *kinds, *strides;
     long long small;
     Entry *entries;
@@ -191,9 +195,27 @@ static int still_holds(const Entry *entry, PyObject *tensor)
     return (uint64_t)found == address;
 }
 
+/* Whether the storage of a tensor was known: by identity, each behind a weak reference. It is from now on. */
+static int was_known(PyObject *tensor, PyObject *known)
+{
+    PyObject *storage = PyObject_CallMethodObjArgs(tensor, n_storage, NULL);
+    PyObject *key = storage ? PyLong_FromVoidPtr(storage) : NULL;
+    PyObject *found = key ? PyDict_GetItemWithError(known, key) : NULL;
+    int is_same = found && PyWeakref_GetObject(found) == storage;
+    if (key && !is_same && !PyErr_Occurred()) {
+        PyObject *behind = PyWeakref_NewRef(storage, NULL);
+        if (behind)
+            PyDict_SetItem(known, key, behind);
+        Py_XDECREF(behind);
+    }
+    Py_XDECREF(key);
+    Py_XDECREF(storage);
+    return is_same;
+}
+
 /* The statistics of a tensor as text, known or looked at. */
 static PyObject *statistics_of(Texts *self, PyObject *tensor, Entry new, int64_t size, PyObject *met,
-                               const int64_t *plan, int dims)
+                               PyObject *known, const int64_t *plan, int dims)
 {
     int is_kept = size > self->small && !plan;
     if (is_kept) {
@@ -205,17 +227,20 @@ static PyObject *statistics_of(Texts *self, PyObject *tensor, Entry new, int64_t
     }
     if (is_kept) {
         new.glimpse = glimpse_of(new.address, size);
-        Entry *known = find(self, &new);
-        if (known && known->version == new.version && known->glimpse == new.glimpse) {
-            PyObject *text = known->text;
+        Entry *entry = find(self, &new);
+        if (entry && entry->version == new.version && entry->glimpse == new.glimpse) {
+            PyObject *text = entry->text;
             Py_INCREF(text);
-            if (still_holds(known, tensor))
+            if (still_holds(entry, tensor))
                 return text;
             Py_DECREF(text);
             PyErr_Clear();
         }
     }
-    if (met != Py_None) {
+    int is_met = known != Py_None && was_known(tensor, known);
+    if (PyErr_Occurred())
+        return NULL;
+    if (met != Py_None && !is_met) {
         PyObject *done = PyObject_CallFunctionObjArgs(met, tensor, NULL);
         if (!done)
             return NULL;
@@ -223,8 +248,15 @@ static PyObject *statistics_of(Texts *self, PyObject *tensor, Entry new, int64_t
     }
     PyObject *words[] = {self->words, self->dumps, self->labels};
     const char *memory = (const char *)(uintptr_t)new.address;
-    new.text = self->look == Py_None ? looked_at(memory, new.count, new.kind, plan, dims, words)
-                                     : told(self, tensor);
+    if (self->look == Py_None) {
+        new.text = looked_at(memory, new.count, new.kind, plan, dims, words);
+    } else {
+        new.text = sketched_at(memory, new.count, new.kind, dims, self->take, words);
+        if (new.text == Py_None) {
+            Py_DECREF(Py_None);
+            new.text = told(self, tensor);
+        }
+    }
     if (new.text && is_kept)
         remember(self, new, tensor);
     return new.text;
@@ -278,8 +310,10 @@ static PyObject *joined(PyObject *const *parts, int many, long long offset)
     return PyUnicode_DecodeUTF8(room, to - room, NULL);
 }
 
-/* The fields of a tensor whose kind is known: (before, behind, kind, count, bytes, dims). */
-static PyObject *described(Texts *self, PyObject *tensor, PyObject *shape, PyObject *kind, PyObject *met)
+/* The fields of a tensor whose kind is known: (before, behind, kind, count, bytes, dims); `memory` becomes where its
+   storage begins. */
+static PyObject *described(Texts *self, PyObject *tensor, PyObject *shape, PyObject *kind, PyObject *met,
+                           PyObject *known, long long *memory)
 {
     PyObject *parts[4] = {PyTuple_GetItem(kind, 0), NULL, PyTuple_GetItem(kind, 1), NULL}, *layout = NULL;
     const int64_t *plan = NULL;
@@ -325,10 +359,11 @@ static PyObject *described(Texts *self, PyObject *tensor, PyObject *shape, PyObj
             plan = (const int64_t *)planned;
     }
     new.address = (uint64_t)address;
-    parts[1] = statistics_of(self, tensor, new, size, met, plan, dims);
+    parts[1] = statistics_of(self, tensor, new, size, met, known, plan, dims);
     long long offset = parts[1] ? number_from(tensor, n_offset) : -1;
     if (offset >= 0)
         text = joined(parts, 4, offset);
+    *memory = address - offset * (new.kind ? 2 : 4);
     Py_XDECREF(parts[1]);
     Py_XDECREF(layout);
     return text;
@@ -337,12 +372,21 @@ other:
     return empty;
 }
 
-static PyObject *fields_of(Texts *self, PyObject *tensor, PyObject *met)
+/* Whether a value is a tensor of one of torch's own two classes. */
+int is_tensor(PyObject *texts, PyObject *value)
 {
-    PyObject *type = (PyObject *)Py_TYPE(tensor), *names[] = {n_dtype, n_layout, n_is_cpu, n_shape,
-                                                              n_requires_grad};
+    PyObject *type = (PyObject *)Py_TYPE(value), *types = ((Texts *)texts)->types;
+    return type == PyTuple_GetItem(types, 0) || type == PyTuple_GetItem(types, 1);
+}
+
+/* The fields of a tensor, or "", and where its memory begins. `met` is called with one that is looked at, and whose
+   storage is not `known`. */
+PyObject *fields_of(PyObject *texts, PyObject *tensor, PyObject *met, PyObject *known, long long *memory)
+{
+    Texts *self = (Texts *)texts;
+    PyObject *names[] = {n_dtype, n_layout, n_is_cpu, n_shape, n_requires_grad};
     PyObject *text = NULL, *key;
-    if (type != PyTuple_GetItem(self->types, 0) && type != PyTuple_GetItem(self->types, 1)) {
+    if (!is_tensor(texts, tensor)) {
         Py_INCREF(empty);
         return empty;
     }
@@ -361,7 +405,7 @@ static PyObject *fields_of(Texts *self, PyObject *tensor, PyObject *met)
     if (kind == Py_None)
         Py_INCREF(text = empty);
     else
-        text = described(self, tensor, PyTuple_GetItem(key, 3), kind, met);
+        text = described(self, tensor, PyTuple_GetItem(key, 3), kind, met, known, memory);
     Py_DECREF(kind);
 done:
     Py_DECREF(key);
@@ -376,16 +420,18 @@ done:
 static PyObject *fields(PyObject *self, PyObject *args)
 {
     PyObject *tensor, *met;
+    long long memory;
     if (!PyArg_UnpackTuple(args, "fields", 2, 2, &tensor, &met))
         return NULL;
-    return fields_of((Texts *)self, tensor, met);
+    return fields_of(self, tensor, met, Py_None, &memory);
 }
 
 static PyObject *fields_of_many(PyObject *self, PyObject *values)
 {
     PyObject *list = PySequence_List(values);
+    long long memory;
     for (Py_ssize_t i = 0; list && i < PyList_Size(list); i++) {
-        PyObject *text = fields_of((Texts *)self, PyList_GetItem(list, i), Py_None);
+        PyObject *text = fields_of(self, PyList_GetItem(list, i), Py_None, Py_None, &memory);
         if (!text || PyList_SetItem(list, i, text) < 0) {
             Py_DECREF(list);
             return NULL;
@@ -424,10 +470,10 @@ static PyObject *forget_all(PyObject *object, PyObject *nothing)
 
 static PyObject *new_texts(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels, *look;
+    PyObject *types, *kind_of, *stride_text, *dumps, *words, *labels, *look, *take;
     long long small;
-    if (!PyArg_ParseTuple(args, "O!OOOOO!LO", &PyTuple_Type, &types, &kind_of, &stride_text, &dumps, &words,
-                          &PyTuple_Type, &labels, &small, &look))
+    if (!PyArg_ParseTuple(args, "O!OOOOO!LOO", &PyTuple_Type, &types, &kind_of, &stride_text, &dumps, &words,
+                          &PyTuple_Type, &labels, &small, &look, &take))
         return NULL;
     if (PyTuple_Size(types) != 2 || PyTuple_Size(labels) != 4) {
         PyErr_SetString(PyExc_ValueError, "two types and four labels were expected");
@@ -438,10 +484,10 @@ static PyObject *new_texts(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!self)
         return NULL;
     self->kinds = PyDict_New(), self->strides = PyDict_New();
-    PyObject *given[] = {types, kind_of, stride_text, dumps, words, labels, look};
+    PyObject *given[] = {types, kind_of, stride_text, dumps, words, labels, look, take};
     PyObject **own[] = {&self->types, &self->kind_of, &self->stride_text, &self->dumps, &self->words,
-                        &self->labels, &self->look};
-    for (int i = 0; i < 7; i++)
+                        &self->labels, &self->look, &self->take};
+    for (int i = 0; i < 8; i++)
         Py_INCREF(*own[i] = given[i]);
     self->small = small;
     if (!self->kinds || !self->strides) {
@@ -455,12 +501,12 @@ static void free_texts(PyObject *object)
 {
     Texts *self = (Texts *)object;
     PyTypeObject *type = Py_TYPE(object);
-    PyObject *own[] = {self->types,  self->kind_of, self->stride_text, self->dumps,  self->words,
-                       self->labels, self->look,    self->kinds,       self->strides};
+    PyObject *own[] = {self->types, self->kind_of, self->stride_text, self->dumps, self->words,
+                       self->labels, self->look, self->take, self->kinds, self->strides};
     for (size_t i = 0; i < self->room; i++)
         drop(&self->entries[i]);
     PyMem_Free(self->entries);
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < 10; i++)
         Py_XDECREF(own[i]);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
@@ -468,6 +514,8 @@ static void free_texts(PyObject *object)
 }
 
 static PyMethodDef methods[] = {
+    {"arguments", arguments, METH_VARARGS, NULL},
+    {"element", element, METH_VARARGS, NULL},
     {"fields", fields, METH_VARARGS, NULL},
     {"fields_of_many", fields_of_many, METH_O, NULL},
     {"forget", forget, METH_O, NULL},

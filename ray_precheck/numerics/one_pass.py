@@ -9,7 +9,7 @@ ways of their own. Ends are exact (NaN where there is one, +0 above -0). Sums ar
 of the elements i, i + 16, ..., and lanes are then added by halves, so that they do not depend on the machine;
 the squares of float32 are exact there and cannot overflow. It takes 0.07 ns a value (with AVX-512; 0.10 with
 AVX2), in the cache and from memory, and 0.13 us a call. It finds sketch and health in the same pass
-(`everything`), and has what Python takes long for in other parts of a capture (`_texts.c`, `_borders.c`).
+(`everything`), and has what Python takes long for in other parts of a capture (`_elements.c` and others).
 """
 
 import zlib

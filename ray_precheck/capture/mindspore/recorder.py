@@ -35,7 +35,7 @@ from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.writing.elements import index_field, mapping, quoted
 from ray_precheck.capture.writing.log import TENSORS
-from ray_precheck.foreign import caught
+from ray_precheck.foreign import attempted
 from ray_precheck.frameworks.hf32 import mindspore_hf32
 from ray_precheck.schema.dtypes import header_field
 
@@ -161,9 +161,9 @@ class MindSporeRecorder(StepRecorder):
 
         self.guarded(key, record)
 
-    def guarded(self, key: str, action: Callable[[], T]) -> T | None:
+    def guarded(self, key: str, action: Callable[..., T], *args: Any) -> T | None:
         """Return what an action of the capture gives; a fault in it ends the capture, not the training."""
-        result, error = caught(action)
+        result, error = attempted(action, *args)
         if isinstance(error, RuntimeError):
             # Values are read, and MindSpore says of an operator that ran before that it has failed.
             said = str(error).strip().partition("\n")[0]

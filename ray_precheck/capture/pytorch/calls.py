@@ -318,13 +318,19 @@ class Aside:
         self._trace = find(private_parts.TRACE) or _nothing
         self._set_trace = find(private_parts.SET_TRACE)
 
-    def __call__(self, action: Callable[[], T]) -> Callable[[], T]:
+    @property
+    def onlookers(self) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]:
+        """What gives the script's transform and its tracer, or None, and the number of its modes: an action
+        need not step aside where there are none, of which callers who ask often ask themselves."""
+        return self._transform, self._trace, self._modes
+
+    def __call__(self, action: Callable[..., T]) -> Callable[..., T]:
         """Return an action as it is where nothing looks on, else one that steps aside while it runs."""
         transform, trace, watched = self._transform(), self._trace(), self._modes()
         if transform is None and trace is None and not watched:
             return action
 
-        def unseen() -> T:
+        def unseen(*args: Any) -> T:
             with ExitStack() as hidden:
                 if trace is not None and self._set_trace is not None:
                     hidden.callback(self._set_trace, trace)
@@ -333,7 +339,7 @@ class Aside:
                     hidden.enter_context(self._without_modes())
                 if transform is not None and self._without_transforms is not None:
                     hidden.enter_context(self._without_transforms())
-                return action()
+                return action(*args)
 
         return unseen
 
@@ -345,18 +351,12 @@ class _Moved(NamedTuple):
 
 
 class Resharding:
-    """Takes note of the parts that are moved within a call, around which it is entered."""
+    """Takes note of the parts that are moved within a call, for the time of which `is_on` is set."""
 
     def __init__(self) -> None:
         self._moved: list[_Moved] = []
         self._is_exchanging = False
-        self._is_on = self._is_moving = False
-
-    def __enter__(self) -> None:
-        self._is_on = True
-
-    def __exit__(self, *_: object) -> None:
-        self._is_on = False
+        self.is_on = self._is_moving = False
 
     def again(
         self,
@@ -420,7 +420,7 @@ class Resharding:
 
     def _moving(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def move(local: Any, before: Any, after: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._is_on:
+            if not self.is_on:
                 return original(local, before, after, *args, **kwargs)
             self._is_moving = True
             try:
@@ -434,7 +434,7 @@ class Resharding:
 
     def _exchanging(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def exchange(*args: Any, **kwargs: Any) -> Any:
-            if self._is_on and not self._is_moving:
+            if self.is_on and not self._is_moving:
                 self._is_exchanging = True
             return original(*args, **kwargs)
 

@@ -84,15 +84,15 @@ class TorchOrigins(Origins):
             anchor = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
             return super().meet(tensor)
-        found = self._known.get(id(anchor))
+        found = self.known.get(id(anchor))
         if found is not None and found() is anchor:
             return True
-        self._known[id(anchor)] = weakref.ref(anchor)
+        self.known[id(anchor)] = weakref.ref(anchor)
         return False
 
     def met_first(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Take note of tensors with memory of their own, and return those that were not known."""
-        known, new = self._known, []
+        known, new = self.known, []
         for tensor in tensors:
             anchor = tensor.untyped_storage()
             found = known.get(id(anchor))
@@ -153,6 +153,16 @@ class Darkness(Strangers):
         if not self._origins.meet(tensor) and self.asks and type(tensor) is torch.Tensor:
             self.unknown.append(tensor)
 
+    @property
+    def known(self) -> dict[int, Any]:
+        """The storages that were met, each behind a weak reference by its identity."""
+        return self._origins.known
+
+    def met_new(self, tensor: torch.Tensor) -> None:
+        """Take a tensor that a call got, of a storage that was not known."""
+        if type(tensor) is torch.Tensor:
+            self.unknown.append(tensor)
+
     def know(self, value: Any) -> None:
         """Take note of tensors that torch itself has made where nothing is recorded."""
         self._origins.know_all(value)
@@ -170,11 +180,9 @@ class Darkness(Strangers):
             self._safely(lambda: self.from_array(args[0], call.frame))
         self.asks = True
 
-    def end_asking(self, call: SeenCall) -> None:
-        """Ask for them no longer, and name those that nobody knows."""
-        self.asks = False
-        if self.unknown:
-            self._safely(lambda: self.ask(call.name.key, call.frame))
+    def name_unknown(self, call: SeenCall) -> None:
+        """Name the tensors that a call got and that nobody knows."""
+        self._safely(lambda: self.ask(call.name.key, call.frame))
 
     def gave(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         """Take what a function of torch gave that has no record."""

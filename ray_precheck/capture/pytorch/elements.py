@@ -68,6 +68,16 @@ class Elements(PlainElements):
     ) -> None:
         super().__init__(of_tensor)
         self._of_many = of_many
+        # What the extension is told of a call whose values it writes; None where it writes none.
+        self.wishes: tuple[Any, ...] | None = None
+        self.compiled: Any = None
+
+    def arguments(self, values: tuple[Any, ...], place: str) -> str:
+        """Return an array of arguments."""
+        if self.wishes is None:
+            return super().arguments(values, place)
+        text: str = self.compiled.arguments(values, place, self.wishes)
+        return text
 
     def keyword(self, name: str, value: Any, place: str) -> str:
         """Return the value of a keyword argument; some have one form whatever their type."""

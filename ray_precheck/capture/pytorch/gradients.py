@@ -42,6 +42,10 @@ Places: TypeAlias = Mapping[tuple[Any, int], int]
 MODULE, NODE = "module", "node"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _COPY = "ToCopyBackward0"
+# The nodes of C that are neither, by their classes: a module is walked through once for each that it is in. A
+# script may define any number of functions of Python, whose classes are not to be kept.
+_OTHER_KINDS: set[type] = set()
+_OF_PYTHON = torch.autograd.function.BackwardCFunction
 
 
 def edges_of(tensors: list[torch.Tensor]) -> list[Edge | None]:
@@ -104,16 +108,16 @@ def watch(
     inputs: list[Edge | None],
     outputs: Sequence[torch.Tensor],
     done: OnGradients,
-    places: Places | None = None,
+    find_places: Callable[[], Places | None],
 ) -> "Border | NodeBorder | None":
     """Watch the gradients at the operator's border, or (`node`) those of the node of the first output,
-    which is what msprobe records."""
+    which is what msprobe records. `find_places` gives the `places` of `watch_border`, where it matters."""
     if kind != NODE:
         if COMPILED is not None and kind != MODULE and len(outputs) == 1:
             found = COMPILED.single_node(inputs, outputs[0])
             if found is not None:
                 return NodeBorder(found[0], found[1], done)
-        return watch_border(inputs, outputs, done, places, by_inputs=kind == MODULE)
+        return watch_border(inputs, outputs, done, find_places(), by_inputs=kind == MODULE)
     node = outputs[0].grad_fn if outputs else None
     return None if node is None else NodeBorder(node, {}, done)
 
@@ -261,25 +265,34 @@ def _input_behind(
 
     Autocast casts a leaf once and keeps the copy for further calls; their gradients are added up there.
     """
-    if (id(node), number) in wanted:
-        return (id(node), number), None
-    is_copy = node.name() == _COPY
+    key = id(node), number
+    if type(node) in _OTHER_KINDS or key in wanted:
+        return key, None
+    name = node.name()
+    if name not in (_COPY, _ACCUMULATE):
+        if not isinstance(node, _OF_PYTHON):
+            _OTHER_KINDS.add(type(node))
+        return key, None
+    is_copy = name == _COPY
     leaf = node.next_functions[0][0] if is_copy else node
     if leaf is None or leaf.name() != _ACCUMULATE:
-        return (id(node), number), None
+        return key, None
     return (id(leaf.variable), _LEAF), leaf.variable.dtype if is_copy else None
 
 
 class NodeBorder:
     """Waits for the gradients at a call that is a single node; `indices` are the numbers of the inputs that
-    get what it passes on, by its places."""
+    get what it passes on, by its places. It is the node's hook itself."""
+
+    __slots__ = ("_done", "_handle", "_indices")
 
     def __init__(self, node: Any, indices: dict[int, int], done: OnGradients) -> None:
         self._done: OnGradients | None = done
         self._indices = indices
-        self._handle = node.register_hook(self._take)
+        self._handle = node.register_hook(self)
 
-    def _take(self, passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
+    def __call__(self, passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
+        """Hand over what has passed the first time."""
         done, self._done = self._done, None
         if done is not None:
             find = self._indices.get
@@ -355,19 +368,25 @@ class Border(GradientWait):
         self._handles.append(node.register_hook(hook))
 
     def _watch(self, node: Any, outputs: dict[int, int], exits: Sequence[Exit]) -> None:
-        def take(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
-            for number, index in outputs.items():
-                self._arrived[index] = arrived[number]
-            for place, found, dtype in exits:
-                index = self._first_of.get(found, found)
-                gradient, before = passed_on[place], self._passed_on[index]
-                if gradient is None:
-                    continue
-                if dtype is not None:
-                    gradient = gradient.to(dtype)
-                self._passed_on[index] = gradient if before is None else before + gradient
+        self.wait_for(node.register_hook, functools.partial(self._take, outputs, exits))
 
-        self.wait_for(node.register_hook, take)
+    def _take(
+        self,
+        outputs: dict[int, int],
+        exits: Sequence[Exit],
+        passed_on: tuple[Any, ...],
+        arrived: tuple[Any, ...],
+    ) -> None:
+        for number, index in outputs.items():
+            self._arrived[index] = arrived[number]
+        for place, found, dtype in exits:
+            index = self._first_of.get(found, found)
+            gradient, before = passed_on[place], self._passed_on[index]
+            if gradient is None:
+                continue
+            if dtype is not None:
+                gradient = gradient.to(dtype)
+            self._passed_on[index] = gradient if before is None else before + gradient
 
     def hand_over(self) -> None:
         """Hand over what has arrived so far."""

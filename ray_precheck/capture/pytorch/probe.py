@@ -389,7 +389,7 @@ class TorchStep(HookedStep):
             self._darkness = Darkness(recorder, origins)
             self._mode.darkness = self._darkness
             if self._darkness.asks_origins:
-                recorder.darkness = self._darkness
+                recorder.note_origins(self._darkness)
         if self._mode is not None and settings.calls:
             self._updates = OptimizerSteps(
                 recorder,

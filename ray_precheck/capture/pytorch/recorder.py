@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -27,7 +27,12 @@ from ray_precheck.capture.pytorch.gradients import (
 )
 from ray_precheck.capture.pytorch.randomness import draws, generator_field
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
-from ray_precheck.capture.pytorch.tensors.many import MORE, QuickTexts, quick_texts
+from ray_precheck.capture.pytorch.tensors.many import (
+    MORE,
+    QuickTexts,
+    SmallTensors,
+    quick_texts,
+)
 from ray_precheck.capture.pytorch.tensors.memory import Glimpses, SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of, tensors_in
@@ -44,12 +49,14 @@ from ray_precheck.capture.recording.arguments import (
     PARAMETER,
     Given,
     GivenNames,
-    given_of,
+    name_field,
+    root_of,
+    shared_field,
     without_names,
 )
 from ray_precheck.capture.recording.recorder import CallName, SeenCall, StepRecorder, T
 from ray_precheck.capture.recording.stacks import Stacks
-from ray_precheck.capture.settings import STATISTICS, STRUCTURE, CaptureSettings
+from ray_precheck.capture.settings import RAISE, STATISTICS, STRUCTURE, CaptureSettings
 from ray_precheck.capture.writing.elements import (
     HAS_NAN,
     NULL,
@@ -59,11 +66,12 @@ from ray_precheck.capture.writing.elements import (
     statistics_text,
 )
 from ray_precheck.capture.writing.log import TENSORS
-from ray_precheck.foreign import caught
+from ray_precheck.foreign import attempted
 from ray_precheck.frameworks.pytorch.switches import KINDS, computed_in, formats_of
 from ray_precheck.schema.dtypes import Float32, header_field
 
 _NO_VERSION = -1  # of inference tensors
+GivenParts: TypeAlias = tuple[torch.Tensor, int, str, str]  # what a `Given` is made of
 # The same tensor requires a gradient in the second run of a checkpointed region only.
 _NEEDS_GRADIENT = re.compile(r', "(?:requires_grad": (?:true|false)|data_name": "[^"]*")')
 
@@ -74,6 +82,7 @@ class TorchRecorder(StepRecorder):
     framework_folder = str(Path(torch.__file__).parent)
     module_call = "_call_impl"
     framework = "pytorch"
+    elements: Elements
 
     def __init__(
         self,
@@ -84,8 +93,8 @@ class TorchRecorder(StepRecorder):
     ) -> None:
         super().__init__(settings, folder, stacks, on_failure)
         self.mode: CallMode | None = None
-        self.darkness: Any = None
         self.resharding = Resharding()
+        self._raises_born = settings.overflow == RAISE
         self.knows_compiled = False
         self._device = DeviceValues(self._arrived)
         self._look, ordered = values_look(settings.summary_mode)
@@ -124,6 +133,7 @@ class TorchRecorder(StepRecorder):
         self._accelerators: set[str] = set()
         self._float32 = {kind: formats_of(kind) for kind in KINDS.values()}
         self._changed = False
+        self._says_changed = settings.wants("forward", "output")
         self.given_names = GivenNames(
             self.module_call,
             lambda value: isinstance(value, torch.nn.Module),
@@ -131,12 +141,16 @@ class TorchRecorder(StepRecorder):
             _states_of,
         )
         # Where the tensors are noted that the call at hand gets.
-        self._given: list[Given] | None = None
+        self._given: list[GivenParts] | None = None
+        if self._quick is not None and not isinstance(self._quick, SmallTensors):
+            self.elements.compiled = self._quick
         self._written: torch.Tensor | None = None
         self._in_backward = private_parts.find(private_parts.GRAPH_TASK)
         # `quiet` alone would do, but each question to a tensor would still ask the mode.
         self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
-        self._aside = Aside()
+        self._aside = aside = Aside()
+        self._transform, self._trace, self._dispatch_modes = aside.onlookers
+        self.note_origins(None)
 
     def _quick_texts(self, is_plain: bool) -> QuickTexts | None:
         """Return what writes most tensors, where it can say all that the settings ask for."""
@@ -145,7 +159,9 @@ class TorchRecorder(StepRecorder):
         is_sketched = self._look is statistics and not (
             self.settings.saves_tensors or self.settings.slices
         )
-        return quick_texts(self._sketching.look) if self._sketching and is_sketched else None
+        if self._sketching is None or not is_sketched:
+            return None
+        return quick_texts(self._sketching.look, self._sketching.take)
 
     def call(self, call: SeenCall) -> Any:
         """Make a call, record it, and return what it gives."""
@@ -154,22 +170,28 @@ class TorchRecorder(StepRecorder):
         forward = f"{key}.forward"
         if self.stopped or not self.scope.wants(forward):
             return call.run()
-        given: list[Given] = []
+        given: list[GivenParts] = []
         if self.darkness:
             self.darkness.begin_asking(call)
-        before = self.guarded(forward, lambda: self._before_noted(forward, call, given))
-        if self.darkness:
-            self.darkness.end_asking(call)
+        before = self.guarded(forward, self._before_noted, forward, call, given)
+        darkness = self.darkness
+        if darkness:
+            darkness.asks = False
+            if darkness.unknown:
+                darkness.name_unknown(call)
         edges = self.edges(forward, call.args, call.kwargs)
         drawn = ""
         if self.settings.task != STRUCTURE and draws(call):
-            drawn = self.guarded(forward, lambda: generator_field(call)) or ""
-        with self.resharding:
+            drawn = self.guarded(forward, generator_field, call) or ""
+        resharding = self.resharding
+        resharding.is_on = True
+        try:
             result = call.run()
+        finally:
+            resharding.is_on = False
         if not self.stopped:
             self.guarded(
-                forward,
-                lambda: self._called(call, key, before or "", edges, result, given, drawn),
+                forward, self._called, call, key, before or "", edges, result, given, drawn
             )
         return result
 
@@ -180,7 +202,7 @@ class TorchRecorder(StepRecorder):
         before: str,
         edges: list[Any],
         result: Any,
-        given: list[Given],
+        given: list[GivenParts],
         drawn: str,
     ) -> None:
         """Write the record of a call that has ended, and wait for its gradients."""
@@ -197,7 +219,7 @@ class TorchRecorder(StepRecorder):
         found = self._stacks.of(frame)
         stack = found.number if self.settings.stacks else None
         fields = before + self.after(f"{key}.forward", output, changed=name.in_place)
-        if touched and self.settings.wants("forward", "output"):
+        if touched and self._says_changed:
             fields += self._changes(
                 touched, _outputs_among(name, args, kwargs, output), bool(name.silent)
             )
@@ -208,16 +230,17 @@ class TorchRecorder(StepRecorder):
             fields += self.recomputed(region, f"{key}.forward", again=again)
         fields += autocast_field(result) + index_field(name.key, args) + drawn
         self.write(f"{key}.forward", fields, stack, self.parent)
-        if any(edges) and self.settings.wants("backward"):
+        if any(edges) and self.wants_backward:
             self.watch(f"{key}.backward", edges, output, stack, run)
 
-    def _before_noted(self, key: str, call: SeenCall, given: list[Given]) -> str:
+    def _before_noted(self, key: str, call: SeenCall, given: list[GivenParts]) -> str:
         """Return the fields of what a call gets, and note its tensors."""
         self._given = given
         try:
             return self.before(key, call.args, call.kwargs, call.frame)
         finally:
             self._given = None
+            self.look_as_ever()
 
     def _changes(self, touched: list[Given], outputs: frozenset[int], is_silent: bool) -> str:
         """Return the field of the tensors that a call has changed, but for the memory of its outputs."""
@@ -243,7 +266,7 @@ class TorchRecorder(StepRecorder):
 
         self.guarded(key, record)
 
-    def guarded(self, key: str, action: Callable[[], T]) -> T | None:
+    def guarded(self, key: str, action: Callable[..., T], *args: Any) -> T | None:
         """Return what an action of the capture gives; a fault in it ends the capture, not the training.
 
         What the action itself calls has no records.
@@ -252,21 +275,27 @@ class TorchRecorder(StepRecorder):
         quiet = mode is not None and mode.quiet
         if mode is not None:
             mode.quiet = True
+        if self._transform() is not None or self._trace() is not None or self._dispatch_modes():
+            action = self._aside(action)
         with self._unseen():
-            result, error = caught(self._aside(action))
+            result, error = attempted(action, *args)
         if mode is not None:
             mode.quiet = quiet
         if error is not None:
             self.fault(key, error)
-        if not quiet:
+        if not quiet and self._raises_born:
             self._log.raise_born()
         return result
 
     def after(self, key: str, output: Any, *, changed: bool = False) -> str:
         """Return the fields of what a call gave, with its version if the call has changed it."""
-        self._changed = changed
+        if not changed:
+            return super().after(key, output)
+        self._changed = True
+        self.look_anew()
         fields = super().after(key, output)
         self._changed = False
+        self.look_as_ever()
         return fields
 
     def edges(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Edge | None]:
@@ -291,11 +320,16 @@ class TorchRecorder(StepRecorder):
             MODULE if key.startswith("Module.") else self.settings.gradients,
             edges,
             outputs,
-            lambda seen: self.guarded(key, lambda: self._backward(key, seen, stack, parent)),
-            input_places(run, edges, outputs),
+            functools.partial(self._passed, key, stack, parent),
+            functools.partial(input_places, run, edges, outputs),
         )
         if border is not None:
             self._borders.append(border)
+
+    def _passed(
+        self, key: str, stack: int | None, parent: str | None, seen: PassedGradients
+    ) -> None:
+        self.guarded(key, self._backward, key, seen, stack, parent)
 
     def _backward(
         self, key: str, seen: PassedGradients, stack: int | None, parent: str | None
@@ -327,12 +361,50 @@ class TorchRecorder(StepRecorder):
     def _part(self, tensor: torch.Tensor, place: str) -> str:
         return self._element(sliced(tensor, self.settings.slices), place)
 
+    def look_anew(self) -> None:
+        """Let the extension know what is said of tensors from now on; it takes no looks of its own."""
+        elements = self.elements
+        if elements.compiled is None or self._looks:
+            elements.wishes = None
+            return
+        names, darkness = self._names, self.darkness
+        elements.wishes = (
+            self._given,
+            self._memory,
+            None if names is None else names.inputs,
+            None if names is None else names.states,
+            darkness.met_new if darkness is not None and darkness.asks else None,
+            None if darkness is None else darkness.known,
+            self._changed,
+            name_field,
+            shared_field,
+            self._rest,
+            elements.one,
+        )
+
+    def look_as_ever(self) -> None:
+        """Let the extension say no more of tensors than of gradients."""
+        self.elements.wishes = self._usual
+
+    def note_origins(self, darkness: Any) -> None:
+        """Let `darkness` have the tensors that are looked at."""
+        self.darkness = darkness
+        self.look_anew()
+        self._usual = self.elements.wishes
+
     def _element(self, tensor: torch.Tensor, place: str) -> str:
-        fields = self._fields(tensor)
+        if self.elements.wishes is None:
+            return self._rest(tensor, place, "")
+        text: str = self.elements.compiled.element(tensor, place, self.elements.wishes)
+        return text
+
+    def _rest(self, tensor: torch.Tensor, place: str, known: str) -> str:
+        """Return an element with what the extension does not know of it, which has found `known`, if any."""
+        fields = self._fields(tensor, known)
         more = self._more
         if self._given is not None:
             version = _NO_VERSION if tensor.is_inference() else tensor._version
-            self._given.append(given_of((tensor, version, place, fields)))
+            self._given.append((tensor, version, place, fields))
         if self._memory is not None:
             fields += self.shared(tensor, place) + self.named(tensor)
         if type(tensor) is torch.nn.Parameter:
@@ -353,22 +425,24 @@ class TorchRecorder(StepRecorder):
                 fields += self._saved(self._files, whole, f"{self.place}.{place}")
         return f"{{{fields}}}"
 
-    def _fields(self, tensor: torch.Tensor) -> str:
+    def _fields(self, tensor: torch.Tensor, known: str = "") -> str:
         """Return what is said of a tensor wherever it is written."""
-        self._written = tensor
         if self._quick is not None:
             darkness = self.darkness
-            fields = self._quick.fields(tensor, None if darkness is None else darkness.met_itself)
+            met = None if darkness is None else darkness.met_itself
+            fields = known or self._quick.fields(tensor, met)
             if fields:
                 fields, _, self._more = fields.partition(MORE)
                 return fields
-        self._more = ""
+        self._more, self._written = "", tensor
         self._glimpses.begin()
-        return self._texts.fields(tensor)
+        fields = self._texts.fields(tensor)
+        self._written = None  # autograd copies a gradient that somebody holds
+        return fields
 
     def _elements_of_many(self, values: Sequence[Any], place: str) -> list[str]:
         """Return most tensors of a list as `_element` does, and "" for what else is in it."""
-        is_bare = self._given is None and self._named is None and not (self._changed or self._looks)
+        is_bare = self._given is None and self._names is None and not (self._changed or self._looks)
         if self._quick is None or self._sketching is not None or not is_bare:
             return [""] * len(values)
         texts, memory = self._quick.fields_of_many(values), self._memory
@@ -433,7 +507,6 @@ class TorchRecorder(StepRecorder):
 
     def end_tensors(self) -> None:
         """Wait for what an accelerator computes."""
-        self._written = None
         self.forget_all()
         if not self.stopped:
             self.guarded("the end of the step", self._device.finish)
@@ -477,15 +550,15 @@ def _states_of(model: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]
                     yield word, f"{prefix}{name}", state
 
 
-def _touched_by(name: CallName, given: list[Given]) -> list[Given]:
+def _touched_by(name: CallName, given: list[GivenParts]) -> list[Given]:
     """Return the tensors that have another version since the call, and those that it may change without."""
     silent = name.silent
     # Attributes of a named tuple take longer than places, and nearly all calls touch nothing.
     return [
-        each
+        Given(*each)
         for each in given
         if (_NO_VERSION if each[0].is_inference() else each[0]._version) != each[1]
-        or (silent and each.root in silent)
+        or (silent and root_of(each[2]) in silent)
     ]
 
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ray_precheck.capture.recording.stacks import frames_named
 from ray_precheck.capture.writing.elements import quoted
 from ray_precheck.foreign import caught
+from ray_precheck.numerics.one_pass import COMPILED
 from ray_precheck.operators.effects import CHANGES
 
 Kind: TypeAlias = type | tuple[type, ...]
@@ -41,6 +42,44 @@ def without_names(fields: str) -> str:
     """Return the fields of a record without those of names: a region that is computed again gets copies
     of tensors, which have none."""
     return _FIELD.sub("", fields)
+
+
+@functools.lru_cache(1 << 10)
+def name_field(name: str) -> str:
+    """Return the field of what a model calls its input."""
+    return f', "{ARGUMENT}": {quoted(name)}'
+
+
+class CallNames:
+    """The names of what a call gets.
+
+    `states` are fields by the identities of parameters and buffers, each behind a weak reference: another
+    tensor may have got the place in memory of one that has gone.
+    """
+
+    __slots__ = ("_find", "_inputs", "states")
+
+    def __init__(
+        self, find: Callable[[], dict[int, str]], states: dict[int, tuple[weakref.ref[Any], str]]
+    ) -> None:
+        self._find = find
+        self._inputs: dict[int, str] | None = None
+        self.states = states
+
+    @property
+    def inputs(self) -> dict[int, str]:
+        """The names of the model's inputs by identity; it is looked for the model when they are asked for."""
+        if self._inputs is None:
+            self._inputs = self._find()
+        return self._inputs
+
+    def field(self, tensor: Any) -> str:
+        """Return the field of a tensor, "" for one without a name."""
+        name = self.inputs.get(id(tensor))
+        if name is not None:
+            return name_field(name)
+        found = self.states.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else ""
 
 
 class GivenNames:
@@ -66,24 +105,9 @@ class GivenNames:
         self._models: dict[int, weakref.ref[Any]] = {}
         self._signatures: dict[type, list[str] | None] = {}
 
-    def around(self, frame: FrameType | None) -> Callable[[Any], str]:
-        """Return a function that gives the field of a tensor that a call in that frame gets, "" for one
-        without a name. It looks for the model that runs when it is asked first."""
-        inputs: dict[int, str] | None = None
-
-        def field(tensor: Any) -> str:
-            nonlocal inputs
-            if inputs is None:
-                inputs = self._inputs(frame)
-            name = inputs.get(id(tensor))
-            return self._state(tensor) if name is None else f', "{ARGUMENT}": {quoted(name)}'
-
-        return field
-
-    def _state(self, tensor: Any) -> str:
-        found = self._states.get(id(tensor))
-        # Another tensor may have got the place in memory of one that has gone.
-        return found[1] if found is not None and found[0]() is tensor else ""
+    def around(self, frame: FrameType | None) -> "CallNames":
+        """Return the names of the tensors that a call in that frame gets."""
+        return CallNames(functools.partial(self._inputs, frame), self._states)
 
     def _inputs(self, frame: FrameType | None) -> dict[int, str]:
         """Return the names of the inputs of the outermost model in which a frame runs, by identity.
@@ -95,22 +119,25 @@ class GivenNames:
         for call in reversed(frames_named(frame, self._entry)):
             local = call.f_locals
             model = local.get("self")
-            if not self._is_module(model):
+            kind = type(model)
+            if kind not in self._signatures and not self._is_module(model):
                 continue
-            self._learn(model)
-            names = self._names_of(model)
+            learned = self._models.get(id(model))
+            if learned is None or learned() is not model:
+                self._learn(model)
+            names = self._signatures[kind] if kind in self._signatures else self._names_of(model)
             args, kwargs = local.get("args", ()), local.get("kwargs", {})
             for name, value in (*zip(names or (), args, strict=False), *kwargs.items()):
-                _add(found, name, value)
+                if hasattr(value, "requires_grad") and len(found) < _MOST_INPUTS:  # a tensor
+                    found.setdefault(id(value), name)
+                else:
+                    _add(found, name, value)
             if names is not None or not args:
                 break
         return found
 
     def _learn(self, model: Any) -> None:
         """Take note of the parameters and buffers of a model that is met the first time."""
-        learned = self._models.get(id(model))
-        if learned is not None and learned() is model:
-            return
         self._models[id(model)] = weakref.ref(model)
         for kind, name, tensor in self._states_of(model):
             known = self._states.get(id(tensor))
@@ -120,16 +147,14 @@ class GivenNames:
 
     def _names_of(self, model: Any) -> list[str] | None:
         """Return the names of a model's arguments by position, None where it takes any."""
-        kind = type(model)
-        if kind not in self._signatures:
-            signature, error = caught(lambda: inspect.signature(self._forward_of(model)))
-            names: list[str] | None = []
-            if signature is not None and error is None:
-                given = signature.parameters.values()
-                any_number = any(each.kind is _VARIADIC for each in given)
-                names = None if any_number else list(signature.parameters)
-            self._signatures[kind] = names
-        return self._signatures[kind]
+        signature, error = caught(lambda: inspect.signature(self._forward_of(model)))
+        names: list[str] | None = []
+        if signature is not None and error is None:
+            given = signature.parameters.values()
+            any_number = any(each.kind is _VARIADIC for each in given)
+            names = None if any_number else list(signature.parameters)
+        self._signatures[type(model)] = names
+        return names
 
 
 @functools.lru_cache(1 << 10)
@@ -166,7 +191,7 @@ class Given(NamedTuple):
     @property
     def root(self) -> str:
         """The place of the argument that it is, or is in."""
-        return ".".join(self.place.split(".", 2)[:2])
+        return root_of(self.place)
 
     @property
     def path(self) -> str:
@@ -179,8 +204,15 @@ class Given(NamedTuple):
         return f"changed.{self.place.partition('.')[2]}"
 
 
-# Given(tensor, ...) takes three times as long as tuple.__new__, and each tensor of each call is noted.
-given_of = functools.partial(tuple.__new__, Given)
+def root_of(place: str) -> str:
+    """Return the place of the argument that a place is, or is in: "input.1" of "input.1.0"."""
+    return ".".join(place.split(".", 2)[:2])
+
+
+@functools.lru_cache(1 << 10)
+def shared_field(place: str) -> str:
+    """Return the field of an argument that lies in the memory of the one at a place."""
+    return f', "shares": {quoted(argument_path(place))}'
 
 
 @functools.lru_cache(1 << 12)
@@ -208,6 +240,9 @@ def argument_places(arguments: Iterable[tuple[int, str]]) -> frozenset[str]:
 
 def found_in(value: Any, kind: Kind) -> list[Any]:
     """Return the objects of a kind in a nested value, in the order in which they are written."""
+    if COMPILED is not None:
+        in_order: list[Any] = COMPILED.found_in(value, kind)
+        return in_order
     found: list[Any] = []
     if type(value) is tuple:
         _collect(value, kind, found, 1)

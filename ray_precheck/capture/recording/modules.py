@@ -131,7 +131,7 @@ class ModuleCalls(ABC):
             own = self.own_parameters(module)
             fields = before + recorder.after(key, result) + recorder.parameters(key, own)
             recorder.write(key, fields, recorder.stack_of(frame), parent)
-            if recorder.settings.wants("backward"):
+            if recorder.wants_backward:
                 self._watch_parameters(name, own)
                 recorder.watch(f"{name}.backward.{number}", edges, result, None)
 

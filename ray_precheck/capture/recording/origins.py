@@ -37,7 +37,8 @@ class Origins(ABC):
     tensor: ClassVar[type]
 
     def __init__(self) -> None:
-        self._known: dict[int, weakref.ref[Any]] = {}
+        # By the identities of what stands for tensors.
+        self.known: dict[int, weakref.ref[Any]] = {}
         self._tells_age = False
 
     @abstractmethod
@@ -76,11 +77,11 @@ class Origins(ABC):
         """Take note of what stands for a tensor, and return whether it was known."""
         is_known = self._is_known(anchor)
         if not is_known:
-            self._known[id(anchor)] = weakref.ref(anchor)
+            self.known[id(anchor)] = weakref.ref(anchor)
         return is_known
 
     def _is_known(self, anchor: Any) -> bool:
-        found = self._known.get(id(anchor))
+        found = self.known.get(id(anchor))
         return found is not None and found() is anchor
 
     def meet(self, tensor: Any) -> bool:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from ray_precheck.capture.account import DarkPlaces
-from ray_precheck.capture.recording.arguments import GivenNames, argument_path
+from ray_precheck.capture.recording.arguments import CallNames, GivenNames, shared_field
 from ray_precheck.capture.recording.scope import Scope
 from ray_precheck.capture.recording.stacks import Stacks, modules_around, place_of, program_frame
 from ray_precheck.capture.settings import ALL_RISKS, FULL, RAISE, STRUCTURE, CaptureSettings
@@ -107,6 +107,13 @@ class StepRecorder(ABC):
         self.stopped, self._stopped_by = False, ""
         self.scope = Scope(settings.scope, settings.chosen, settings.risk_level)
         self.records = 0
+        # Which parts of records are wanted, which each call asks for.
+        has_values, wants = settings.task != STRUCTURE, settings.wants
+        self.wants_given = has_values and wants("forward", "input")
+        self.wants_output = has_values and wants("forward", "output")
+        self.wants_backward = wants("backward")
+        self._wants_arrived = has_values and wants("backward", "input")
+        self._wants_passed_on = has_values and wants("backward", "output")
         # What ran in this step without a record.
         self.dark = DarkPlaces()
         # What a sentence calls the first of nested modules; the probe knows their names.
@@ -121,14 +128,12 @@ class StepRecorder(ABC):
         self.place = ""
         # What is looked at of the arguments that are written, by their places.
         self._looks = _NOTHING
-        # What the model calls its inputs and states, which the probe knows; and the field of the name of an
-        # argument, while the arguments of a call are written.
+        # What the model calls its inputs and states, which the probe knows; and the names of arguments, while
+        # those of a call are written.
         self.given_names: GivenNames | None = None
-        self._named: Callable[[Any], str] | None = None
-        # The places of the arguments of a call by the memory in which they lie, while they are written, and
-        # the first tensor among them, whose memory is looked up when there is a second one.
+        self._names: CallNames | None = None
+        # The places of the arguments of a call by the memory in which they lie, while they are written.
         self._memory: dict[int, str] | None = None
-        self._first: tuple[Any, str] | None = None
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         self._modules: list[str] = []
         # What waits for the gradients of calls; it is told when no more will come.
@@ -154,23 +159,31 @@ class StepRecorder(ABC):
         frame: FrameType | None = None,
     ) -> str:
         """Return the fields of what a call gets that a frame makes; without a frame tensors have no names."""
-        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "input"):
+        if not self.wants_given:
             return ""
         self.place = key
         self._looks = looks_of(key.rsplit(".", 2)[0], self.framework)
-        self._memory, self._first = {}, None
+        self._memory = {}
         if self.given_names is not None and frame is not None:
-            self._named = self.given_names.around(frame)
+            self._names = self.given_names.around(frame)
+        self.look_anew()
         fields = (
             f'"input_args": {self.elements.arguments(args, "input")},'
             f' "input_kwargs": {self.elements.keywords(kwargs, "kwargs")}'
         )
-        self._looks, self._memory, self._first, self._named = _NOTHING, None, None, None
+        self._looks, self._memory, self._names = _NOTHING, None, None
+        self.look_as_ever()
         return fields
+
+    def look_anew(self) -> None:  # noqa: B027 (only PyTorch writes elements elsewhere)
+        """Take note that more is to be said of tensors from now on, as the attributes above have it."""
+
+    def look_as_ever(self) -> None:  # noqa: B027
+        """Take note that no more is to be said of tensors than of gradients."""
 
     def named(self, tensor: Any) -> str:
         """Return the field of the name that the model has for an argument, "" for others."""
-        return "" if self._named is None else self._named(tensor)
+        return "" if self._names is None else self._names.field(tensor)
 
     def look_at(self, place: str) -> str | None:
         """Return what is to be looked at of the values at a place of the call's arguments."""
@@ -179,22 +192,14 @@ class StepRecorder(ABC):
 
     def shared(self, tensor: Any, place: str) -> str:
         """Return the field of an argument that lies in the memory of an earlier one, "" for others."""
-        memory = self._memory
-        if memory is None:
+        if self._memory is None:
             return ""
-        if not memory:
-            if self._first is None:
-                self._first = tensor, place
-                return ""
-            memory[self.memory_of(self._first[0])] = self._first[1]
         address = self.memory_of(tensor)
-        earlier = memory.setdefault(address, place)
-        if not address or earlier == place:
-            return ""
-        return f', "shares": {quoted(argument_path(earlier))}'
+        earlier = self._memory.setdefault(address, place)
+        return "" if not address or earlier == place else shared_field(earlier)
 
     @abstractmethod
-    def guarded(self, key: str, action: Callable[[], T]) -> T | None:
+    def guarded(self, key: str, action: Callable[..., T], *args: Any) -> T | None:
         """Return what an action of the capture gives; a fault in it ends the capture, not the training."""
 
     @abstractmethod
@@ -217,20 +222,18 @@ class StepRecorder(ABC):
 
     def after(self, key: str, output: Any) -> str:
         """Return the fields of what a call gave, which follow those of `before`."""
-        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "output"):
+        if not self.wants_output:
             return ""
         self.place = key
         return f', "output": {self.elements.outputs(output)}'
 
     def around(self, key: str, arrived: Sequence[Any], passed_on: Sequence[Any]) -> str:
         """Return the fields of the gradients that arrived at the outputs of a call, and that it passed on."""
-        if self.settings.task == STRUCTURE:
-            return ""
         self.place = key
         fields = ""
-        if self.settings.wants("backward", "input"):
+        if self._wants_arrived:
             fields += f', "input": {self.elements.arguments(tuple(arrived), "input")}'
-        if self.settings.wants("backward", "output"):
+        if self._wants_passed_on:
             fields += f', "output": {self.elements.arguments(tuple(passed_on), "output")}'
         return fields
 
@@ -493,18 +496,19 @@ class GradientWait(ABC):
         Where `take` returns False the hook has brought nothing yet.
         """
         self._left += 1
-        fired = False
+        self._handles.append(register(_Awaited(self, take)))
 
-        def hook(*gradients: Any) -> None:
-            nonlocal fired
-            if fired or self._left <= 0 or take(*gradients) is False:
-                return
-            fired = self._seen = True
-            self._left -= 1
-            if not self._left:
-                self.hand_over()
+    def took(self) -> None:
+        """Take note that a hook has brought what it waits for; after the last one it is handed over."""
+        self._seen = True
+        self._left -= 1
+        if not self._left:
+            self.hand_over()
 
-        self._handles.append(register(hook))
+    @property
+    def is_waiting(self) -> bool:
+        """Whether some hooks have brought nothing yet."""
+        return self._left > 0
 
     def close(self) -> None:
         """Hand over what has arrived so far, because no more will come, and remove the hooks."""
@@ -514,3 +518,21 @@ class GradientWait(ABC):
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+
+class _Awaited:
+    """A hook that is waited for. It is no function in a function: each captured call that requires a gradient
+    makes some, and what a function has around it are five objects more for the collector."""
+
+    __slots__ = ("_take", "_wait")
+
+    def __init__(self, wait: GradientWait, take: Callable[..., bool | None]) -> None:
+        self._wait = wait
+        self._take: Callable[..., bool | None] | None = take
+
+    def __call__(self, *gradients: Any) -> None:
+        take = self._take
+        if take is None or not self._wait.is_waiting or take(*gradients) is False:
+            return
+        self._take = None
+        self._wait.took()

@@ -174,8 +174,6 @@ class PlainElements:
 
     def outputs(self, value: Any) -> str:
         """Return an array of outputs; a tuple or list has one element for each."""
-        if type(value) is self.tensor:
-            return f"[{self.of_tensor(value, 'output.0')}]"
         values = tuple(value) if isinstance(value, tuple | list) else (value,)
         return self.arguments(values, "output")
 

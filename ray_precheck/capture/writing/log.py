@@ -54,12 +54,9 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         self._file = open_locked(path, _FLAGS)
         self.size = 0
+        # Whether lines can be added.
+        self.is_open = True
         _OPEN.add(self)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether lines can be added."""
-        return self._file >= 0
 
     def clear(self) -> None:
         """Remove what another capture has left in the file.
@@ -96,7 +93,7 @@ class LineFile:
 
     def close(self) -> None:
         """Unlock and close the file."""
-        file, self._file = self._file, -1
+        file, self._file, self.is_open = self._file, -1, False
         if file >= 0:
             with suppress(OSError):
                 os.close(file)
@@ -208,10 +205,11 @@ class StepLog:
         Raises:
             OSError: it cannot be written; the log ends with the record before.
         """
-        if not self._log.is_open:
+        log = self._log
+        if not log.is_open:
             return
         with self._lock:
-            if key not in self._parents and self._log.is_open:
+            if key not in self._parents and log.is_open:
                 self._write(key, fields, stack, parent)
 
     def raise_born(self) -> None:

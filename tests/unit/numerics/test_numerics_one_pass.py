@@ -2,13 +2,17 @@
 
 import math
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
 
+from ray_precheck.capture.recording import arguments
 from ray_precheck.numerics import one_pass
+from ray_precheck.numerics.everything import everything
 from ray_precheck.numerics.one_pass import BFLOAT16, FLOAT16, FLOAT32, EndsAndSums, crc32_of
-from ray_precheck.numerics.statistics import summary_of
+from ray_precheck.numerics.sketch import BUCKETS, places_of
+from ray_precheck.numerics.statistics import health_of, summary_of
 from ray_precheck.schema.dtypes import Array
 
 needs_extension = pytest.mark.skipif(
@@ -137,3 +141,45 @@ def test_checksums_are_those_of_zlib(size: int, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(one_pass, "COMPILED", None)
     assert found == [crc32_of(raw[begin : begin + size]) for begin in (0, 1)]
     assert found == [zlib.crc32(raw[begin : begin + size].tobytes()) for begin in (0, 1)]
+
+
+@needs_extension
+@pytest.mark.parametrize("name", ODD)
+def test_sketches_and_health_are_those_of_numpy(name: str) -> None:
+    for size in (1, 509, 513, 8143, 8144, 30_001):
+        values = odd(name, size)
+        found = everything(values.ctypes.data, size, FLOAT32)
+        assert found is not None
+        sizes = np.abs(values)
+        health = health_of(values, "float32")
+        assert found.health("float32") == health
+        assert found.below == np.count_nonzero(sizes < np.finfo(np.float32).smallest_normal)
+        if found.buckets is not None:
+            places, signs = places_of(np.arange(size))
+            wide = values.astype(np.float64) * signs
+            expected = np.bincount(places, weights=wide, minlength=BUCKETS)
+            noise = 1e-6 * float(np.linalg.norm(wide))
+            assert found.buckets == pytest.approx(expected, rel=0, abs=noise)
+
+
+@needs_extension
+def test_values_of_a_kind_are_found_in_the_order_of_the_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, two, three = (np.zeros(each) for each in (1, 2, 3))
+    nested: Any = [one]
+    for _ in range(12):
+        nested = [nested]
+    for value in (
+        (one, [two, (three, 4)], {"x": one, "y": None}),
+        [one, "text", 1.5, True, {"a": [two]}],
+        one,
+        None,
+        (),
+        nested,
+        (nested, nested[0], three),
+    ):
+        found = arguments.found_in(value, np.ndarray)
+        with monkeypatch.context() as patched:
+            patched.setattr(arguments, "COMPILED", None)
+            assert [*map(id, found)] == [*map(id, arguments.found_in(value, np.ndarray))]

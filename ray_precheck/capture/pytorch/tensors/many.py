@@ -57,17 +57,21 @@ class QuickTexts(Protocol):
         """Forget all that is known of memory."""
 
 
-def quick_texts(look: Callable[[torch.Tensor], str] | None = None) -> QuickTexts | None:
+def quick_texts(
+    look: Callable[[torch.Tensor], str] | None = None,
+    take: Callable[..., str | None] | None = None,
+) -> QuickTexts | None:
     """Return what writes the tensors of a step; None where nothing is quick.
 
     Where `look` is given it says of a tensor its statistics, and behind `MORE` what follows the other fields
-    and depends on the order of the values: such text stands behind `MORE` in what is written, too.
+    and depends on the order of the values: such text stands behind `MORE` in what is written, too. `take`
+    says this of what the extension has found in a tensor, None where `look` is needed (`Sketching.take`).
     """
     if COMPILED is None:
         return SmallTensors() if look is None else None
     small = LOOKED_AT_BYTES if look is None else 0
     texts: QuickTexts = COMPILED.Texts(
-        tuple(TENSORS), _kind, _stride_text, orjson.dumps, _words, _LABELS, small, look
+        tuple(TENSORS), _kind, _stride_text, orjson.dumps, _words, _LABELS, small, look, take
     )
     return texts
 

@@ -39,6 +39,7 @@ from ray_precheck.capture.writing.elements import health_field, statistics_text
 from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.numerics.arrays import smallest_normal
 from ray_precheck.numerics.everything import Everything, everything
+from ray_precheck.numerics.one_pass import EndsAndSums
 from ray_precheck.numerics.sketch import (
     BLOCK,
     BUCKETS,
@@ -47,6 +48,7 @@ from ray_precheck.numerics.sketch import (
     ROWS,
     Array,
     fixed_signs,
+    is_summed_unscaled,
     rotations,
     row_signs,
     sketch,
@@ -66,6 +68,9 @@ _CHUNK = _TABLE * BLOCK
 # float32 hold them. For float64 there are steps: the largest beyond 2^300 is divided by 2^400.
 _STEPS = {torch.float64: (100, 300, 500, 700, 900)}
 _MARGIN, _LEAST = 100, 80
+# The names of dtypes by the numbers that the extension has for them.
+_NAMES = {kind: str(dtype)[6:] for dtype, kind in KINDS.items()}
+_NO_SUMS = EndsAndSums(0.0, 0.0, 0.0, 0.0)
 
 
 class Sketching:
@@ -102,6 +107,29 @@ class Sketching:
         more = self._of_host(tensor)
         self._last = None  # its memory may be given back
         return f"{summary}\0{more}"
+
+    def take(
+        self,
+        kind: int,
+        largest_finite: float,
+        below: int,
+        zero: int,
+        nan: int,
+        positive: int,
+        negative: int,
+        largest: float,
+        row: bytes,
+    ) -> str | None:
+        """Return the fields of a tensor in which the extension has found these numbers of an `Everything`,
+        and a sketch, 64 float32 with the largest absolute one before rounding; None where it must be
+        scaled."""
+        if nan or positive or negative or not is_summed_unscaled(largest_finite):
+            return None
+        sketched = self._file.append_row(row, largest)
+        if sketched is None or not below:
+            return sketched and f", {sketched}"
+        found = Everything(_NO_SUMS, below, zero, nan, positive, negative, largest_finite, None)
+        return f", {sketched}{health_field(found.health(_NAMES[kind]))}"
 
     def fields(self, tensor: torch.Tensor, dense: torch.Tensor | None) -> str:
         """Return the fields of a tensor whose values are `dense`, with a comma in front; "" for none."""
