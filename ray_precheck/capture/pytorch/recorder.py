@@ -59,6 +59,7 @@ from ray_precheck.capture.writing.elements import (
     statistics_text,
 )
 from ray_precheck.capture.writing.log import TENSORS
+from ray_precheck.capture.writing.shared_writer import SharedWriter, TensorNotWritten
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.pytorch.switches import KINDS, computed_in, formats_of
 from ray_precheck.schema.dtypes import Float32, header_field
@@ -81,6 +82,7 @@ class TorchRecorder(StepRecorder):
         folder: Path,
         stacks: Stacks,
         on_failure: Callable[[str], None],
+        writer: SharedWriter | None = None,
     ) -> None:
         super().__init__(settings, folder, stacks, on_failure)
         self.mode: CallMode | None = None
@@ -106,8 +108,10 @@ class TorchRecorder(StepRecorder):
         self._files = self._sketching = None
         if settings.saves_tensors:
             self._files = CapturedFiles(
-                folder / TENSORS, glimpse, as_safetensors=settings.as_safetensors
+                folder / TENSORS, glimpse, as_safetensors=settings.as_safetensors, writer=writer
             )
+            if writer is not None:
+                self._log.share(writer)
         if self.sketches is not None:
             self._sketching = Sketching(self.sketches, self._device, glimpse)
         self._quick = self._quick_texts(is_plain)
@@ -401,6 +405,9 @@ class TorchRecorder(StepRecorder):
         """Save a tensor, and return the field that names its file."""
         try:
             return f', "data_name": {quoted(files.save(dense, name))}'
+        except TensorNotWritten as error:
+            self.fail_to_write(error)
+            return ""
         except (OSError, RuntimeError) as error:
             self.fail(f"the tensor {name} cannot be written to {self.folder}: {error}")
             return ""
@@ -432,11 +439,15 @@ class TorchRecorder(StepRecorder):
             cache.forget_all()
 
     def end_tensors(self) -> None:
-        """Wait for what an accelerator computes."""
+        """Wait for what an accelerator computes, and for the process that writes files."""
         self._written = None
         self.forget_all()
         if not self.stopped:
             self.guarded("the end of the step", self._device.finish)
+        try:
+            self._log.settle()
+        except OSError as error:
+            self.fail_to_write(error)
 
     def note_float32(self) -> None:
         """Say in the header in which formats of fewer bits the step computed float32 products.

@@ -28,6 +28,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ray_precheck.capture.writing.elements import array, quoted
+from ray_precheck.capture.writing.shared_writer import SharedWriter
 from ray_precheck.dump.folders import end_of_log
 from ray_precheck.dump.log import Log, as_dump, whole_lines
 from ray_precheck.foreign import regular_file
@@ -53,6 +54,7 @@ class LineFile:
 
     def __init__(self, path: Path) -> None:
         self._file = open_locked(path, _FLAGS)
+        self._writer: SharedWriter | None = None
         self.size = 0
         _OPEN.add(self)
 
@@ -78,17 +80,41 @@ class LineFile:
         # A lone surrogate, which UTF-8 does not have, becomes the escape that JSON has for it.
         raw = line.encode("utf-8", "backslashreplace")
         length = len(raw)
+        if self._writer is not None and self._writer.line(raw, self.size):
+            self.size += length
+            return
         written = os.write(self._file, raw)
         while written < length:  # the disk is almost full, or the file has almost reached its limit
             written += os.write(self._file, raw[written:])
         self.size += length
+
+    def share(self, writer: SharedWriter, folder: Path) -> None:
+        """Let another process add the lines, each behind the files in a folder that were made before it."""
+        if writer.begin(self._file, folder):
+            self._writer = writer
+
+    def settle(self) -> None:
+        """Wait until another process has added all lines, and add them here from then on.
+
+        Raises:
+            OSError: it could not add them all, or a file before them.
+        """
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            try:
+                writer.end()
+            except OSError:
+                self.size = os.fstat(self._file).st_size
+                raise
 
     def cut_to(self, size: int) -> None:
         """Remove what was added since the file had this size.
 
         Where even this is refused, nothing is added any more: the file ends with a torn line.
         """
-        self.size = size
+        with suppress(OSError):
+            self.settle()
+        self.size = size = min(size, os.fstat(self._file).st_size)
         try:
             os.ftruncate(self._file, size)
         except OSError:
@@ -96,6 +122,8 @@ class LineFile:
 
     def close(self) -> None:
         """Unlock and close the file."""
+        with suppress(OSError):
+            self.settle()
         file, self._file = self._file, -1
         if file >= 0:
             with suppress(OSError):
@@ -198,6 +226,15 @@ class StepLog:
         """How many bytes the log has, that of the stacks included."""
         return self._log.size + self._stack_log.size
 
+    def share(self, writer: SharedWriter) -> None:
+        """Let another process add the records, each behind its files."""
+        self._log.share(writer, self.folder / TENSORS)
+
+    def settle(self) -> None:
+        """Wait until another process has written all records and files; raises as `LineFile.settle`."""
+        with self._lock:
+            self._log.settle()
+
     def record(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
         """Write the record of a call; `fields` are those of msprobe as JSON, without braces.
 
@@ -272,6 +309,7 @@ class StepLog:
             return
         with self._lock:
             try:
+                self._log.settle()
                 header = self._header.encode()
                 log = Log(header, self._log.size, len(self._parents))
                 self._end_log(cut_short)
