@@ -97,13 +97,11 @@ class TorchRecorder(StepRecorder):
         glimpse = self._glimpses.of
         self._seen = SeenTensors(self._values, ordered=ordered, glimpse=glimpse)
         # What is more than the statistics of the whole is made for each by itself.
-        is_plain = self._look is statistics and not (
-            settings.saves_tensors or settings.sketch or settings.slices
-        )
+        is_plain = self._look is statistics and not (settings.sketch or settings.slices)
         self._texts = TensorTexts(self._seen.of, glimpse)
         self.elements = Elements(
             self._part if settings.slices else self._element,
-            self._elements_of_many if is_plain else None,
+            self._elements_of_many if is_plain and not settings.saves_tensors else None,
         )
         self._files = self._sketching = None
         if settings.saves_tensors:
@@ -360,6 +358,7 @@ class TorchRecorder(StepRecorder):
     def _fields(self, tensor: torch.Tensor) -> str:
         """Return what is said of a tensor wherever it is written."""
         self._written = tensor
+        self._glimpses.begin()
         if self._quick is not None:
             darkness = self.darkness
             fields = self._quick.fields(tensor, None if darkness is None else darkness.met_itself)
@@ -367,7 +366,6 @@ class TorchRecorder(StepRecorder):
                 fields, _, self._more = fields.partition(MORE)
                 return fields
         self._more = ""
-        self._glimpses.begin()
         return self._texts.fields(tensor)
 
     def _elements_of_many(self, values: Sequence[Any], place: str) -> list[str]:

@@ -130,15 +130,15 @@ class LineFile:
                 os.close(file)
 
 
-def open_locked(path: Path, flags: int) -> int:
+def open_locked(path: Path, flags: int, patience_s: float = _PATIENCE_S) -> int:
     """Return the descriptor of a file that is locked until it is closed, or until the process ends.
 
-    On a file system without locks it is not locked.
+    It waits `patience_s` for another process. On a file system without locks it is not locked.
 
     Raises:
         BlockingIOError: another process has it.
     """
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + patience_s
     while True:
         file = regular_file(path, flags | os.O_CLOEXEC, 0o640)
         try:

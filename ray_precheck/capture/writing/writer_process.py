@@ -9,11 +9,13 @@ It is run as a file by a bare Python (-I -S), and imports nothing of this packag
 no `sitecustomize` starts a capture in it. It ends when it is told to, or when the training has ended, and has
 written by then what that has left.
 
-    page      a byte that is 1 after a failure, one that is 1 once this process runs, and the failure
+    page      a byte that is 1 after a failure, one that is 1 once this process runs, how many entries there
+              were in all, and the failure
     ring      entries: the fields of ENTRY, a name, and at a multiple of 64 bytes a file or a line
 
 Entries are counted by two eventfds, which also order what both processes see of the memory: the training adds
-1 to the first when an entry is whole, this process 1 to the second when it has done it.
+to the first how many are new, this process 1 to the second when it has done one. The count in the memory is
+for what a training has left that was killed.
 """
 
 import mmap
@@ -34,8 +36,8 @@ ENTRY = Struct("<Q8I")
 ALIGNED = 64
 # In front of the ring.
 PAGE = 4096
-FAILED, STARTED, FAILURE = 0, 1, 16
-_LENGTH, _CHECKSUM = Struct("<I"), Struct("<I")
+FAILED, STARTED, COUNTED, FAILURE = 0, 1, 8, 16
+COUNT, _LENGTH, _CHECKSUM = Struct("<Q"), Struct("<I"), Struct("<I")
 _LOOK_AT_PARENT_MS = 1000
 _PIECE = 1 << 20
 # The CRC-32 of so many bytes of the memory from a place on.
@@ -184,15 +186,20 @@ def write_for(parent: int, writing: Writing, wake: int, done: int, channel: sock
     """Do what entries ask for until one says to stop, or the parent has ended and nothing is left."""
     poller = select.poll()
     poller.register(wake, select.POLLIN)
-    memory, place = writing.memory, PAGE
+    with suppress(OSError):  # not everywhere; then it is seen a second later
+        poller.register(os.pidfd_open(parent), select.POLLIN)
+    memory, place, count = writing.memory, PAGE, 0
     memory[STARTED] = 1
-    while True:
-        if not poller.poll(_LOOK_AT_PARENT_MS):
+    is_alive = True
+    while is_alive:
+        woken = [file for file, _ in poller.poll(_LOOK_AT_PARENT_MS)]
+        if wake in woken:
+            until = count + os.eventfd_read(wake)
+        else:
             # Not by the end of the socket, which the children of the training hold open, too.
-            if os.getppid() != parent:
-                return
-            continue
-        for _ in range(os.eventfd_read(wake)):
+            is_alive = not woken and os.getppid() == parent
+            until = count if is_alive else COUNT.unpack_from(memory, COUNTED)[0]
+        while count < until:
             place, kind, size = entry_at(memory, place)
             if kind == BEGIN:
                 _, (writing.log, writing.folder), *_ = socket.recv_fds(channel, 1, 2)
@@ -204,6 +211,7 @@ def write_for(parent: int, writing: Writing, wake: int, done: int, channel: sock
             else:
                 writing.perform(place)
             place += size
+            count += 1
             os.eventfd_write(done, 1)
 
 
