@@ -114,6 +114,11 @@ class SharedWriter:
         self._poller = select.poll()
         self._poller.register(self._done, select.POLLIN)
 
+    @property
+    def process_id(self) -> int | None:
+        """The process, None where there is none any more."""
+        return None if self._process is None else self._process.pid
+
     def begin(self, log: int, folder: Path) -> bool:
         """Begin with a step, whose log has this descriptor; return whether the process is there for it.
 
