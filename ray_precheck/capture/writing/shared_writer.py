@@ -8,17 +8,19 @@ The training waits where the ring is full, and at the end of a step for what is 
 training does what it has left, since the memory is still there, and writes by itself from then on.
 """
 
+import errno
 import mmap
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
+from array import array
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,8 @@ from ray_precheck.capture.writing.writer_process import (
     LINE,
     LINK,
     PAGE,
-    STARTED,
+    PROCESS,
+    PROCESS_ID,
     STOP,
     Writing,
     aligned,
@@ -52,10 +55,8 @@ _RING_BYTES = 1 << 26
 _PART_OF_MEMORY = 1 / 64
 # The process is told of so many bytes at once: to wake it takes up to 30 us (measured in a virtual machine).
 _TOLD_AT_ONCE = 1 << 20
-_LOOK_AT_PROCESS_MS = 50
-_STARTS_WITHIN_S = 20.0
-_STOPS_WITHIN_S = 5.0
-_IS_POSSIBLE = sys.platform == "linux" and hasattr(os, "eventfd")
+_STARTS_WITHIN_S, _ENDS_WITHIN_S = 20.0, 5.0
+_IS_POSSIBLE = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
 
 
 class TensorNotWritten(OSError):
@@ -77,31 +78,26 @@ class SharedWriter:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._is_busy = False
-        memory_file = os.memfd_create("ray_precheck_tensors")
-        try:
+        with ExitStack() as failing:
+            memory_file = os.memfd_create("ray_precheck_tensors")
+            failing.callback(os.close, memory_file)
             os.ftruncate(memory_file, PAGE + ring_bytes)
             self._memory = mmap.mmap(memory_file, 0)
-            self._channel, theirs = socket.socketpair()
             self._wake = os.eventfd(0)
+            failing.callback(os.close, self._wake)
             self._done = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            failing.callback(os.close, self._done)
+            self._channel, theirs = socket.socketpair()
             passed = memory_file, self._wake, self._done, theirs.fileno()
             extension = "" if COMPILED is None else str(COMPILED.__file__)
             words = map(str, [os.getpid(), *passed, extension])
             with theirs:
-                self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-                    [sys.executable, "-I", "-S", writer_process.__file__, *words],
-                    pass_fds=passed,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    cwd="/",
-                    start_new_session=True,  # Ctrl-C is for the training
-                )
-        finally:
-            os.close(memory_file)
-        self._starts_until = time.monotonic() + _STARTS_WITHIN_S
+                _start([sys.executable, "-I", "-S", writer_process.__file__, *words], passed)
+            failing.pop_all()
+        os.close(memory_file)
         self._view = memoryview(self._memory)
         self._bytes: Array = np.frombuffer(self._memory, np.uint8)
+        self._is_there = True
         self._end = PAGE + ring_bytes
         self._most = ring_bytes // 2
         self._at = PAGE
@@ -113,11 +109,14 @@ class SharedWriter:
         self._path = Path()
         self._poller = select.poll()
         self._poller.register(self._done, select.POLLIN)
+        # The end of the process, which alone has the other end.
+        self._poller.register(self._channel, select.POLLIN)
 
     @property
-    def process_id(self) -> int | None:
-        """The process, None where there is none any more."""
-        return None if self._process is None else self._process.pid
+    def process_id(self) -> int:
+        """The number of the process, 0 where there is none any more."""
+        found: int = PROCESS_ID.unpack_from(self._view, PROCESS)[0] if self._is_there else 0
+        return found
 
     def begin(self, log: int, folder: Path) -> bool:
         """Begin with a step, whose log has this descriptor; return whether the process is there for it.
@@ -125,14 +124,15 @@ class SharedWriter:
         Raises:
             OSError: there is no such folder.
         """
-        if self._process is None:
+        if not self._is_there:
             return False
         self._view[FAILED] = 0
         self._path = folder
         self._log = log
         self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            socket.send_fds(self._channel, [b"."], [log, self._folder], socket.MSG_NOSIGNAL)
+            rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [log, self._folder])
+            self._channel.sendmsg([b"."], [rights], socket.MSG_NOSIGNAL)
         except OSError:
             self._take_over()
         return self._put(BEGIN)
@@ -168,8 +168,7 @@ class SharedWriter:
             return
         with self._lock:
             try:
-                if self._process is not None:
-                    self._put(END, is_last=True)
+                self._put(END, is_last=True)
                 self._wait_for(0)
                 self._raise_failure()
             finally:
@@ -182,14 +181,12 @@ class SharedWriter:
             return
         with suppress(OSError):
             self.end()
-        self._put(STOP, is_last=True)
-        process, self._process = self._process, None
-        if process is not None:
-            try:
-                process.wait(_STOPS_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        if self._put(STOP, is_last=True):
+            poller = select.poll()
+            poller.register(self._channel, select.POLLIN)
+            if not poller.poll(_ENDS_WITHIN_S * 1000):
+                os.kill(self.process_id, signal.SIGKILL)
+        self._is_there = False
         self._end = 0
         self._bytes = np.empty(0, np.uint8)
         self._view.release()
@@ -212,7 +209,7 @@ class SharedWriter:
         """Put an entry into the ring; return False where that cannot be."""
         with self._lock:
             # A handler of a signal may record a call in the midst of this.
-            if self._process is None or self._is_busy:
+            if not self._is_there or self._is_busy:
                 return False
             self._is_busy = True
             try:
@@ -285,19 +282,10 @@ class SharedWriter:
     def _wait(self) -> bool:
         """Wait until an entry is done, and return True; False where the process has ended."""
         self._tell()
-        while not self._poller.poll(_LOOK_AT_PROCESS_MS):
-            process = self._process
-            if process is None:
-                return False
-            is_late = not self._view[STARTED] and time.monotonic() > self._starts_until
-            if is_late:  # what was started is no Python, say
-                process.kill()
-                process.wait()
-            if process.poll() is not None:
-                self._take_over()
-                return False
+        if self._is_there and self._done not in (file for file, _ in self._poller.poll()):
+            self._take_over()
         self._note_done()
-        return True
+        return self._is_there
 
     def _note_done(self) -> None:
         with suppress(BlockingIOError):
@@ -305,11 +293,8 @@ class SharedWriter:
                 self._left.popleft()
 
     def _take_over(self) -> None:
-        """Do what the process has left."""
-        process, self._process = self._process, None
-        assert process is not None
-        process.kill()
-        process.wait()
+        """Do what the process has left, which has ended."""
+        self._is_there = False
         self._note_done()
         checksum = checksum_in(self._memory, self._view, "")
         writing = Writing(self._view, checksum, self._log, self._folder)
@@ -317,10 +302,9 @@ class SharedWriter:
             writing.perform(entry_at(self._view, place)[0], is_again=True)
         self._left.clear()
         self._untold = self._untold_bytes = 0
-        how = f"signal {-process.returncode}" if process.returncode < 0 else "an error"
         print(
-            f"ray-precheck capture: the process that writes tensors has ended ({how}); nothing is lost, and"
-            " the training writes them itself from here on, which takes longer",
+            "ray-precheck capture: the process that writes tensors was ended; nothing is lost, and the"
+            " training writes them itself from here on, which takes longer",
             file=sys.stderr,
             flush=True,
         )
@@ -333,6 +317,31 @@ class SharedWriter:
         where = [f"{self._path / name}"] if is_named and name else []
         error = OSError(number, os.strerror(number), *where)
         raise TensorNotWritten(error, name.rpartition(".")[0]) if name else error
+
+
+def _start(words: list[str], passed: tuple[int, ...]) -> None:
+    """Start a process that starts another one and ends.
+
+    Raises:
+        OSError: it does not.
+    """
+    started = subprocess.Popen(
+        words,
+        pass_fds=passed,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,  # Ctrl-C is for the training
+    )
+    try:
+        failed = started.wait(_STARTS_WITHIN_S) != 0
+    except subprocess.TimeoutExpired:  # what was started is no Python, say
+        started.kill()
+        started.wait()
+        failed = True
+    if failed:
+        raise OSError(errno.ECHILD, f"{words[0]} starts no process")
 
 
 def start_writer() -> SharedWriter | None:

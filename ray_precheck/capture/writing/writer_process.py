@@ -9,8 +9,8 @@ It is run as a file by a bare Python (-I -S), and imports nothing of this packag
 no `sitecustomize` starts a capture in it. It ends when it is told to, or when the training has ended, and has
 written by then what that has left.
 
-    page      a byte that is 1 after a failure, one that is 1 once this process runs, how many entries there
-              were in all, and the failure
+    page      a byte that is 1 after a failure, the number of this process, how many entries there were in
+              all, and the failure
     ring      entries: the fields of ENTRY, a name, and at a multiple of 64 bytes a file or a line
 
 Entries are counted by two eventfds, which also order what both processes see of the memory: the training adds
@@ -36,8 +36,8 @@ ENTRY = Struct("<Q8I")
 ALIGNED = 64
 # In front of the ring.
 PAGE = 4096
-FAILED, STARTED, COUNTED, FAILURE = 0, 1, 8, 16
-COUNT, _LENGTH, _CHECKSUM = Struct("<Q"), Struct("<I"), Struct("<I")
+FAILED, PROCESS, COUNTED, FAILURE = 0, 4, 8, 16
+COUNT, PROCESS_ID, _LENGTH, _CHECKSUM = Struct("<Q"), Struct("<I"), Struct("<I"), Struct("<I")
 _LOOK_AT_PARENT_MS = 1000
 _PIECE = 1 << 20
 # The CRC-32 of so many bytes of the memory from a place on.
@@ -186,10 +186,9 @@ def write_for(parent: int, writing: Writing, wake: int, done: int, channel: sock
     """Do what entries ask for until one says to stop, or the parent has ended and nothing is left."""
     poller = select.poll()
     poller.register(wake, select.POLLIN)
-    with suppress(OSError):  # not everywhere; then it is seen a second later
+    with suppress(OSError, AttributeError):  # not everywhere; then it is seen a second later
         poller.register(os.pidfd_open(parent), select.POLLIN)
     memory, place, count = writing.memory, PAGE, 0
-    memory[STARTED] = 1
     is_alive = True
     while is_alive:
         woken = [file for file, _ in poller.poll(_LOOK_AT_PARENT_MS)]
@@ -197,7 +196,7 @@ def write_for(parent: int, writing: Writing, wake: int, done: int, channel: sock
             until = count + os.eventfd_read(wake)
         else:
             # Not by the end of the socket, which the children of the training hold open, too.
-            is_alive = not woken and os.getppid() == parent
+            is_alive = not woken and _is_running(parent)
             until = count if is_alive else COUNT.unpack_from(memory, COUNTED)[0]
         while count < until:
             place, kind, size = entry_at(memory, place)
@@ -215,10 +214,28 @@ def write_for(parent: int, writing: Writing, wake: int, done: int, channel: sock
             os.eventfd_write(done, 1)
 
 
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it has taken another user's rights
+    return True
+
+
 def main() -> None:
-    """Write for the process that has started this one, which has named its descriptors."""
+    """Write for the process that has started this one, which has named its descriptors.
+
+    The process that it has started ends at once: a child of the training would be found by a script that
+    waits for all of its children.
+    """
     parent, memory_file, wake, done, channel = map(int, sys.argv[1:6])
     memory = mmap.mmap(memory_file, 0)
+    child = os.fork()
+    if child:
+        PROCESS_ID.pack_into(memory, PROCESS, child)
+        os._exit(0)
     view = memoryview(memory)
     writing = Writing(view, checksum_in(memory, view, sys.argv[6]))
     write_for(parent, writing, wake, done, socket.socket(fileno=channel))
