@@ -9,7 +9,8 @@ written at once, so that whatever kills the process costs the call that was bein
                   {"Functional.relu.0.forward": {"input_args": [..], .., "stack": 3, "parent": ".."}}
     stack.jsonl   {"3": ["File train.py, line 12, in <module>, \\n loss.backward()", ..]}
 
-The process that writes dump.jsonl holds its lock (flock), which ends with the process; others may read
+The process that writes dump.jsonl holds its lock (flock), which ends with the process, and where another one
+writes it for this one (`shared_writer`) when both have ended or closed it; others may read
 meanwhile, since a `LineFile` ends with a line break whatever happens between two calls. dump.json is put in
 its place as the last one of the three files, and then the log is removed: where both are there, only this
 removal is missing.
