@@ -30,12 +30,13 @@ from ray_precheck.capture.writing import writer_process
 from ray_precheck.capture.writing.writer_process import (
     BEGIN,
     COUNT,
-    COUNTED,
+    DONE,
     END,
     ENTRY,
     FAILED,
     FILE,
     FIRST,
+    HALF,
     LINE,
     LINK,
     PAGE,
@@ -103,8 +104,10 @@ class SharedWriter:
         self._at = PAGE
         # Where the process looks for the entries that are not done yet.
         self._left: deque[int] = deque()
-        # How many entries there are in all; how many the process was not told of, and their bytes.
-        self._count = self._untold = self._untold_bytes = 0
+        self._words = self._view.cast("Q")
+        self._words[DONE] = PAGE
+        # How many entries the process was not told of, and their bytes.
+        self._untold = self._untold_bytes = 0
         self._log = self._folder = -1
         self._path = Path()
         self._poller = select.poll()
@@ -126,6 +129,7 @@ class SharedWriter:
         """
         if not self._is_there:
             return False
+        self._wait_for(0)
         self._view[FAILED] = 0
         self._path = folder
         self._log = log
@@ -181,14 +185,12 @@ class SharedWriter:
             return
         with suppress(OSError):
             self.end()
-        if self._put(STOP, is_last=True):
-            poller = select.poll()
-            poller.register(self._channel, select.POLLIN)
-            if not poller.poll(_ENDS_WITHIN_S * 1000):
-                os.kill(self.process_id, signal.SIGKILL)
+        if self._put(STOP, is_last=True) and not self._wait_for_end():
+            os.kill(self.process_id, signal.SIGKILL)
         self._is_there = False
         self._end = 0
         self._bytes = np.empty(0, np.uint8)
+        self._words.release()
         self._view.release()
         with suppress(BufferError):  # it is freed with what still looks at it
             self._memory.close()
@@ -237,17 +239,34 @@ class SharedWriter:
                     else:
                         self._bytes[at : at + len(piece)] = piece
                     at += len(piece)
-                self._left.append(self._at)
-                self._at = place + aligned(begin + size)
-                self._count += 1
-                COUNT.pack_into(self._view, COUNTED, self._count)
-                self._untold += 1
-                self._untold_bytes += begin + size
+                self._add(place + aligned(begin + size), begin + size)
                 if is_last or self._untold_bytes >= _TOLD_AT_ONCE:
                     self._tell()
                 return True
             finally:
                 self._is_busy = False
+
+    def _add(self, end: int, size: int) -> None:
+        """Add an entry that is whole to those that are there, and that ends at a place."""
+        try:
+            self._left.append(self._at)
+            self._at = end
+            self._untold += 1
+            self._untold_bytes += size
+            self._words[COUNT] += 1
+        except (
+            BaseException
+        ):  # by a handler of a signal, in the midst of it: only the words are right
+            os.kill(self.process_id, signal.SIGKILL)
+            self._wait_for_end()
+            self._take_over()
+            raise
+
+    def _wait_for_end(self) -> bool:
+        """Wait until the process has ended; return whether it has, soon."""
+        poller = select.poll()
+        poller.register(self._channel, select.POLLIN)
+        return bool(poller.poll(_ENDS_WITHIN_S * 1000))
 
     def _tell(self) -> None:
         """Tell the process of the entries that are new."""
@@ -289,17 +308,22 @@ class SharedWriter:
 
     def _note_done(self) -> None:
         with suppress(BlockingIOError):
-            for _ in range(os.eventfd_read(self._done)):
-                self._left.popleft()
+            os.eventfd_read(self._done)
+        left = self._words[COUNT] - (self._words[DONE] >> HALF)
+        while len(self._left) > left:
+            self._left.popleft()
 
     def _take_over(self) -> None:
         """Do what the process has left, which has ended."""
         self._is_there = False
-        self._note_done()
-        checksum = checksum_in(self._memory, self._view, "")
+        checksum, words = checksum_in(self._memory, self._view, ""), self._words
         writing = Writing(self._view, checksum, self._log, self._folder)
-        for place in self._left:
-            writing.perform(entry_at(self._view, place)[0], is_again=True)
+        while words[DONE] >> HALF < words[COUNT]:
+            done, place = divmod(words[DONE], 1 << HALF)
+            place, kind, size = entry_at(self._view, place)
+            if kind in (FILE, LINK, LINE) and self._folder >= 0:
+                writing.perform(place, is_again=True)
+            words[DONE] = (done + 1) << HALF | place + size
         self._left.clear()
         self._untold = self._untold_bytes = 0
         print(

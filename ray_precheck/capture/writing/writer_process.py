@@ -10,12 +10,12 @@ no `sitecustomize` starts a capture in it. It ends when it is told to, or when t
 written by then what that has left.
 
     page      a byte that is 1 after a failure, the number of this process, how many entries there were in
-              all, and the failure
+              all and how many are done, and the failure
     ring      entries: the fields of ENTRY, a name, and at a multiple of 64 bytes a file or a line
 
 Entries are counted by two eventfds, which also order what both processes see of the memory: the training adds
-to the first how many are new, this process 1 to the second when it has done one. The count in the memory is
-for what a training has left that was killed.
+to the first how many are new, this process 1 to the second when it has done one. The counts in the memory are
+for what one of the two leaves that is killed, or an exception in the midst of a call.
 """
 
 import mmap
@@ -36,8 +36,11 @@ ENTRY = Struct("<Q8I")
 ALIGNED = 64
 # In front of the ring.
 PAGE = 4096
-FAILED, PROCESS, COUNTED, FAILURE = 0, 4, 8, 16
-COUNT, PROCESS_ID, _LENGTH, _CHECKSUM = Struct("<Q"), Struct("<I"), Struct("<I"), Struct("<I")
+FAILED, PROCESS, FAILURE = 0, 4, 24
+# Words of 8 bytes, each written at once: how many entries there were; how many are done, in the upper half,
+# and where the next one begins.
+COUNT, DONE, HALF = 1, 2, 32
+PROCESS_ID, _LENGTH, _CHECKSUM = Struct("<I"), Struct("<I"), Struct("<I")
 _LOOK_AT_PARENT_MS = 1000
 _PIECE = 1 << 20
 # The CRC-32 of so many bytes of the memory from a place on.
@@ -188,29 +191,32 @@ def write_for(parent: int, writing: Writing, wake: int, done: int, channel: sock
     poller.register(wake, select.POLLIN)
     with suppress(OSError, AttributeError):  # not everywhere; then it is seen a second later
         poller.register(os.pidfd_open(parent), select.POLLIN)
-    memory, place, count = writing.memory, PAGE, 0
+    memory, place, told = writing.memory, PAGE, 0
+    words = memory.cast("Q")
     is_alive = True
     while is_alive:
         woken = [file for file, _ in poller.poll(_LOOK_AT_PARENT_MS)]
         if wake in woken:
-            until = count + os.eventfd_read(wake)
+            told += os.eventfd_read(wake)
         else:
             # Not by the end of the socket, which the children of the training hold open, too.
             is_alive = not woken and _is_running(parent)
-            until = count if is_alive else COUNT.unpack_from(memory, COUNTED)[0]
-        while count < until:
+            told = told if is_alive else words[COUNT]
+        told = min(told, words[COUNT])
+        while words[DONE] >> HALF < told:
             place, kind, size = entry_at(memory, place)
-            if kind == BEGIN:
-                _, (writing.log, writing.folder), *_ = socket.recv_fds(channel, 1, 2)
-            elif kind == END:
+            if kind in (BEGIN, END) and writing.log >= 0:
                 os.close(writing.log)
                 os.close(writing.folder)
+                writing.log = writing.folder = -1
+            if kind == BEGIN:
+                _, (writing.log, writing.folder), *_ = socket.recv_fds(channel, 1, 2)
             elif kind == STOP:
                 return
-            else:
+            elif kind != END:
                 writing.perform(place)
             place += size
-            count += 1
+            words[DONE] = ((words[DONE] >> HALF) + 1) << HALF | place
             os.eventfd_write(done, 1)
 
 
