@@ -211,7 +211,8 @@ class SharedWriter:
         """Put an entry into the ring; return False where that cannot be."""
         with self._lock:
             # A handler of a signal may record a call in the midst of this.
-            if not self._is_there or self._is_busy:
+            is_open = self._folder >= 0 or kind == STOP
+            if not self._is_there or not is_open or self._is_busy:
                 return False
             self._is_busy = True
             try:
