@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -301,3 +302,54 @@ def _is_running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def test_what_the_handler_of_a_signal_raises_leaves_whole_lines_and_files(tmp_path: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise _Interrupted
+
+    chance, before = random.Random(1), signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for turn in range(12):
+            writer = SharedWriter(1 << 20)
+            _write_interrupted(tmp_path / str(turn), writer, chance.uniform(1e-4, 4e-3))
+            writer.close()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def _write_interrupted(folder: Path, writer: SharedWriter, after_s: float) -> None:
+    """Write files and lines, go on after the interruption, and look at what is there."""
+    files = CapturedFiles(folder, writer=writer)
+    log = LineFile(folder / "log")
+    files.save(torch.zeros(1000), "first")
+    log.share(writer, folder)
+    wanted, size = [], log.size
+
+    def add(number: int) -> None:
+        nonlocal size
+        size = log.size
+        files.save(torch.full((1000,), float(number)), f"{number}")
+        log.append(f"{number}\n")
+        wanted.append(number)
+
+    number = 0
+    signal.setitimer(signal.ITIMER_REAL, after_s)
+    try:
+        while True:
+            number += 1
+            add(number)
+    except _Interrupted:
+        if wanted[-1:] != [number]:  # as a log of records does
+            log.cut_to(size)
+    for later in range(number + 1, number + 9):
+        add(later)
+    log.settle()
+    log.close()
+    assert [int(line) for line in (folder / "log").read_text().split()] == wanted
+    for each in wanted:
+        assert torch.load(folder / f"{each}.pt")[7] == each
