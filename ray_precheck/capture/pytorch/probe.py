@@ -53,6 +53,7 @@ from ray_precheck.capture.recording.modules import AFTER, BEFORE, ModuleCalls, M
 from ray_precheck.capture.recording.recorder import SeenCall
 from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import CaptureSettings
+from ray_precheck.capture.writing.shared_writer import SharedWriter, start_writer
 
 # Frames of these files are no part of the program that is looked at.
 _OWN = (str(Path(__file__).parents[1]), torch.overrides.__file__)
@@ -91,6 +92,8 @@ class TorchProbe:
         self._origins = TorchOrigins()
         self._messages = Messages()
         self._measures: TorchMeasures | None = None
+        # What writes tensors, from the first step on that has some; None where there can be no process.
+        self._writers: list[SharedWriter | None] = []
 
     def rank(self) -> int | None:
         """Return the rank in torch.distributed, None where it is not initialised."""
@@ -241,6 +244,9 @@ class TorchProbe:
         self._on_step = None
         self._scalers.remove()
         self._messages.remove()
+        for writer in filter(None, self._writers):
+            writer.close()
+        self._writers.clear()
         if not self._in_hook:
             self._remove_hooks()
 
@@ -266,7 +272,10 @@ class TorchProbe:
             # Its call has begun the step, so that the detour of module calls sees those within it alone.
             self._modules.of(called)
         self._scalers.watch()
-        recorder = TorchRecorder(settings, folder, self._stacks, on_failure)
+        if settings.saves_tensors and not self._writers:
+            self._writers.append(start_writer())
+        writer = self._writers[0] if settings.saves_tensors else None
+        recorder = TorchRecorder(settings, folder, self._stacks, on_failure, writer)
         recorder.module_shown = self._modules.shown
         sink = self.sink_around(recorder)
         self._step = TorchStep(

@@ -66,6 +66,7 @@ from ray_precheck.capture.writing.elements import (
     statistics_text,
 )
 from ray_precheck.capture.writing.log import TENSORS
+from ray_precheck.capture.writing.shared_writer import SharedWriter, TensorNotWritten
 from ray_precheck.foreign import attempted
 from ray_precheck.frameworks.pytorch.switches import KINDS, computed_in, formats_of
 from ray_precheck.schema.dtypes import Float32, header_field
@@ -90,6 +91,7 @@ class TorchRecorder(StepRecorder):
         folder: Path,
         stacks: Stacks,
         on_failure: Callable[[str], None],
+        writer: SharedWriter | None = None,
     ) -> None:
         super().__init__(settings, folder, stacks, on_failure)
         self.mode: CallMode | None = None
@@ -104,19 +106,19 @@ class TorchRecorder(StepRecorder):
         glimpse = self._glimpses.of
         self._seen = SeenTensors(self._values, ordered=ordered, glimpse=glimpse)
         # What is more than the statistics of the whole is made for each by itself.
-        is_plain = self._look is statistics and not (
-            settings.saves_tensors or settings.sketch or settings.slices
-        )
+        is_plain = self._look is statistics and not (settings.sketch or settings.slices)
         self._texts = TensorTexts(self._seen.of, glimpse)
         self.elements = Elements(
             self._part if settings.slices else self._element,
-            self._elements_of_many if is_plain else None,
+            self._elements_of_many if is_plain and not settings.saves_tensors else None,
         )
         self._files = self._sketching = None
         if settings.saves_tensors:
             self._files = CapturedFiles(
-                folder / TENSORS, glimpse, as_safetensors=settings.as_safetensors
+                folder / TENSORS, glimpse, as_safetensors=settings.as_safetensors, writer=writer
             )
+            if writer is not None:
+                self._log.share(writer)
         if self.sketches is not None:
             self._sketching = Sketching(self.sketches, self._device, glimpse)
         self._quick = self._quick_texts(is_plain)
@@ -142,7 +144,10 @@ class TorchRecorder(StepRecorder):
         )
         # Where the tensors are noted that the call at hand gets.
         self._given: list[GivenParts] | None = None
-        if self._quick is not None and not isinstance(self._quick, SmallTensors):
+        # Of files the extension knows nothing.
+        if isinstance(self._quick, SmallTensors) or self._files is not None:
+            self.elements.compiled = None
+        else:
             self.elements.compiled = self._quick
         self._written: torch.Tensor | None = None
         self._in_backward = private_parts.find(private_parts.GRAPH_TASK)
@@ -249,6 +254,7 @@ class TorchRecorder(StepRecorder):
             is_output = address_of(each.tensor) in outputs
             if not is_output and self._fields(each.tensor) != each.known:
                 found.append((each.path, self._element(each.tensor, each.place_after)))
+        self._written = None
         # Of operators that change their arguments it is said that nothing was changed, too.
         return f', "changed": {mapping(found)}' if found or is_silent else ""
 
@@ -414,6 +420,7 @@ class TorchRecorder(StepRecorder):
         if self._looks or HAS_NAN in fields:
             fields += self._structure(tensor, self.look_at(place), HAS_NAN in fields)
         if more or (self._files is None and self._sketching is None):
+            self._written = None  # autograd copies a gradient that somebody holds
             return f"{{{fields}{more}}}"
         dense = self._texts.dense(tensor)
         if self._sketching is not None:
@@ -423,10 +430,13 @@ class TorchRecorder(StepRecorder):
             whole = self._texts.saved(tensor, dense)
             if whole is not None:
                 fields += self._saved(self._files, whole, f"{self.place}.{place}")
+        self._written = None
         return f"{{{fields}}}"
 
     def _fields(self, tensor: torch.Tensor, known: str = "") -> str:
         """Return what is said of a tensor wherever it is written."""
+        self._written = tensor
+        self._glimpses.begin()
         if self._quick is not None:
             darkness = self.darkness
             met = None if darkness is None else darkness.met_itself
@@ -434,11 +444,8 @@ class TorchRecorder(StepRecorder):
             if fields:
                 fields, _, self._more = fields.partition(MORE)
                 return fields
-        self._more, self._written = "", tensor
-        self._glimpses.begin()
-        fields = self._texts.fields(tensor)
-        self._written = None  # autograd copies a gradient that somebody holds
-        return fields
+        self._more = ""
+        return self._texts.fields(tensor)
 
     def _elements_of_many(self, values: Sequence[Any], place: str) -> list[str]:
         """Return most tensors of a list as `_element` does, and "" for what else is in it."""
@@ -475,6 +482,9 @@ class TorchRecorder(StepRecorder):
         """Save a tensor, and return the field that names its file."""
         try:
             return f', "data_name": {quoted(files.save(dense, name))}'
+        except TensorNotWritten as error:
+            self.fail_to_write(error)
+            return ""
         except (OSError, RuntimeError) as error:
             self.fail(f"the tensor {name} cannot be written to {self.folder}: {error}")
             return ""
@@ -506,10 +516,15 @@ class TorchRecorder(StepRecorder):
             cache.forget_all()
 
     def end_tensors(self) -> None:
-        """Wait for what an accelerator computes."""
+        """Wait for what an accelerator computes, and for the process that writes files."""
+        self._written = None
         self.forget_all()
         if not self.stopped:
             self.guarded("the end of the step", self._device.finish)
+        try:
+            self._log.settle()
+        except OSError as error:
+            self.fail_to_write(error)
 
     def note_float32(self) -> None:
         """Say in the header in which formats of fewer bits the step computed float32 products.

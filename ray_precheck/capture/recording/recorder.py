@@ -24,6 +24,7 @@ from ray_precheck.capture.recording.stacks import Stacks, modules_around, place_
 from ray_precheck.capture.settings import ALL_RISKS, FULL, RAISE, STRUCTURE, CaptureSettings
 from ray_precheck.capture.writing.elements import PlainElements, quoted
 from ray_precheck.capture.writing.log import TENSORS, StepLog
+from ray_precheck.capture.writing.shared_writer import TensorNotWritten
 from ray_precheck.dump.scan import ByteRange
 from ray_precheck.dump.tensors import SketchFile
 from ray_precheck.errors import OverflowBornError
@@ -275,6 +276,13 @@ class StepRecorder(ABC):
             if most is not None and self._log.size + self.tensor_bytes >= most:
                 self.fail(FULL)
         except OSError as error:
+            self.fail_to_write(error)
+
+    def fail_to_write(self, error: OSError) -> None:
+        """Record nothing any more, because a line or a tensor's file could not be written."""
+        if isinstance(error, TensorNotWritten):
+            self.fail(f"the tensor {error.tensor} cannot be written to {self.folder}: {error}")
+        else:
             self.fail(f"{self.folder} cannot be written: {error.strerror or error}")
 
     def note_dark(self, what: str, frame: FrameType | None) -> None:

@@ -35,6 +35,8 @@ from ray_precheck.errors import DumpError
 from ray_precheck.foreign import open_file, shown
 
 _MOST_DIGITS = 18
+# After a kill the process that writes tensors holds the log until all that it was given is there.
+_PATIENCE_S = 5.0
 _LEVELS_WITH_MODULES = ("L0", "mix")
 
 
@@ -71,7 +73,7 @@ def _finished(folder: Path) -> FinishedLog | None:
     if not (folder / LOG).exists():
         return None
     try:
-        with os.fdopen(open_locked(folder / LOG, os.O_RDONLY), "rb") as file:
+        with os.fdopen(open_locked(folder / LOG, os.O_RDONLY, _PATIENCE_S), "rb") as file:
             return _finish(folder, file)
     except BlockingIOError:
         problem = f"{folder / LOG} is still being written by another process; end that first"

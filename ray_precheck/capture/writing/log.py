@@ -9,7 +9,8 @@ written at once, so that whatever kills the process costs the call that was bein
                   {"Functional.relu.0.forward": {"input_args": [..], .., "stack": 3, "parent": ".."}}
     stack.jsonl   {"3": ["File train.py, line 12, in <module>, \\n loss.backward()", ..]}
 
-The process that writes dump.jsonl holds its lock (flock), which ends with the process; others may read
+The process that writes dump.jsonl holds its lock (flock), which ends with the process, and where another one
+writes it for this one (`shared_writer`) when both have ended or closed it; others may read
 meanwhile, since a `LineFile` ends with a line break whatever happens between two calls. dump.json is put in
 its place as the last one of the three files, and then the log is removed: where both are there, only this
 removal is missing.
@@ -28,6 +29,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ray_precheck.capture.writing.elements import array, quoted
+from ray_precheck.capture.writing.shared_writer import SharedWriter
 from ray_precheck.dump.folders import end_of_log
 from ray_precheck.dump.log import Log, as_dump, whole_lines
 from ray_precheck.foreign import regular_file
@@ -53,6 +55,7 @@ class LineFile:
 
     def __init__(self, path: Path) -> None:
         self._file = open_locked(path, _FLAGS)
+        self._writer: SharedWriter | None = None
         self.size = 0
         # Whether lines can be added.
         self.is_open = True
@@ -75,17 +78,41 @@ class LineFile:
         # A lone surrogate, which UTF-8 does not have, becomes the escape that JSON has for it.
         raw = line.encode("utf-8", "backslashreplace")
         length = len(raw)
+        if self._writer is not None and self._writer.line(raw, self.size):
+            self.size += length
+            return
         written = os.write(self._file, raw)
         while written < length:  # the disk is almost full, or the file has almost reached its limit
             written += os.write(self._file, raw[written:])
         self.size += length
+
+    def share(self, writer: SharedWriter, folder: Path) -> None:
+        """Let another process add the lines, each behind the files in a folder that were made before it."""
+        if writer.begin(self._file, folder):
+            self._writer = writer
+
+    def settle(self) -> None:
+        """Wait until another process has added all lines, and add them here from then on.
+
+        Raises:
+            OSError: it could not add them all, or a file before them.
+        """
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            try:
+                writer.end()
+            except OSError:
+                self.size = os.fstat(self._file).st_size
+                raise
 
     def cut_to(self, size: int) -> None:
         """Remove what was added since the file had this size.
 
         Where even this is refused, nothing is added any more: the file ends with a torn line.
         """
-        self.size = size
+        with suppress(OSError):
+            self.settle()
+        self.size = size = min(size, os.fstat(self._file).st_size)
         try:
             os.ftruncate(self._file, size)
         except OSError:
@@ -93,21 +120,23 @@ class LineFile:
 
     def close(self) -> None:
         """Unlock and close the file."""
+        with suppress(OSError):
+            self.settle()
         file, self._file, self.is_open = self._file, -1, False
         if file >= 0:
             with suppress(OSError):
                 os.close(file)
 
 
-def open_locked(path: Path, flags: int) -> int:
+def open_locked(path: Path, flags: int, patience_s: float = _PATIENCE_S) -> int:
     """Return the descriptor of a file that is locked until it is closed, or until the process ends.
 
-    On a file system without locks it is not locked.
+    It waits `patience_s` for another process. On a file system without locks it is not locked.
 
     Raises:
         BlockingIOError: another process has it.
     """
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + patience_s
     while True:
         file = regular_file(path, flags | os.O_CLOEXEC, 0o640)
         try:
@@ -195,6 +224,15 @@ class StepLog:
         """How many bytes the log has, that of the stacks included."""
         return self._log.size + self._stack_log.size
 
+    def share(self, writer: SharedWriter) -> None:
+        """Let another process add the records, each behind its files."""
+        self._log.share(writer, self.folder / TENSORS)
+
+    def settle(self) -> None:
+        """Wait until another process has written all records and files; raises as `LineFile.settle`."""
+        with self._lock:
+            self._log.settle()
+
     def record(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
         """Write the record of a call; `fields` are those of msprobe as JSON, without braces.
 
@@ -270,6 +308,7 @@ class StepLog:
             return
         with self._lock:
             try:
+                self._log.settle()
                 header = self._header.encode()
                 log = Log(header, self._log.size, len(self._parents))
                 self._end_log(cut_short)

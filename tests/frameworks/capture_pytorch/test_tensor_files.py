@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ray_precheck.capture import Capture
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles, saved_tensor
 
 pytestmark = pytest.mark.frameworks
@@ -143,3 +144,15 @@ def test_the_same_tensor_of_two_names_is_one_file_of_safetensors(tmp_path: Path)
     tensor, files = torch.ones(5), CapturedFiles(tmp_path, as_safetensors=True)
     one, two = files.save(tensor, "a"), files.save(tensor, "b")
     assert os.path.samefile(tmp_path / one, tmp_path / two)
+
+
+def test_values_that_change_unseen_and_back_are_those_of_each_call(tmp_path: Path) -> None:
+    tensor = torch.zeros(4)
+    values = tensor.numpy()  # its changes give no new version
+    with Capture(tmp_path, task="tensor", step_by="manual", data_mode=["input"]) as capture:
+        for value in (0.0, 1.0, 0.0):
+            values[:] = value
+            torch.neg(tensor)
+        capture.step()
+    found = [torch.load(path)[0] for path in sorted(tmp_path.glob("step0/*/*/*.pt"))]
+    assert found == [0, 1, 0]

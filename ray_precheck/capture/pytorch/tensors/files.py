@@ -8,15 +8,17 @@ The same tensor in several records is written once; its other names are links to
 A capture of tensors writes a thousand files a step. Those of one dtype and shape differ in their values and
 the checksum of these alone, so `torch.save` writes the first one, and the others are written like it. The
 processor time of a float32 tensor of 64, 4,096, 65,536 and 1,048,576 elements is 0.54, 0.8, 0.71 and 0.82 of
-that of `torch.save` (44 against 81 us for the smallest; torch 2.13, one thread, medians, 2026-11-28).
+that of `torch.save` (44 against 81 us for the smallest; torch 2.13, one thread, medians, 2026-11-28). Where
+there is a process that writes (`shared_writer`), it makes all but the first one, and the links.
 """
 
 import os
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack, unpack
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -27,12 +29,15 @@ from ray_precheck.capture.pytorch.tensors.memory import (
     glimpse_of,
     is_freed,
 )
+from ray_precheck.capture.writing.shared_writer import SharedWriter
 from ray_precheck.dump.safetensors import NAMES, SUFFIX, head_of, only_tensor
 from ray_precheck.numerics.one_pass import crc32_of
 
 # The fields of larger archives have other places (zip64).
 _MOST_BYTES = 1 << 31
 _MOST_KINDS = 4096
+# The values of a tensor, and what stands in front of them and behind.
+Pieces: TypeAlias = tuple[bytes, Any, bytes]
 # How many bytes the header of a file in an archive has, and behind which the lengths of its name and of its
 # extra field stand (APPNOTE 4.3.7).
 _HEADER, _LENGTHS = 30, 26
@@ -44,6 +49,8 @@ class _Around(NamedTuple):
     head: bytes
     tail: bytes
     checksum: bytes
+    # Where in the archive it stands.
+    places: tuple[int, int]
 
 
 # By dtype and shape; None where no archive can be written like the first one.
@@ -59,7 +66,9 @@ class CapturedFiles:
         glimpse: Callable[[torch.Tensor], Glimpse] = glimpse_of,
         *,
         as_safetensors: bool = False,
+        writer: SharedWriter | None = None,
     ) -> None:
+        self._writer = writer
         self._folder = folder
         self._as_safetensors = as_safetensors
         self._name = ""
@@ -77,6 +86,8 @@ class CapturedFiles:
         return name
 
     def _link(self, first: str, name: str, tensor: torch.Tensor) -> None:
+        if self._writer is not None and self._writer.link(first, name):
+            return
         try:
             self._new(name, lambda target: os.link(f"{self._folder}/{first}", target))
         except OSError:  # a file system without links, or too many of them
@@ -91,30 +102,39 @@ class CapturedFiles:
             self.written_bytes += path.stat().st_size
             return self._name
         size = values.numel() * values.element_size()
-        own = values.untyped_storage().nbytes() == size
+        is_own = values.untyped_storage().nbytes() == size
         if values.is_conj() or values.is_neg():
             values = values.resolve_conj().resolve_neg()
-        if not (own and values.is_contiguous()):
-            values = values.contiguous().clone()
+        is_own = is_own and values.is_contiguous()
+        values = values.contiguous()
         self.written_bytes += size
         if self._name.endswith(SUFFIX):
-            self._new(self._name, lambda target: _write_safetensors(values.cpu(), target))
+            self._put(_safetensors(values.cpu()))
             return self._name
         is_plain = type(values) is torch.Tensor and values.is_cpu and 0 < size < _MOST_BYTES
-        if not is_plain or not values.data_ptr():
-            self._save(values)
-            return self._name
         kind = values.dtype, values.shape
-        around = _KNOWN.get(kind)
+        around = _KNOWN.get(kind) if is_plain and values.data_ptr() else None
         if around is not None:
-            self._new(self._name, lambda target: _write_like(around, values, target))
+            self._put_like(around, borrowed_bytes(values))
             return self._name
-        path = self._save(values)
-        if kind not in _KNOWN:
+        path = self._save(values if is_own else values.clone())
+        if is_plain and values.data_ptr() and kind not in _KNOWN:
             if len(_KNOWN) >= _MOST_KINDS:
                 _KNOWN.clear()
             _KNOWN[kind] = _around(path, values)
         return self._name
+
+    def _put_like(self, around: _Around, values: Any) -> None:
+        """Write the values of a tensor like the first of its kind."""
+        writer, pieces = self._writer, (around.head, values, around.tail)
+        if writer is None or not writer.file(self._name, pieces, around.places):
+            own = pack("<I", crc32_of(values))
+            head, tail = (part.replace(around.checksum, own) for part in around[:2])
+            self._new(self._name, lambda target: _write_pieces((head, values, tail), target))
+
+    def _put(self, pieces: Pieces) -> None:
+        if self._writer is None or not self._writer.file(self._name, pieces):
+            self._new(self._name, lambda target: _write_pieces(pieces, target))
 
     def _save(self, values: torch.Tensor) -> Path:
         """Let torch write a tensor."""
@@ -148,21 +168,10 @@ def _around(path: Path, tensor: torch.Tensor) -> _Around | None:
         file.seek(start + len(values))
         tail = file.read()
     # Once beside the values, once in the directory.
-    is_told = head.count(checksum) + tail.count(checksum) == 2
-    return _Around(head, tail, checksum) if is_told else None
-
-
-def _write_like(around: _Around, tensor: torch.Tensor, path: str) -> None:
-    """Write a tensor to a new file.
-
-    Raises:
-        FileExistsError: there is a file with that name.
-        OSError: it cannot be written.
-    """
-    values: Any = borrowed_bytes(tensor)
-    own = pack("<I", crc32_of(values))
-    head, tail = (part.replace(around.checksum, own) for part in around[:2])
-    _write_pieces((head, values, tail), path)
+    behind = start + len(values)
+    places = [each.start() for each in re.finditer(re.escape(checksum), head)]
+    places += [behind + each.start() for each in re.finditer(re.escape(checksum), tail)]
+    return _Around(head, tail, checksum, (places[0], places[1])) if len(places) == 2 else None
 
 
 def saved_tensor(path: Path) -> torch.Tensor:
@@ -192,14 +201,19 @@ def _has_format(tensor: torch.Tensor) -> bool:
     )
 
 
-def _write_safetensors(tensor: torch.Tensor, path: str) -> None:
-    """Write a contiguous tensor on the CPU to a new file; raises as `_write_like`."""
+def _safetensors(tensor: torch.Tensor) -> Pieces:
+    """Return the file of a contiguous tensor on the CPU."""
     head = head_of(str(tensor.dtype).removeprefix("torch."), tensor.shape)
-    values: Any = borrowed_bytes(tensor) if tensor.numel() else b""
-    _write_pieces((head, values, b""), path)
+    return head, borrowed_bytes(tensor) if tensor.numel() else b"", b""
 
 
-def _write_pieces(pieces: tuple[bytes, Any, bytes], path: str) -> None:
+def _write_pieces(pieces: Pieces, path: str) -> None:
+    """Write pieces to a new file.
+
+    Raises:
+        FileExistsError: there is a file with that name.
+        OSError: it cannot be written.
+    """
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         written = os.writev(file, pieces)
