@@ -384,7 +384,8 @@ class TorchRecorder(StepRecorder):
 
     def look_as_ever(self) -> None:
         """Let the extension say no more of tensors than of gradients."""
-        self.elements.wishes = self._usual
+        if self.elements.compiled is not None:  # verifying has elements of its own
+            self.elements.wishes = self._usual
 
     def note_origins(self, darkness: Any) -> None:
         """Let `darkness` have the tensors that are looked at."""
