@@ -41,7 +41,7 @@ def caught(action: Callable[[], T], *through: type[Exception]) -> tuple[T | None
         return None, error
 
 
-def attempted(action: Callable[..., T], *args: Any) -> tuple[T | None, Exception | None]:
+def caught_with(action: Callable[..., T], *args: Any) -> tuple[T | None, Exception | None]:
     """Return what `caught` does, of an action with arguments: for actions of which there are many, to whom a
     function of their own for each would cost as much as they do."""
     try:

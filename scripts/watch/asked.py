@@ -22,7 +22,7 @@ _WITHIN = 4
 _Row = dict[str, float | None]
 
 
-def rows_of(folder: Path) -> list[tuple[float, _Row]]:
+def steps_of(folder: Path) -> list[tuple[float, _Row]]:
     """Return the rows of rank 0: when each step ended (seconds of the epoch), and its numbers by columns."""
     with (folder / "watch_0.csv").open(encoding="utf-8-sig", newline="") as file:
         return [_row(each) for each in csv.DictReader(file)]
@@ -82,12 +82,12 @@ def main() -> int:
     if given.planted is not None:
         print("| jump |", heads, "|")
         lines = given.planted.read_text().splitlines()
-        for jump, found in found_jumps(rows_of(given.folders[0]), lines, rules).items():
+        for jump, found in found_jumps(steps_of(given.folders[0]), lines, rules).items():
             print("|", jump, "|", *(f"{int(rule in found)} |" for rule in rules))
         return 0
     print("| program | steps |", heads, "|")
     for folder in given.folders:
-        alarms = fired([row for _, row in rows_of(folder)], rules)
+        alarms = fired([row for _, row in steps_of(folder)], rules)
         counts = [sum(rule in each for each in alarms) for rule in rules]
         print("|", folder.name, "|", f"{len(alarms):,}", "|", *(f"{n} |" for n in counts))
     return 0

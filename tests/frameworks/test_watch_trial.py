@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 from scripts.watch import planted
-from scripts.watch.asked import fired, found_jumps, rows_of
+from scripts.watch.asked import fired, found_jumps, steps_of
 from scripts.watch.trainings import JUMPS, TRAININGS
 from scripts.watch.trial import RULES, found_jump, watched
 
@@ -66,7 +66,7 @@ def test_jumps_are_planted_in_a_program_as_it_is_and_undone(tmp_path: Path) -> N
     root = Path(planted.__file__).parents[2]
     env = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     subprocess.run([*capture, "--", *script], cwd=tmp_path, env=env, check=True, timeout=120)
-    rows = rows_of(tmp_path)
+    rows = steps_of(tmp_path)
     found = found_jumps(rows, (tmp_path / "planted.tsv").read_text().splitlines(), RULES)
     assert RULES[3] in found[planted.ZEROED]
     assert found[planted.SCALED] == {RULES[0]}

@@ -35,7 +35,7 @@ from ray_precheck.capture.recording.stacks import Stacks
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.writing.elements import index_field, mapping, quoted
 from ray_precheck.capture.writing.log import TENSORS
-from ray_precheck.foreign import attempted
+from ray_precheck.foreign import caught_with
 from ray_precheck.frameworks.hf32 import mindspore_hf32
 from ray_precheck.schema.dtypes import header_field
 
@@ -163,7 +163,7 @@ class MindSporeRecorder(StepRecorder):
 
     def guarded(self, key: str, action: Callable[..., T], *args: Any) -> T | None:
         """Return what an action of the capture gives; a fault in it ends the capture, not the training."""
-        result, error = attempted(action, *args)
+        result, error = caught_with(action, *args)
         if isinstance(error, RuntimeError):
             # Values are read, and MindSpore says of an operator that ran before that it has failed.
             said = str(error).strip().partition("\n")[0]

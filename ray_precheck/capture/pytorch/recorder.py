@@ -67,7 +67,7 @@ from ray_precheck.capture.writing.elements import (
 )
 from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.capture.writing.shared_writer import SharedWriter, TensorNotWritten
-from ray_precheck.foreign import attempted
+from ray_precheck.foreign import caught_with
 from ray_precheck.frameworks.pytorch.switches import KINDS, computed_in, formats_of
 from ray_precheck.schema.dtypes import Float32, header_field
 
@@ -284,7 +284,7 @@ class TorchRecorder(StepRecorder):
         if self._transform() is not None or self._trace() is not None or self._dispatch_modes():
             action = self._aside(action)
         with self._unseen():
-            result, error = attempted(action, *args)
+            result, error = caught_with(action, *args)
         if mode is not None:
             mode.quiet = quiet
         if error is not None:
@@ -390,7 +390,8 @@ class TorchRecorder(StepRecorder):
 
     def look_as_ever(self) -> None:
         """Let the extension say no more of tensors than of gradients."""
-        self.elements.wishes = self._usual
+        if self.elements.compiled is not None:  # verifying has elements of its own
+            self.elements.wishes = self._usual
 
     def note_origins(self, darkness: Any) -> None:
         """Let `darkness` have the tensors that are looked at."""

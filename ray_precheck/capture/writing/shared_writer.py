@@ -44,7 +44,7 @@ from ray_precheck.capture.writing.writer_process import (
     PROCESS_ID,
     STOP,
     Writing,
-    aligned,
+    aligned_size,
     checksum_in,
     entry_at,
     failure_in,
@@ -218,14 +218,14 @@ class SharedWriter:
             try:
                 if not is_last:
                     self._raise_failure()
-                begin = aligned(ENTRY.size + len(name))
+                begin = aligned_size(ENTRY.size + len(name))
                 size = sum(map(len, pieces))
                 if begin + size > self._most:
                     if kind == LINE:  # of files the order does not count
                         self._wait_for(0)
                         self._raise_failure()
                     return False
-                place = self._room_for(aligned(begin + size))
+                place = self._room_for(aligned_size(begin + size))
                 if place < 0:
                     return False
                 ENTRY.pack_into(
@@ -240,7 +240,7 @@ class SharedWriter:
                     else:
                         self._bytes[at : at + len(piece)] = piece
                     at += len(piece)
-                self._add(place + aligned(begin + size), begin + size)
+                self._add(place + aligned_size(begin + size), begin + size)
                 if is_last or self._untold_bytes >= _TOLD_AT_ONCE:
                     self._tell()
                 return True
@@ -249,19 +249,21 @@ class SharedWriter:
 
     def _add(self, end: int, size: int) -> None:
         """Add an entry that is whole to those that are there, and that ends at a place."""
+        is_whole = False
         try:
             self._left.append(self._at)
             self._at = end
             self._untold += 1
             self._untold_bytes += size
             self._words[COUNT] += 1
-        except (
-            BaseException
-        ):  # by a handler of a signal, in the midst of it: only the words are right
-            os.kill(self.process_id, signal.SIGKILL)
-            self._wait_for_end()
-            self._take_over()
-            raise
+            is_whole = True
+        finally:
+            if (
+                not is_whole
+            ):  # A handler of a signal has raised in the midst of it: only the words are right.
+                os.kill(self.process_id, signal.SIGKILL)
+                self._wait_for_end()
+                self._take_over()
 
     def _wait_for_end(self) -> bool:
         """Wait until the process has ended; return whether it has, soon."""
@@ -280,7 +282,7 @@ class SharedWriter:
 
         Behind an entry there is always room for the one that leads back to the begin of the ring.
         """
-        end = self._end - aligned(ENTRY.size)
+        end = self._end - aligned_size(ENTRY.size)
         while True:
             first = self._left[0] if self._left else self._at
             if self._left and self._at < first:

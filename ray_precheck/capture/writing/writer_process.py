@@ -148,10 +148,10 @@ def failure_in(memory: memoryview) -> tuple[int, bool, str]:
 def entry_at(memory: memoryview, place: int) -> tuple[int, int, int]:
     """Return the place, the kind and the size of the entry that comes at a place, or at the ring's begin."""
     _, kind, _, begin, size, *_ = ENTRY.unpack_from(memory, place)
-    return entry_at(memory, PAGE) if kind == FIRST else (place, kind, aligned(begin + size))
+    return entry_at(memory, PAGE) if kind == FIRST else (place, kind, aligned_size(begin + size))
 
 
-def aligned(size: int) -> int:
+def aligned_size(size: int) -> int:
     """Return the next multiple of `ALIGNED`."""
     return (size + ALIGNED - 1) // ALIGNED * ALIGNED
 
