@@ -40,11 +40,11 @@ WIDTHS = {"ddp 32": 32, "ddp 256": 256, "ddp 32 mix": 32, "ddp 256 mix": 256}
 KINDS |= {name: {"level": "mix" if name.endswith("mix") else "L1"} for name in WIDTHS}
 # What the ratio must not exceed.
 LIMITS = {
-    "L1": 1.6,
-    "mix": 1.7,
-    "L0": 1.2,
+    "L1": 1.4,
+    "mix": 1.6,
+    "L0": 1.1,
     "sketch": 1.8,
-    "tensor": 3.65,
+    "tensor": 3.0,
     "ddp 32": 4.5,
     "ddp 256": 2.2,
     "ddp 32 mix": 5.5,

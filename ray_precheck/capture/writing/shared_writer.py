@@ -258,9 +258,8 @@ class SharedWriter:
             self._words[COUNT] += 1
             is_whole = True
         finally:
-            if (
-                not is_whole
-            ):  # A handler of a signal has raised in the midst of it: only the words are right.
+            # A handler of a signal has raised in the midst of it: only the words are right.
+            if not is_whole:
                 os.kill(self.process_id, signal.SIGKILL)
                 self._wait_for_end()
                 self._take_over()

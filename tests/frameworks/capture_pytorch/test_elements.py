@@ -70,7 +70,7 @@ def test_autograd_need_not_copy_the_gradients_that_a_capture_looks_at(
         monkeypatch.setattr(many, "COMPILED", None)
     images = torch.randn(4, 3, 8, 8)
     layer = torch.nn.Conv2d(3, 8, 3)
-    with Capture(tmp_path / "dump", step_by="manual"):
+    with Capture(tmp_path / "dump", step_by="manual", framework="pytorch"):
         layer(images).sum().backward()
     # A copy of a gradient that somebody holds has been written to once.
     gradients = [each.grad for each in layer.parameters()]

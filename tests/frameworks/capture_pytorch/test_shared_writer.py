@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_written_ends_the_capture_before_its_record(
 
     monkeypatch.setattr("ray_precheck.capture.pytorch.probe.start_writer", start)
     small, large = torch.ones(10), torch.ones(20_000)
-    with Capture(tmp_path / "out", task="tensor", step_by="manual") as capture:
+    with Capture(tmp_path / "out", task="tensor", step_by="manual", framework="pytorch") as capture:
         torch.neg(small)
         torch.abs(large)  # the first file of its kind is written by the training
         for _ in range(50):

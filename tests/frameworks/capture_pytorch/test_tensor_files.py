@@ -149,7 +149,9 @@ def test_the_same_tensor_of_two_names_is_one_file_of_safetensors(tmp_path: Path)
 def test_values_that_change_unseen_and_back_are_those_of_each_call(tmp_path: Path) -> None:
     tensor = torch.zeros(4)
     values = tensor.numpy()  # its changes give no new version
-    with Capture(tmp_path, task="tensor", step_by="manual", data_mode=["input"]) as capture:
+    with Capture(
+        tmp_path, task="tensor", step_by="manual", data_mode=["input"], framework="pytorch"
+    ) as capture:
         for value in (0.0, 1.0, 0.0):
             values[:] = value
             torch.neg(tensor)
