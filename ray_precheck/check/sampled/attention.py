@@ -33,7 +33,6 @@ from ray_precheck.check.sampled.parts import (
     judged_row,
     look_at,
     sample_of,
-    units_in_last_place,
 )
 from ray_precheck.frameworks.base import CallPlan, Leaf, mapped_call, tensors_of
 from ray_precheck.frameworks.pytorch.run import TorchPlace
@@ -125,11 +124,7 @@ class SampledAttention:
         if first is None:
             return None
 
-        def units() -> Array:
-            found = units_in_last_place(tested)
-            return found if sums is None else sums.root_of_squares(found, operand)
-
-        return judged_row(self.call, tested, first, look, differences, units)
+        return judged_row(self.call, tested, first, look, differences)
 
     @property
     def _plan(self) -> CallPlan:
@@ -216,11 +211,6 @@ class _Columns:
             return np.asarray(
                 sums_of_rows(tested.data, tested.data.ndim - 1, self._signs(operand)) - bench
             )
-
-    def root_of_squares(self, array: Array, operand: int | None) -> Array:
-        """Return the roots of the sums of the squares of an array's columns."""
-        ones = np.abs(self._signs(operand))
-        return np.asarray(np.sqrt(sums_of_rows(np.square(array), array.ndim - 1, ones)))
 
     def _signs(self, operand: int | None) -> Array:
         return self.inner if operand in (0, 1) else self.outer

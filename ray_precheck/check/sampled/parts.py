@@ -210,14 +210,12 @@ def judged_row(
     rows: SampleRows,
     look: Callable[[SampleRows], Look | None],
     differences: Callable[[], Array | None],
-    units: Callable[[], Array],
 ) -> Compared | None:
     """Return the row of a result all of whose elements keep to the limits of its sample, None for another.
 
     `look` compares the part in some rows. `differences` are the errors of all elements, or sums of errors
     whose squares add up to the same; along the axis of the rows they have one for each row, or one for each
-    of the rows that are so many apart; `units` are the roots of the sums of the squares of the units in the
-    last place of their elements, of half types. Where few differences are too large, their rows are looked
+    of the rows that are so many apart. Where few differences are too large, their rows are looked
     at, too. Where nothing more is to be computed (`of.is_final`), a result that is in doubt is judged by the
     rows with the largest differences, and skipped where these are right.
     """
@@ -227,7 +225,7 @@ def judged_row(
     difference = differences()
     if difference is None:
         return None
-    sums = _Sums.of(difference, rows, tested, units)
+    sums = _Sums.of(difference, rows, tested)
     suspects = sums.suspects(found)
     if suspects is not None:
         if not len(suspects):
@@ -261,8 +259,7 @@ class _Sums:
     """
 
     difference: Array
-    units: Callable[[], Array]
-    dtype: str
+    tested: HostTensor
 
     whole: float
     rest: float
@@ -276,7 +273,6 @@ class _Sums:
         difference: Array,
         rows: SampleRows,
         tested: HostTensor,
-        units: Callable[[], Array],
     ) -> "_Sums":
         """Sum up the differences."""
         others = tuple(each for each in range(difference.ndim) if each != rows.axis)
@@ -290,8 +286,7 @@ class _Sums:
         largest = np.maximum(difference.max(axis=others), -difference.min(axis=others))
         return cls(
             difference,
-            units,
-            tested.dtype,
+            tested,
             math.sqrt(float(squares.sum()) / tested.data.size),
             math.sqrt(float(squares[rest].sum()) / int(sizes[rest].sum())),
             np.nan_to_num(largest.astype(np.float64), nan=np.inf),
@@ -329,25 +324,41 @@ class _Sums:
         A wrong element of a half type may be little beyond that limit, and the others of its sum off to the
         other side: there the chance of rounding each element once counts.
         """
-        if self.dtype in COMPUTED_IN:
+        if self.tested.dtype in COMPUTED_IN:
             return np.flatnonzero(~(self.largest <= max(limit, by_chance)))
-        limit = min(limit, by_chance)
-        if (self.largest <= limit).all():
-            return np.zeros(0, np.intp)
+        limit, axis = min(limit, by_chance), self.rows.axis
+        blocks = np.flatnonzero(~(self.largest <= limit))
+        sizes = np.abs(np.take(self.difference, blocks, axis))
+        places = list(np.nonzero(~(sizes <= limit)))
+        sizes = sizes[tuple(places)]
+        places[axis] = blocks[places[axis]]
         # The error of rounding once is spread evenly over one unit in the last place.
-        deviations = self.units() / math.sqrt(12.0)
-        allowed = np.maximum(limit, _DEVIATIONS * deviations)
-        others = tuple(each for each in range(allowed.ndim) if each != self.rows.axis)
-        return np.flatnonzero(~(np.abs(self.difference) <= allowed).all(axis=others))
+        deviations = self._units(places) / math.sqrt(12.0)
+        beyond = ~(sizes <= np.maximum(limit, _DEVIATIONS * deviations))
+        return np.asarray(np.unique(places[axis][beyond]))
+
+    def _units(self, places: Sequence[Array]) -> Array:
+        """Return the roots of the sums of the squares of the units in the last place of the elements of the
+        sums at some places, `(N,)`, of a half type."""
+        shape, summed = self.tested.shape, self.difference.shape
+        axis = next((each for each, length in enumerate(summed) if length != shape[each]), 0)
+        total = np.zeros(len(places[axis]), np.float32)
+        for first in range(0, shape[axis], summed[axis]):
+            here = places[axis] + first < shape[axis]
+            index = [each[here] for each in places]
+            index[axis] += first
+            values = self.tested.data[tuple(index)]
+            total[here] += np.square(units_in_last_place(values, self.tested.dtype))
+        return np.asarray(np.sqrt(total))
 
 
-def units_in_last_place(tested: HostTensor) -> Array:
-    """Return the units in the last place of the elements of a half type, float32."""
-    wide = np.ascontiguousarray(tested.data, np.float32)
+def units_in_last_place(values: Array, dtype: str) -> Array:
+    """Return the units in the last place of numbers of a half type, float32."""
+    wide = np.ascontiguousarray(values, np.float32)
     # The power of two of a float32 number is what its bits of the exponent say (IEEE 754-2019, 3.4).
     powers = (wide.view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
-    least = np.float32(2.0 ** DTYPES[tested.dtype].min_exponent)
-    return np.asarray(np.maximum(powers, least) * np.float32(machine_epsilon(tested.dtype)))
+    least = np.float32(2.0 ** DTYPES[dtype].min_exponent)
+    return np.asarray(np.maximum(powers, least) * np.float32(machine_epsilon(dtype)))
 
 
 def _row(

@@ -32,7 +32,6 @@ from ray_precheck.check.sampled.parts import (
     judged_row,
     look_at,
     sample_of,
-    units_in_last_place,
 )
 from ray_precheck.frameworks.base import CallPlan, mapped_call
 from ray_precheck.frameworks.pytorch.run import TorchPlace
@@ -103,7 +102,7 @@ class _Result:
             return self._looked_at(rows.of(tested), call, incoming)
 
         differences = partial(self._projected, at, generator)
-        return judged_row(self.of.call, tested, rows, look, differences, partial(self._units, at))
+        return judged_row(self.of.call, tested, rows, look, differences)
 
     def _row_of_sum(self) -> Compared | None:
         """Return the row of the gradient of what is added: the incoming gradients are added up for it, and of
@@ -160,14 +159,6 @@ class _Result:
             return None
         with np.errstate(invalid="ignore", over="ignore"):
             return np.asarray(sums_of_rows(tested.data, axis, signs) - bench.data)
-
-    def _units(self, axis: int) -> Array:
-        """Return the root of the sum of the squares of the units in the last place in each sum."""
-        number, length = BLOCKS[self.tested.dtype], self.tested.shape[axis]
-        ones = np.ones((number, -(-length // number)), np.float32)
-        return np.asarray(
-            np.sqrt(sums_of_rows(np.square(units_in_last_place(self.tested)), axis, ones))
-        )
 
     def _changed(
         self, letter: str, change: _Change, dtype: str = ""
