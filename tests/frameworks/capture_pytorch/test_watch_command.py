@@ -105,6 +105,9 @@ def test_ranks_capture_a_step_together(tmp_path: Path, rule: str) -> None:
         rank = torch.distributed.get_rank()
         net = torch.nn.parallel.DistributedDataParallel(net)
         train([1.0] * 30 + [1000.0 if rank else 1.0] + [1.0] * 10)
+        # A DistributedDataParallel that is there when Python ends keeps gloo's threads, and 5 of 30 such
+        # trainings end with SIGABRT on a busy machine, without a capture, too (torch 2.13).
+        del net
         torch.distributed.destroy_process_group()
         """,
         script=RANKS,
