@@ -84,7 +84,8 @@ class Tile:
 
     def of(self, data: Array) -> Array:
         """Return the part of an array that belongs to these rows."""
-        return np.ascontiguousarray(data[self.places(data.shape)])
+        # Of a number that is a tensor `ascontiguousarray` would make one with an axis.
+        return np.asarray(data[self.places(data.shape)], order="C")
 
 
 @dataclass(frozen=True, slots=True)
