@@ -1,6 +1,7 @@
 """Operators of rows are benched and compared in tiles, and have the rows of the whole bench."""
 
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -11,7 +12,11 @@ torch = pytest.importorskip("torch")
 from ray_precheck.accuracy.standards.user_file import STANDARDS  # noqa: E402
 from ray_precheck.bench import rows  # noqa: E402
 from ray_precheck.bench.run import Bench  # noqa: E402
+from ray_precheck.check.checker import Checker  # noqa: E402
 from ray_precheck.check.sampled import tiles  # noqa: E402
+from ray_precheck.check.settings import CheckSettings  # noqa: E402
+from ray_precheck.dump.parse import open_dump  # noqa: E402
+from ray_precheck.replay.planner import plan_tasks  # noqa: E402
 from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict  # noqa: E402
 from ray_precheck.schema.values import HostTensor  # noqa: E402
 from scripts.bench_verdicts.benches import EXACT, checker_of, known_settings  # noqa: E402
@@ -161,3 +166,25 @@ def test_tensors_that_are_no_part_of_the_result_are_not_cut() -> None:
     assert rows.tiles_of("Torch.add", "pytorch", call, (4, 24, 40)) is not None
     assert rows.tiles_of("Torch.add", "pytorch", call, (24, 40)) is None
     assert rows.tiles_of("Torch.sum", "pytorch", call, (4, 24, 40)) is None
+
+
+def test_captured_calls_of_mindspore_have_the_verdicts_of_the_whole_bench() -> None:
+    pytest.importorskip("mindspore")
+    path = Path(__file__).parents[1] / "data" / "mindspore_llm_tensor" / "dump.json"
+    tiled = mock.Mock(wraps=tiles.TiledCall)
+
+    def checked(least: int) -> list[TaskResult]:
+        standard = STANDARDS["auto"]()
+        with open_dump(path) as dump, mock.patch.object(tiles, "LEAST_ELEMENTS", least):
+            settings = CheckSettings(dump.framework, dump.task, dump.data_folder, standard=standard)
+            checker = Checker(replace(settings, tests_dump=True), "cpu")
+            tasks = plan_tasks(dump, dump.framework, set()).tasks
+            return [checker.check(dump.payload(task)) for task in tasks]
+
+    with mock.patch.object(tiles, "TiledCall", tiled):
+        mine = checked(64)
+
+    assert tiled.call_count >= 8
+    for found, expected in zip(mine, checked(1 << 30), strict=True):
+        assert (found.forward, found.backward) == (expected.forward, expected.backward)
+        assert [each.message for each in found.checks] == [each.message for each in expected.checks]
